@@ -97,7 +97,7 @@ def command(
     Every fixed schedule that the model and the target allow is a candidate, over factors and the fields that matter,
     and so is the model as it is. Half of the text races them: all on a little of it, the better ones on more. The other
     half decides among those that are left: the simplest that is shown to be as good as every other one, with intervals
-    that hold for all of them together. Where the text does not suffice it says so, and about how much more would.
+    that hold for all of them together. Where the text does not suffice it says so.
 
     With -o, every finished batch is kept in OUT/resume: the same command again continues where it was.
 

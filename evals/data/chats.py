@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files.reading import sha256
-from ...output.formatting import first_line
+from ...output.formatting import brief, first_line
 from .documents import Document
 from .encoding import byte_ends_of
 from .texts import Text, TextFile
@@ -113,7 +113,7 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     if assistant:
         if offsets is None:
             raise _inexact(chat, "the tokenizer does not say where its tokens lie in the text (it is a slow one)")
-        scored = _inside(chat, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
+        scored = _inside(chat, text, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
     ends = None if offsets is None else byte_ends_of(text, offsets)
     return Document(chat.name, ids, ends, sha256(text.encode()), "chat", scored)
 
@@ -248,8 +248,8 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
     return None
 
 
-def _inside(chat: Chat, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
-    """Marks the tokens of the spans, bool [tokens].
+def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
+    """Marks the tokens of a text that lie in the spans, bool [tokens].
 
     A token begins where the one before it ended, or earlier if both are parts of one character: offsets may leave out
     the space before a word.
@@ -263,15 +263,20 @@ def _inside(chat: Chat, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarra
     marks = np.zeros(len(stops), bool)
     for start, stop in spans:
         touched = (starts < stop) & (stops > start)
-        if (touched & ((starts < start) | (stops > stop))).any():
-            raise _inexact(chat, "the tokenizer joins the assistant's text with the template's in one token")
+        across = np.flatnonzero(touched & ((starts < start) | (stops > stop)))
+        if len(across):
+            token = text[starts[across[0]] : stops[across[0]]]
+            raise _inexact(
+                chat,
+                f"the token {brief(token)} holds some of the assistant's text and some of the template's",
+                "mark the assistant's text where a token begins and ends (`A:{% generation %} ` instead of "
+                "`A: {% generation %}`)",
+            )
         marks |= touched
     return marks
 
 
-def _inexact(chat: Chat, why: str) -> DataError:
+def _inexact(chat: Chat, why: str, do: str = "use a chat template with {% generation %}") -> DataError:
     return DataError(
-        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; use a chat template with "
-        "{% generation %}, or score='all'",
-        "score",
+        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; {do}, or use score='all'", "score"
     )

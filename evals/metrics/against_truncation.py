@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...output.escaping import escaped
-from ...output.formatting import markdown
+from ...output.formatting import listed, markdown
 from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
 from ..results.stored import Stored, Totals, sums_of
 from ..results.truncation import Truncation
-from ..statistics.intervals import PERCENT, Estimate
+from ..statistics.intervals import CONCLUSIVE, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, rests_on
 from .cells import change_cell, table
 from .guessing import worse_than_a_guess
+from .verdicts import level, together, too_few
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,9 @@ class TruncationRow:
     ``context`` is the trained length, and ``stride`` the tokens that each window of truncation scores; ``fed`` is what
     all of these windows take. ``delta_nll`` is the schedule's loss ``nll`` minus that of truncation,
     ``truncated_nll``, on the same tokens: below zero, reading further is better. The far repeats and the other tokens
-    have the same figures, None where there are no such tokens, or where the distance of far repeats is not known.
+    have the same figures, None where there are no such tokens, or where the distance of far repeats is not known. The
+    intervals hold for all ``comparisons`` of the run together; that is None where each is of 95% by itself, of too few
+    documents or in a result of an older version.
     """
 
     schedule: str
@@ -68,6 +71,10 @@ class TruncationRow:
     other_low: float | None = None
     other_high: float | None = None
     other_interval: str | None = None
+    documents: Count | None = None
+    far_documents: Count | None = None
+    other_documents: Count | None = None
+    comparisons: Count | None = None
 
     def change(self, which: str = ALL) -> Estimate | None:
         """Returns the schedule's loss minus truncation's on some of the tokens; None where there are none."""
@@ -123,7 +130,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return [row for row in rows if row]
 
     def to_json(self, stored: Stored) -> dict[str, object]:
-        """Returns the rows, and from which length on reading further pays off; nothing without truncation."""
+        """Returns the rows, and where reading further pays off; nothing without truncation."""
         rows = self.rows(stored)
         if not rows:
             return {}
@@ -142,7 +149,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         title = (
             f"Against truncation, the model as it is given only the last {rows[0].context:,} tokens ({_how(rows[0])}): "
             f"change in NLL on the tokens from position {rows[0].context:,} on (nats per token, below zero reading "
-            f"further is better; {rests_on(stored)}):"
+            f"further is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
         )
         cells = {(row.schedule, row.length): change_cell(row.change()) for row in rows}
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
@@ -150,9 +157,8 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
         if worse_than_a_guess(stored):
             return [title, found, *_subsets(stored, rows)]
-        sentences = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
-        said = f"{sentences} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
-        return [title, found, *_subsets(stored, rows), said]
+        said = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
+        return [title, found, *_subsets(stored, rows), *filter(None, [said])]
 
     def on_page(self, rows: Sequence[TruncationRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""
@@ -166,73 +172,81 @@ _OWN = "(its loss)"
 
 @dataclass(frozen=True)
 class PaysOff:
-    """From which length on reading further is better than truncation, under the schedule that is best at the longest.
+    """Where reading further is better than truncation under any schedule that was measured.
 
     Attributes:
         tokens: which of them: "all" or "far".
-        schedule: the one with the lowest loss on them at the longest length.
-        length: the smallest measured one from which on every interval is below zero; None where there is none.
-        worse: whether the interval at the longest length is above zero.
+        length: the smallest measured one at which the interval of a schedule is below zero; None where there is none.
+        schedule: the one with the lowest loss of these; else the one with the lowest loss at the longest length.
+        beyond: the longer lengths at which the interval of any schedule is below zero.
     """
 
     tokens: str
-    schedule: str
     length: int | None
-    worse: bool
+    schedule: str
+    beyond: list[int]
 
 
 def pays_off(rows: Sequence[TruncationRow]) -> list[PaysOff]:
-    """Returns from which length on reading further pays off, on all tokens and on far repeats, where there are any."""
-    found = (_pays_off(rows, which) for which in (ALL, FAR))
-    return [each for each in found if each]
+    """Returns where reading further pays off, on all tokens and on far repeats; nothing of too few documents."""
+    return [_pays_off(rows, which) for which in (ALL, FAR) if _documents(rows, which) >= CONCLUSIVE]
 
 
-def _pays_off(rows: Sequence[TruncationRow], which: str) -> PaysOff | None:
-    longest = max(row.length for row in rows)
-    last = [(change.mean, row.schedule) for row in rows if row.length == longest and (change := row.change(which))]
-    if not last:
-        return None
-    best = min(last)[1]
-    changes = [(row.length, row.change(which)) for row in rows if row.schedule == best]
-    length, worse = None, False
-    for measured, change in sorted(changes, reverse=True, key=lambda each: each[0]):
-        if measured == longest:
-            worse = change is not None and change.low is not None and change.low > 0
-        if change is None or change.high is None or change.high >= 0:
-            break
-        length = measured
-    return PaysOff(which, best, length, worse)
+def _documents(rows: Sequence[TruncationRow], which: str) -> int:
+    """Returns how many documents have such tokens; 0 where that is not known."""
+    return max(getattr(row, "documents" if which == ALL else f"{which}_documents") or 0 for row in rows)
+
+
+def _pays_off(rows: Sequence[TruncationRow], which: str) -> PaysOff:
+    found = [(row.length, change.mean, row.schedule, change.sign) for row in rows if (change := row.change(which))]
+    longest = max(length for length, *_ in found)
+    better = sorted(each for each in found if each[3] == -1)
+    if not better:
+        return PaysOff(which, None, min(each for each in found if each[0] == longest)[2], [])
+    length, _, schedule, _ = better[0]
+    return PaysOff(which, length, schedule, sorted({each[0] for each in better} - {length}))
 
 
 def verdict(rows: Sequence[TruncationRow], name: Callable[[str], str] = escaped) -> list[str]:
-    """Returns a sentence on all tokens and one on far repeats: from which length on reading further pays off.
+    """Returns a sentence on all tokens and one on far repeats: where reading further pays off.
 
     Args:
         name: writes the name of a schedule.
     """
-    longest = max(row.length for row in rows)
-    found = {(row.schedule, row.length): row for row in rows}
-    return [_said(each, found[each.schedule, longest], name(each.schedule)) for each in pays_off(rows)]
+    found = {each.tokens: each for each in pays_off(rows)}
+    said = []
+    for which in (ALL, FAR):
+        documents = _documents(rows, which)
+        start = f"{_START[which]} further than the last {rows[0].context:,} tokens"
+        if which in found:
+            said.append(f"{start} {_said(found[which], rows, name)}.")
+        elif documents:
+            said.append(f"Whether {start[0].lower()}{start[1:]} pays off is not said: {too_few(documents)}.")
+    return said
 
 
-def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
-    """Says whether it pays off, with the change at the longest length."""
-    change = last.change(found.tokens)
-    by = f"{change_cell(change)} nats per token at {last.length:,}"
-    start = "Reading further" if found.tokens == ALL else "On far repeats reading further"
-    if found.length is not None:
-        here = f"from {found.length:,} tokens on" if found.length < last.length else f"at {found.length:,} tokens"
-        return f"{start} than the last {last.context:,} tokens pays off {here}, under {name} ({by})."
-    if change is not None and change.low is None:
-        return (
-            f"Whether {start[0].lower()}{start[1:]} than the last {last.context:,} tokens pays off is not known: the "
-            f"best schedule at {last.length:,} tokens, {name}, has no interval ({by})."
-        )
-    why = "is worse than truncation" if found.worse else "is not told apart from truncation"
-    return (
-        f"{start} than the last {last.context:,} tokens does not pay off on this text up to {last.length:,} tokens: "
-        f"the best schedule there, {name}, {why} ({by})."
-    )
+_START = {ALL: "Reading", FAR: "On far repeats reading"}
+
+
+def _said(found: PaysOff, rows: Sequence[TruncationRow], name: Callable[[str], str]) -> str:
+    lengths = sorted({row.length for row in rows if row.change(found.tokens)})
+    at = found.length or lengths[-1]
+    (change,) = (row.change(found.tokens) for row in rows if (row.schedule, row.length) == (found.schedule, at))
+    by = f"{change_cell(change)} nats per token"
+    if found.length is None:
+        stands = "is worse than" if change and change.sign == 1 else "is not told apart from"
+        return f"is not shown to pay off: the best at {at:,} tokens, {name(found.schedule)}, {stands} truncation ({by})"
+    longer = [length for length in lengths if length > at]
+    also = listed([f"{length:,}" for length in found.beyond])
+    if not longer:
+        rest = ""
+    elif found.beyond == longer:
+        rest = ", and at every longer length under some schedule"
+    elif found.beyond:
+        rest = f", and at {also}; at the other longer lengths that is not shown"
+    else:
+        rest = "; at longer lengths that is not shown"
+    return f"pays off at {at:,} tokens, under {name(found.schedule)} ({by}){rest}"
 
 
 def _how(row: TruncationRow) -> str:
@@ -282,6 +296,7 @@ def _row(
             return None
         parts |= {name if which == ALL else f"{which}_{name}": value for name, value in found.items()}
     about = {"schedule": schedule, "length": length, "context": last.length, "stride": last.stride}
+    parts["comparisons"] = stored.comparisons
     return TruncationRow(**about, fed=last.positions, **parts)  # type: ignore[arg-type]
 
 
@@ -298,8 +313,12 @@ def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -
         return {}
     apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
     first = np.concatenate(stored.of_texts(apart)[0])
-    change = estimated(stored, Totals([a - b for a, b in zip(one, two, strict=True)], counts), first)
+    change = estimated(stored, Totals([a - b for a, b in zip(one, two, strict=True)], counts), first, level(stored))
+    documents = stored.texts_with(counts)
+    if stored.comparisons is not None and documents < CONCLUSIVE:
+        change = Estimate(change.mean, None, None)
     return {
+        "documents": documents,
         "tokens": tokens,
         "nll": sum(one) / tokens,
         "truncated_nll": sum(two) / tokens,

@@ -185,5 +185,5 @@ def held(stored: Stored, documents: int | None, windows: int | None) -> str:
     if windows is not None and not stored.sliding:
         number = stored.data.get("windows", number)
         said += f", {windows:,} of {number:,} window{'s' * (number != 1)}"
-    few = "" if stored.data["documents"] in coverage.FEW else coverage.over_documents(documents)
+    few = coverage.over_documents(documents) if documents < stored.data["documents"] else ""
     return said + (f"; their interval {few}" if few else "")

@@ -20,6 +20,9 @@ _WIDE = 0.3
 _LEANING = 1.4
 """How many times longer one side of an interval may be to be written with a ±."""
 
+NO_INTERVAL = "± -"
+"""What tables have in place of an interval where there is too little for one."""
+
 
 def table(
     lengths: Sequence[int],
@@ -73,7 +76,7 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
     if value is None:
         return "-"
     if low is None or high is None:
-        return digits(value, 4) + mark(over)
+        return f"{digits(value, 4)} {NO_INTERVAL}"
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
         return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
@@ -111,17 +114,32 @@ def leans(value: float, low: float, high: float) -> bool:
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
-def around(value: float, low: float | None, high: float | None, form: str = ".4f", sign: str = "") -> str:
-    """Writes the interval behind its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` where it leans.
+def misleads(low: float, high: float, mean: str, half: str) -> bool:
+    """Whether a mean ± half an interval, as they are written, would disagree with its bounds about zero."""
+    seems = abs(float(mean.rstrip("%"))) > float(half.rstrip("%"))
+    return seems != (low > 0 or high < 0)
 
-    A half that rounds to zero and is not zero is not shown as zero.
+
+def around(value: float, low: float | None, high: float | None, form: str = ".4f", sign: str = "") -> str:
+    """Writes the interval behind its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` where ± would be wrong.
+
+    That is where it leans, or where it would disagree with the bounds about zero. What rounds to zero and is not zero
+    is not shown as zero.
 
     Args:
         form, sign: how bounds are formatted; a sign of "+" is theirs alone.
     """
     if low is None or high is None:
-        return ""
-    if leans(value, low, high) and high - low > 1e-4:
-        return f" ({low:{sign}{form}} to {high:{sign}{form}})"
+        return f" {NO_INTERVAL}"
     width, least = (high - low) / 2, 1e-4
-    return f" ± <{least:{form}}" if 0 < width < least / 2 else f" ± {width:{form}}"
+    half = f"{width:{form}}"
+    rounds_to_zero = max(abs(low), abs(high)) < least
+    wrong = misleads(low, high, f"{value:{form}}", half) and not rounds_to_zero
+    if wrong or (leans(value, low, high) and high - low > least):
+        return f" ({_bound(low, form, sign)} to {_bound(high, form, sign)})"
+    return f" ± <{least:{form}}" if 0 < width < least / 2 else f" ± {half}"
+
+
+def _bound(value: float, form: str, sign: str) -> str:
+    text = f"{value:{sign}{form}}"
+    return text if not value or float(text.rstrip("%")) else f"{value:{sign}.1{'%' if '%' in form else 'g'}}"

@@ -11,10 +11,11 @@ from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..checking import Length
 from ..results.stored import Divergence, Stored
-from ..statistics.intervals import Estimate
+from ..statistics.intervals import LEVEL, Estimate
 from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on
 from .cells import around, change_cell, mark, table
+from .verdicts import level, together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +26,9 @@ class PairedRow:
     """The NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
 
     ``kl`` is the mean KL(baseline || schedule) of these tokens in nats, and ``top1`` the share of tokens at which both
-    have the same most likely token. They are None if not compared, as beyond the trained length.
+    have the same most likely token. They are None if not compared, as beyond the trained length. The interval of
+    ``delta_nll`` holds for all ``comparisons`` of the run together, as that of
+    :class:`.against_truncation.TruncationRow`; those of the others are of 95%.
     """
 
     schedule: str
@@ -41,6 +44,7 @@ class PairedRow:
     top1_low: float | None = None
     top1_high: float | None = None
     interval: str | None = None
+    comparisons: Count | None = None
 
     @property
     def change(self) -> Estimate:
@@ -91,7 +95,8 @@ class Paired(Metric[Stored, PairedRow]):
         if not rows:
             return []
         others = [label for label in stored.schedules if label != stored.baseline]
-        what = f"nats per token; {rests_on(stored)}"
+        said = together(next(iter(rows.values())).comparisons)
+        what = f"nats per token; {rests_on(stored)}; {said}"
         title = f"Change in NLL against {escaped(stored.named(stored.baseline))} on the same tokens ({what}):"
         cells = {key: change_cell(row.change) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
@@ -105,20 +110,25 @@ METRIC = Paired()
 
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
-    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens."""
+    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
+
+    Within a run its interval holds for all comparisons together.
+    """
     if not ours.same_tokens(theirs, length):
         return None
     if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return None if one.shares != other.shares or not one.sums else ours.estimate(one.minus(other), one.shares)
+    if one.shares != other.shares or not one.sums:
+        return None
+    return ours.estimate(one.minus(other), one.shares, level(ours) if ours is theirs else LEVEL)
 
 
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
-    change = paired_change(stored, schedule, stored.baseline, length)
-    about = (schedule, stored.baseline, length)
+    change = paired_change(stored, schedule, stored.baseline, length, level(stored))
+    figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-    return PairedRow(*about, change.mean, change.low, change.high, **compared, interval=change.over)
+    return PairedRow(*figures, **compared, interval=change.over, comparisons=stored.comparisons)
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:

@@ -13,7 +13,6 @@ from ..checking import Count, Length, Positive
 from ..data.windows import prefix
 from ..results.stored import Pass, Stored, sums_of
 from ..statistics.intervals import Estimate
-from ..statistics.sampling import grouped
 from . import drawing
 from .base import Metric, Picture, estimated, mean_of, perplexities
 from .cells import exp, interval_cell, table
@@ -111,7 +110,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         schedule=run.schedule,
         table_sha256=run.table_sha256,
         length=length,
-        documents=sum(map(bool, grouped(totals.shares, stored.windows))),
+        documents=stored.texts_with(totals.shares),
         windows=sum(map(bool, totals.shares)),
         tokens=sum(sums_of(losses)[1]),
         nll=estimate.mean,

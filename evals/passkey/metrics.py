@@ -10,7 +10,7 @@ from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..checking import Count, Length
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import leans, table
+from ..metrics.cells import NO_INTERVAL, leans, misleads, table
 from ..statistics.intervals import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
 from .answers import AccuracyRow, Answer, Asked
@@ -263,6 +263,7 @@ def _nll_cell(row: AccuracyRow) -> str:
 def _around(value: float, low: float | None, high: float | None, form: str) -> str:
     figure = f"{value:{form}}".rstrip(".")
     if low is None or high is None:
-        return figure
-    bounds = f"({low:.3g} to {high:.3g})" if leans(value, low, high) else f"± {(high - low) / 2:.2g}"
-    return f"{figure} {bounds}"
+        return f"{figure} {NO_INTERVAL}"
+    half = f"{(high - low) / 2:.2g}"
+    by_bounds = leans(value, low, high) or misleads(low, high, figure, half)
+    return f"{figure} ({low:.3g} to {high:.3g})" if by_bounds else f"{figure} ± {half}"

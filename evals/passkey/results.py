@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...output.escaping import escaped
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
-from ..statistics.intervals import PERCENT
+from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
 from .answers import AccuracyRow, Answer, Asked
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
 
@@ -49,7 +49,8 @@ class Retrieval(Asked, Saved):
             f"{protocol['digits']} digits, {'BOS first' if protocol['has_bos'] else 'no BOS'}, "
             f"filler {escaped(self.data['source'])}, {self.model['dtype']}. An answer counts when every token of it is "
             f"ranked first (greedy decoding would write it); brackets are Wilson {PERCENT} intervals{joined}, "
-            f"± is a {PERCENT} t interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
+            f"± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
+            f"Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def _summary(self) -> str:

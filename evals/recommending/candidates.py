@@ -53,11 +53,15 @@ class Candidate:
         spec: the schedule on one line, as ``--schedule`` takes it.
         rank: its place in the order of simplicity; smaller is simpler.
         tables: a key of its frequencies and scales at the target; the same for candidates that compute the same.
+        held: its frequencies and scales at the target, where they follow the length.
+        reach: ``max_position_embeddings`` of a folder that is patched with it, where they follow the length.
     """
 
     spec: str
     rank: tuple[int, int, int, float, str]
     tables: Tables | str = ()
+    held: Tables = ()
+    reach: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,11 @@ class Lineup:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
+
+    def following(self, spec: str) -> tuple[Candidate, str | None] | None:
+        """Returns a candidate whose tables follow the length, and the fixed one that is the same at the target."""
+        found = next((each for each in self.candidates if each.spec == spec and each.held), None)
+        return found and (found, next((each.spec for each in self.candidates if each.tables == found.held), None))
 
     def held(self, spec: str) -> str | None:
         """Returns the candidate that computes what a spec does; None if it is not tried."""
@@ -273,10 +282,11 @@ def _candidate(spec: str, plan: Plan, target: int) -> Candidate:
     place = base.names().index(parsed.label) if parsed.label in base.names() else len(base.names())
     factor = parsed.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
-    varies = any(base.length_dependent(each) for each in plan.schedules.values())
-    return Candidate(
-        spec, (1 + extra, 0 if native else 1, place, size, spec), parsed.plainest if varies else _tables(plan, target)
-    )
+    rank = (1 + extra, 0 if native else 1, place, size, spec)
+    if any(base.length_dependent(each) for each in plan.schedules.values()):
+        reach = plan.config.get("text_config", plan.config).get("max_position_embeddings")
+        return Candidate(spec, rank, parsed.plainest, _tables(plan, target), reach)
+    return Candidate(spec, rank, _tables(plan, target))
 
 
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:

@@ -9,13 +9,13 @@ from math import comb
 
 from ..checking import Count, Length
 from ..results.stored import Measured
-from ..statistics.intervals import LEVEL
+from ..statistics.intervals import familywise
 from .candidates import Lineup
 from .deployment import Deployment
 from .objective import Objective
 from .racing.deciding import Decision, decide
 from .racing.halving import Round
-from .racing.measured import CandidateLosses
+from .racing.measured import CandidateLosses, held_windows
 
 TRUNCATION = "truncation"
 """The label of the model as it is, given only the last tokens, as many as it was trained at."""
@@ -64,7 +64,12 @@ class Evidence:
     @property
     def level(self) -> float:
         """The level of each paired interval on the text that decides, so that all hold together."""
-        return LEVEL ** (1 / max(1, comb(len(self.judged), 2)))
+        return familywise(comb(len(self.judged), 2))
+
+    @property
+    def documents(self) -> int:
+        """How many documents decide."""
+        return len(held_windows(self.losses.windows, self.held_out))
 
     @cached_property
     def decision(self) -> Decision:
@@ -174,10 +179,8 @@ class AnswerRow:
         answer: one sentence.
         command: what puts it into a checkpoint; empty where nothing is recommended.
         open, equal: the schedules that may be better, and those that are as good.
-        more: how many more documents or windows, of the same kind, would settle what is open; None if that is not
-            known, or nothing is open.
-        truncation: what keeping only the last tokens gives instead; empty where it was not measured.
-        holds: how far the model as it is holds on this text, in tokens.
+        truncation: what keeping only the last tokens changes for those that repeat what is further back; empty where it
+            was not measured.
         memory: the KV cache's memory, in a sentence.
         serve: what serves that checkpoint in the engine that was named; empty without one.
         guessed: whether the model as it is predicts worse than a uniform guess; nothing is recommended then.
@@ -189,9 +192,7 @@ class AnswerRow:
     command: str
     open: list[str]
     equal: list[str]
-    more: Count | None
     truncation: str
-    holds: Length
     memory: str
     serve: str = ""
     guessed: bool = False

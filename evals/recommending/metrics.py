@@ -52,11 +52,7 @@ class Advice(Metric[Judged, AnswerRow]):
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
         parts += [code_span(each) for each in (row.command, row.serve) if each]
-        trained = stored.model.get("trained_length")
-        holds = f"As it is, the model holds up to {row.holds:,} tokens on this text (trained at {trained:,})."
-        if not row.guessed:
-            parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))
-        parts.append(row.memory)
+        parts += [sentence(each) for each in (row.truncation, row.memory) if each]
         return parts
 
 

@@ -1,25 +1,21 @@
-"""The recommendation in words: one sentence, what it leaves open, and what truncation gives instead."""
+"""The recommendation in words: what to use, how it stands to truncation, and what is left open."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from ...output.formatting import listed
-from ..metrics.cells import around, digits, exp
+from ..metrics.cells import change_cell, digits, exp, signed
 from ..metrics.guessing import said
+from ..metrics.verdicts import too_few
 from ..statistics import sampling
-from ..statistics.intervals import Estimate
-from .candidates import AS_IS
+from ..statistics.intervals import CONCLUSIVE, Estimate
+from .candidates import AS_IS, Candidate
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .objective import Objective
 from .racing.deciding import Decision
-from .racing.halving import LEAST_DOCUMENTS
-from .racing.measured import BEYOND, FAR, CandidateLosses, held_windows
-
-LEAST_WINDOWS = 16
-"""The fewest windows of a few documents of which half give an interval."""
+from .racing.measured import BEYOND, FAR
 
 
 def answer(evidence: Evidence) -> AnswerRow:
@@ -28,7 +24,8 @@ def answer(evidence: Evidence) -> AnswerRow:
     settled = goal.target <= goal.short
     chosen = AS_IS if settled else decision.chosen
     guessed = worse_than_a_guess(evidence)
-    decided = settled or not (decision.open or decision.too_short or guessed)
+    few = too_few(evidence.documents)
+    decided = settled or not (decision.open or decision.too_short or guessed or few)
     named = not (decision.too_short or guessed) and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
@@ -37,9 +34,7 @@ def answer(evidence: Evidence) -> AnswerRow:
         command=evidence.serving.command(evidence.lineup.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
-        more=_more(evidence, decision),
-        truncation="" if guessed else truncation(evidence, chosen),
-        holds=held_length(evidence),
+        truncation="" if guessed else of_far_repeats(evidence, chosen),
         memory=evidence.serving.said(goal.target),
         serve=evidence.serving.following(goal.target) if named else "",
         guessed=bool(guessed),
@@ -64,18 +59,16 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
         return not_needed(goal)
     if decision.too_short:
         return too_short(evidence.losses.windows, goal.target)
+    name, percent = evidence.lineup.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
+    beside, more = beside_truncation(evidence, decision.chosen), _more(evidence, decision.chosen)
+    lowest, few = f"The lowest so far is {name(decision.chosen)}{beside}.", too_few(evidence.documents)
+    if few:
+        return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
     if decision.open:
-        return _open(evidence, decision)
-    percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named(decision.chosen)
-    if decision.chosen == AS_IS:
-        return (
-            f"Leave the model as it is: at {goal.target:,} tokens no schedule is better on this text by more than "
-            f"{percent} of perplexity ({goal.said})."
-        )
-    return (
-        f"Use {name}: {_compared(evidence, decision.chosen)}; no other schedule is better by more than "
-        f"{percent} of perplexity ({goal.said})."
-    )
+        others = f"Better by more than {percent} may be {listed(map(name, decision.open))}."
+        return " ".join(["This text does not decide.", lowest, *more, others])
+    use = "Leave the model as it is" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
+    return " ".join([f"{use}{beside}.", *more, f"No other schedule is better by more than {percent} ({goal.said})."])
 
 
 def not_needed(goal: Objective) -> str:
@@ -93,24 +86,23 @@ def too_short(windows: Sequence[int], target: int) -> str:
     amount, what = _amount(windows)
     return (
         f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "
-        f"takes at least {LEAST_DOCUMENTS} documents of that length, or one of {LEAST_WINDOWS} times that length."
+        f"takes {2 * CONCLUSIVE} documents of that length."
     )
 
 
-def _open(evidence: Evidence, decision: Decision) -> str:
-    what, more = _amount(evidence.losses.windows)[1], _more(evidence, decision)
-    told = f"; about {more:,} more {what}s like these would tell" if more else ""
-    percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named
+def _more(evidence: Evidence, chosen: str) -> list[str]:
+    """Says the perplexity and the cost of the chosen schedule, and what to know of one that follows the length."""
+    found = evidence.lineup.following(chosen)
+    return [f"{_compared(evidence, chosen)}.", *([follows(*found, evidence.objective.target)] if found else [])]
+
+
+def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
+    """Says where a schedule whose tables follow the length is not what was measured, and which fixed one is."""
+    same = f"; {fixed} is that table at any length" if fixed else ""
     return (
-        "This text does not decide. "
-        f"The lowest so far is {name(decision.chosen)}: {_compared(evidence, decision.chosen)}. "
-        f"Better by more than {percent} of perplexity may be {listed(map(name, decision.open))}{told}."
+        f"Its table follows the length: the figures hold it at {target:,}, the folder keeps max_position_embeddings "
+        f"{candidate.reach}, and cached decoding and most engines differ{same}."
     )
-
-
-def _more(evidence: Evidence, decision: Decision) -> int | None:
-    """Returns how many more documents, or windows, settle what is open: as many again race as decide."""
-    return None if decision.needed is None else max(1, 2 * decision.needed - _amount(evidence.losses.windows)[0])
 
 
 def _compared(evidence: Evidence, chosen: str) -> str:
@@ -120,11 +112,14 @@ def _compared(evidence: Evidence, chosen: str) -> str:
     others = [each for each in (AS_IS, usual) if each != chosen]
     named = {usual: f"under {evidence.lineup.named(usual)}", AS_IS: "as it is"}
     against = " and ".join(f"{_perplexity(losses.mean(each, held_out, goal.target))} {named[each]}" for each in others)
-    cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
-    return (
-        f"perplexity {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on held-out "
-        f"text, against {against}; {_change(cost)} within the trained {goal.short:,}"
+    said = (
+        f"Perplexity is {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on "
+        f"held-out text, against {against}"
     )
+    if chosen == AS_IS:
+        return said
+    cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
+    return f"{said}; {_change(cost)} within the trained {goal.short:,}"
 
 
 def _perplexity(nll: float) -> str:
@@ -145,82 +140,31 @@ def _amount(windows: Sequence[int]) -> tuple[int, str]:
     return (sum(windows), "window") if few else (len(windows), "document")
 
 
-def truncation(evidence: Evidence, chosen: str) -> str:
-    """Says what reading only the last tokens gives instead; "" where it was not measured."""
-    if not evidence.truncates or evidence.decision.too_short:
+def beside_truncation(evidence: Evidence, chosen: str) -> str:
+    """Says how the chosen schedule stands to truncation, by the interval; "" where it was not measured."""
+    if not evidence.truncates:
         return ""
-    goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
-    change = losses.difference(chosen, TRUNCATION, held_out, evidence.level)
-    subject = "the model as it is" if chosen == AS_IS else evidence.lineup.named(chosen)
-    best = f"Giving the model only the last {goal.short:,} tokens, without any schedule,"
-    if change.low is None or change.high is None:
-        verdict = f"{best} compares with {subject} as {_nats(change, -1)}, without an interval"
-    elif change.low > 0:
-        verdict = f"{best} is better than {subject} on this text: by {_nats(change)} ({goal.said})"
-    elif change.high < 0:
-        verdict = f"{best} is worse than {subject} on this text: by {_nats(change, -1)} ({goal.said})"
-    else:
-        verdict = f"{best} is not told apart from {subject} on this text: {_nats(change, -1)} ({goal.said})"
-    return f"{verdict}.{_of_far_repeats(evidence, chosen)}"
+    change = evidence.losses.difference(chosen, TRUNCATION, evidence.held_out, evidence.level)
+    last = f"truncation to the last {evidence.objective.short:,} tokens"
+    if change.sign is None or too_few(evidence.documents):
+        return f" ({signed(change.mean)} nats per token against {last})"
+    figure = f"({change_cell(change)} nats per token)"
+    if change.sign < 0:
+        return f", which is better than {last} {figure}"
+    return f", though {last} is {'better than it' if change.sign else 'not told apart from it'} {figure}"
 
 
-def _of_far_repeats(evidence: Evidence, chosen: str) -> str:
+def of_far_repeats(evidence: Evidence, chosen: str) -> str:
+    """Says how the chosen schedule differs from truncation on tokens that repeat what is further back."""
     losses, held_out = evidence.losses, evidence.held_out
     tokens = losses.tokens(held_out, FAR)
-    if not tokens:
-        return " None of its tokens repeats what is further back."
-    schedule, truncated = (losses.mean(each, held_out, FAR) for each in (chosen, TRUNCATION))
-    better = "wins" if schedule < truncated else "loses"
-    share = tokens / losses.tokens(held_out, BEYOND)
-    return (
-        f" For the {tokens:,} tokens that repeat what is further back ({share:.1%} of those beyond), the schedule "
-        f"{better}: {schedule:.3f} nats against {truncated:.3f}."
+    if not evidence.truncates or evidence.decision.too_short or not tokens:
+        return ""
+    change, share = (
+        losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR),
+        losses.tokens(held_out, BEYOND),
     )
-
-
-def _nats(difference: Estimate, sign: int = 1) -> str:
-    low, high = (difference.low, difference.high) if sign > 0 else map(_negative, (difference.high, difference.low))
-    mean = sign * difference.mean
-    return f"{mean:.3f}{around(mean, low, high, '.3f')} nats per token"
-
-
-def _negative(bound: float | None) -> float | None:
-    return None if bound is None else -bound
-
-
-def held_length(evidence: Evidence) -> int:
-    """Returns how far the model as it is holds on this text, in tokens.
-
-    That is the largest length up to which the loss of no stretch of positions, from each measured length to the next,
-    is shown to be above the loss of the last half of the trained length, in the same windows.
-    """
-    goal, losses = evidence.objective, evidence.losses
-    within, reached = losses.measured(AS_IS), goal.short
-    lengths = [length for length in goal.lengths if length >= goal.short]
-    before = max((length for length in goal.lengths if length < goal.short), default=None)
-    if before is None:
-        return reached
-    base = _stretch(losses, within, before, goal.short)
-    for start, stop in pairwise(lengths):
-        rise = _rise(losses, within, base, _stretch(losses, within, start, stop))
-        if rise.mean != rise.mean or (rise.low if rise.low is not None else rise.mean) > 0:
-            break
-        reached = stop
-    return reached
-
-
-def _stretch(losses: CandidateLosses, within: Sequence[int], start: int, stop: int) -> list[float]:
-    """Returns, per window, the mean loss of the model as it is over the positions between two lengths."""
-    table, first, last = losses.sums[AS_IS], losses.columns.index(start), losses.columns.index(stop)
-    sums = table[list(within), last] - table[list(within), first]
-    counts = losses.counts[list(within), last] - losses.counts[list(within), first]
-    return [float(one / count) if count else float("nan") for one, count in zip(sums, counts, strict=True)]
-
-
-def _rise(losses: CandidateLosses, within: Sequence[int], base: Sequence[float], later: Sequence[float]) -> Estimate:
-    pairs = [two - one for one, two in zip(base, later, strict=True)]
-    known = [(window, rise) for window, rise in zip(within, pairs, strict=True) if rise == rise]
-    if not known:
-        return Estimate(float("nan"), None, None)
-    held = held_windows(losses.windows, [window for window, _ in known])
-    return sampling.estimate([rise for _, rise in known], [1.0] * len(known), held)
+    return (
+        f"On the {tokens:,} tokens that repeat what is further back ({tokens / share:.1%} of those beyond) it differs "
+        f"from truncation by {change_cell(change)} nats."
+    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...output.formatting import listed
-from ..metrics.against_truncation import verdict
+from ..metrics.against_truncation import pays_off, verdict
+from ..metrics.best import BestRow
+from ..metrics.best import said as lowest
 from ..metrics.cells import change_cell, digits
 from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, short_length
+from ..metrics.verdicts import too_few
 from ..recommending.results import Recommendation
 from ..results.result import Result
 from ..searching.results import SearchResult
@@ -29,28 +31,25 @@ def headline(run: StoredRun) -> str | None:
     if guessed := worse_than_a_guess(run.result):
         return guessed
     rows, named = run.result.against_truncation, run.result.named
-    said = [_compared(run.result), *(verdict(rows, named) if rows else [])]
+    said = [_compared(run.result), *(verdict(rows, named) if rows and pays_off(rows) else [])]
     return " ".join(filter(None, said)) or None
 
 
 def _compared(result: Result) -> str | None:
+    """Says which schedule has the lowest loss at the longest length; of too few documents, only the perplexities."""
     longest = result.lengths[-1]
-    changes = sorted((row for row in result.paired if row.length == longest), key=lambda row: row.delta_nll)
-    if not changes:
-        return None
-    best, baseline = changes[0], changes[0].baseline
-    name, other = result.named(best.schedule), result.named(baseline)
-    where = f"At {longest:,} tokens{_times(longest, result.trained_length)}"
-    if best.delta_nll >= 0:
-        return f"{where}, no schedule lowers the loss of {other}: {name} changes it by {_nats(best)}."
     ppl = {row.schedule: row.ppl for row in result.rows if row.length == longest}
-    most = f", the lowest of {len(changes)}" if len(changes) > 1 else ""
-    said = (
-        f"{where}, {name} changes the loss of {other} by {_nats(best)}{most} "
-        f"(perplexity {digits(ppl[best.schedule], 4)} instead of {digits(ppl[baseline], 4)}){_doubt(result, best)}."
-    )
-    following = [f"Next is {result.named(row.schedule)}, with {_nats(row)}." for row in changes[1:2]]
-    return " ".join([said, *_cost(result, best), *following])
+    if len(ppl) < 2:
+        return None
+    best = next((row for row in result.best if row.length == longest), None)
+    where = f"At {longest:,} tokens{_times(longest, result.trained_length)}"
+    shown = dict.fromkeys([best.schedule if best else min(ppl, key=ppl.__getitem__), result.baseline])
+    figures = " and ".join(f"{digits(ppl[each], 4)} under {result.named(each)}" for each in shown if each in ppl)
+    if best is None:
+        few = too_few(max(row.documents for row in result.rows))
+        return f"{where}, perplexity is {figures}{few and f'; {few}'}."
+    first = f"{where}, the lowest loss is that of {lowest(best, result.named)} (perplexity {figures})."
+    return " ".join([first, *_cost(result, best)])
 
 
 def _times(length: int, trained: int | None) -> str:
@@ -64,20 +63,7 @@ def _nats(row: PairedRow) -> str:
     return f"{change_cell(row.change)} nats per token"
 
 
-def _doubt(result: Result, row: PairedRow) -> str:
-    """Says what the schedule is not told apart from, by intervals that hold for all schedules and lengths together."""
-    if row.low is None or row.high is None:
-        return ", without an interval"
-    if row.high >= 0:
-        return ", which its interval does not tell from zero"
-    others = [each.not_apart for each in result.best if (each.length, each.schedule) == (row.length, row.schedule)]
-    if not any(others):
-        return ""
-    names = listed(map(result.named, others[0]))
-    return f", and is not told apart from {names} where the intervals hold for all comparisons together"
-
-
-def _cost(result: Result, best: PairedRow) -> list[str]:
+def _cost(result: Result, best: BestRow) -> list[str]:
     """Returns what the best schedule costs within the trained length."""
     short = short_length(result.lengths, result.trained_length)
     found = [row for row in result.paired if (row.schedule, row.length) == (best.schedule, short)]

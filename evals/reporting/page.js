@@ -22,10 +22,14 @@
     const below = v.mean - v.low, above = v.high - v.mean;
     return Math.max(below, above) > Math.max(1.4 * Math.min(below, above), 1e-6 * Math.abs(v.mean));
   };
+  const none = "± -"; // too few documents for an interval
   const around = (v, text, width = text) => {
-    if (!bounded(v)) return text(v.mean);
-    const ends = leans(v) && v.high - v.low > 1e-4;
-    return `${text(v.mean)} ${ends ? `(${text(v.low)} to ${text(v.high)})` : `± ${width((v.high - v.low) / 2)}`}${dagger(v)}`;
+    if (!bounded(v)) return `${text(v.mean)} ${none}`;
+    const half = width((v.high - v.low) / 2), size = (shown) => Math.abs(parseFloat(shown.replace("−", "-")));
+    const misleads = (size(text(v.mean)) > size(half)) !== (v.low > 0 || v.high < 0) && !(isZero(v.low) && isZero(v.high));
+    const ends = misleads || (leans(v) && v.high - v.low > 1e-4);
+    const end = (x) => (x && !size(text(x)) ? x.toExponential(0).replace("-", "−") : text(x));
+    return `${text(v.mean)} ${ends ? `(${end(v.low)} to ${end(v.high)})` : `± ${half}`}${dagger(v)}`;
   };
   const decimals = (x) => (isZero(x) ? 0 : x).toFixed(4);
   const signedCell = (d) => around(d, signed, decimals);
@@ -41,7 +45,7 @@
      exponentiated interval is not symmetric. */
   function positiveCell(v) {
     if (!v) return "-";
-    if (!bounded(v)) return figures(v.mean);
+    if (!bounded(v)) return `${figures(v.mean)} ${none}`;
     const half = (v.high - v.low) / 2;
     if (half <= 0.3 * v.mean && !leans(v)) return `${figures(v.mean)} ± ${figures(half, 2)}${dagger(v)}`;
     return `${figures(v.mean)} (${figures(v.low, 3)} to ${figures(v.high, 3)})${dagger(v)}`;

@@ -17,9 +17,9 @@ def sections(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Returns the answer, with what truncation gives instead."""
+    """Returns the answer."""
     (answer,) = results["answer"]
-    return " ".join(filter(None, [answer["answer"], answer["truncation"]]))
+    return answer["answer"]
 
 
 @refusing_damage

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ..metrics.cells import change_cell, interval_cell
-from ..searching.metrics import OWN
+from ..searching.metrics import missing
 from ..searching.options import TEXT
 from ..searching.results import SearchResult
 from ..searching.searched import FOUND, HELD
@@ -22,14 +22,15 @@ def sections(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
 def headline(results: Mapping[str, Any]) -> str:
     """Returns what was found, and what it gains on the held-out text."""
     (found,), protocol = results["found"], results["protocol"]
+    if found.get("verdict"):
+        return found["verdict"]
     (row, *_) = _longest(results)
     change, held = f"{_change(row)} nats", HELD[protocol.get("objective", TEXT)]
-    text = (
+    return (
         f"At {row['length']:,} tokens the searched schedule changes the loss of {row['baseline']} by {change} per "
         f"token, on {held} that {'was' if held == 'text' else 'were'} held out ({protocol['method']}, "
-        f"{found['tokens']:,} tokens)"
+        f"{found['tokens']:,} tokens)."
     )
-    return f"{found['verdict']} {text}." if found.get("verdict") else f"{text}."
 
 
 def _longest(results: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -57,8 +58,8 @@ def _section(run: StoredRun) -> dict[str, object]:
             {
                 "length": n,
                 "cells": [
-                    *(cells[name, n] for name in shown),
-                    *(_change(changes[name, n]) if (name, n) in changes else OWN for name in others),
+                    *(cells.get((name, n), "") for name in shown),
+                    *(_change(changes[name, n]) if (name, n) in changes else missing(changes, n) for name in others),
                 ],
             }
             for n in sorted({length for _, length in cells})

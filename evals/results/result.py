@@ -24,7 +24,7 @@ from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..statistics import coverage
-from ..statistics.intervals import DOCUMENTS, PERCENT
+from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import losses as losses_file
 from .formats import Results
 from .losses import Losses, read_losses, read_results
@@ -214,11 +214,11 @@ class Result(Stored, Saved):
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
         blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
-        if number > 1 and blocks is None:
+        if blocks is None and all(row.ppl_low is None for row in self.rows):
+            return f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or one of {coverage.least(self.sliding)}"
+        if blocks is None:
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
-        if blocks is None:
-            return f"there is no interval: it needs two documents, or one of {coverage.least(self.sliding)}"
         return (
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"
@@ -227,8 +227,8 @@ class Result(Stored, Saved):
     @property
     def extent(self) -> str:
         """Says what the tables of a source rest on, and how often its interval over few documents holds."""
-        clustered = any(row.interval == DOCUMENTS for row in self.rows)
-        few = coverage.over_documents(self.data["documents"]) if clustered else ""
+        blocks = any(row.interval not in (None, DOCUMENTS) for row in self.rows)
+        few = "" if blocks else coverage.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import comb
 from typing import Any, NotRequired, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..data.key_tokens import KeySpans
 from ..data.windows import prefix
 from ..scoring.batches import Cost
 from ..statistics import sampling
-from ..statistics.intervals import LEVEL, Estimate
+from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 from .ranges import kept, ranges_of, within
 from .truncation import Truncation
 
@@ -236,6 +237,20 @@ class Stored(Measured):
         sources = len({each.source for each in self.identified()})
         return self.whole or (1 + sources if sources > 1 else 1)
 
+    @cached_property
+    def comparisons(self) -> int | None:
+        """The number of comparisons that sentences may conclude from; None of too few documents for any conclusion.
+
+        Which schedule is best, and where, is known only afterwards: so every pair of schedules counts, and every
+        schedule against truncation, on all tokens and on far repeats, at every length and in every source.
+        """
+        if self.texts < CONCLUSIVE:
+            return None
+        pairs = sum(comb(sum(each == length for _, each in self.read_from), 2) for length in self.lengths)
+        last, subsets = self.truncation, 1 if self.repeat_distance is None else 2
+        beyond = sum(length > last.length for _, length in self.read_from) if last else 0
+        return self.groups * (pairs + subsets * beyond)
+
     @property
     def schedules(self) -> list[str]:
         """The labels, in the order they ran."""
@@ -268,6 +283,10 @@ class Stored(Measured):
         """Returns what belongs to the windows of each document."""
         edges = accumulate(self.windows or [1] * len(items), initial=0)
         return [items[start:stop] for start, stop in pairwise(edges)]
+
+    def texts_with(self, counts: Sequence[float]) -> int:
+        """Counts the documents with a window that has any."""
+        return sum(map(bool, sampling.grouped(counts, self.windows)))
 
     @property
     def longest(self) -> list[int]:

@@ -9,15 +9,15 @@ from ...output.formatting import markdown
 from ..metrics import guessing
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import exp, interval_cell
-from ..statistics.intervals import DOCUMENTS, PERCENT
+from ..statistics.intervals import familywise
 from .plots import draw
-from .searched import AS_IS, FOUND, Searched
+from .searched import AS_IS, FOUND, TRUNCATION, Searched
 from .verdict import ChangeRow, change_cell, verdict
 
 
 @dataclass(frozen=True)
 class HeldOutRow:
-    """The perplexity of the held-out windows up to a length."""
+    """The perplexity of the windows that are measured, up to a length."""
 
     schedule: str
     length: int
@@ -30,14 +30,14 @@ class HeldOutRow:
 
 
 class HeldOut(Metric[Searched, HeldOutRow]):
-    """Perplexity of the held-out text: as the model is, under the schedule that the search started at, and found."""
+    """Perplexity as the model is, under the schedule that the search started at, found, and of truncation."""
 
     row, key = HeldOutRow, "rows"
     picture = Picture("search.png", "The search: the divisor of each pair, and the loss on the way", draw)
 
     def reduce(self, stored: Searched) -> list[HeldOutRow]:
         """Returns one row per schedule and length."""
-        return [_row(stored, name, n, curve[n]) for name, curve in stored.curves.items() for n in stored.lengths]
+        return [_row(stored, name, n, curve[n]) for name, curve in stored.curves.items() for n in sorted(curve)]
 
     def to_markdown(self, stored: Searched) -> list[str]:
         """Returns the schedule, a table of perplexities with the changes, and what follows."""
@@ -47,8 +47,8 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         lines = [
             [
                 f"{n:,}",
-                *(_cell(rows[name, n]) for name in stored.curves),
-                *(change_cell(changes[name, n]) if (name, n) in changes else OWN for name in others),
+                *(_cell(rows[name, n]) if (name, n) in rows else "" for name in stored.curves),
+                *(change_cell(changes[name, n]) if (name, n) in changes else missing(changes, n) for name in others),
             ]
             for n in stored.lengths
         ]
@@ -57,8 +57,9 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
 
 
-OWN = "its own table"
-"""Written instead of a change where the found schedule is the model's own table."""
+def missing(changes: Iterable[tuple[str, int]], length: int) -> str:
+    """Says why there is no change at a length: the found schedule is the model's own table there; else nothing."""
+    return "" if any(each == length for _, each in changes) else "its own table"
 
 
 def _row(stored: Searched, name: str, length: int, losses: Sequence[float]) -> HeldOutRow:
@@ -72,21 +73,24 @@ def _cell(row: HeldOutRow) -> str:
 
 
 class Changes(Metric[Searched, ChangeRow]):
-    """The change of the held-out loss from the start, and from the model as it is, paired by document."""
+    """The change of the loss from the start, the model as it is and truncation, paired by document."""
 
     row, key = ChangeRow, "paired"
 
     def reduce(self, stored: Searched) -> list[ChangeRow]:
-        """Returns one row per length for the start, then for the model as it is; none where its own table is kept."""
-        known = [name for name in (stored.start, AS_IS) if name in stored.curves]
-        lengths = [length for length in stored.lengths if not stored.is_own(length)]
-        return [_change(stored, name, length) for name in known for length in lengths]
+        """Returns one row per length for the start, then for the others; none where the model's own table is kept."""
+        known = [name for name in (stored.start, AS_IS, TRUNCATION) if name in stored.curves]
+        level = familywise(len(known))
+        lengths = [(name, n) for name in known for n in sorted(stored.curves[name]) if not stored.is_own(n)]
+        return [_change(stored, name, length, level) for name, length in lengths]
 
 
-def _change(stored: Searched, name: str, length: int) -> ChangeRow:
+def _change(stored: Searched, name: str, length: int, level: float) -> ChangeRow:
     curves = stored.curves
     pairs = zip(curves[FOUND][length], curves[name][length], strict=True)
-    found = stored.estimate([after - before for after, before in pairs])
+    found = stored.estimate([after - before for after, before in pairs], level)
+    if not stored.proved:
+        return ChangeRow(FOUND, name, length, found.mean, None, None, None)
     return ChangeRow(FOUND, name, length, found.mean, found.low, found.high, found.over)
 
 
@@ -141,7 +145,7 @@ class FoundRow:
     """The schedule that was found as ``--schedule`` takes it, and the tokens that were fed.
 
     ``verdict`` says whether it is better than what is there without a search, and which to use otherwise; ``note`` what
-    is to be known of the table. ``beside`` are the tokens that the model as it is took.
+    is to be known of the table. ``beside`` are the tokens that were fed to measure it.
     """
 
     spec: str
@@ -163,26 +167,23 @@ class Finding(Metric[Searched, FoundRow]):
 
     def reduce(self, stored: Searched) -> list[FoundRow]:
         """Returns one row."""
-        changes = CHANGES.rows(stored)
-        unmoved, kept = stored.found.point == stored.checks[0].point, stored.short is not None
-        said = _worse_than_a_guess(stored) or verdict(
-            changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept, held=stored.held
-        )
+        changes, documents = CHANGES.rows(stored), len(set(stored.names))
+        how = {"unmoved": stored.found.point == stored.checks[0].point, "kept": stored.kept, "held": stored.held}
+        said = _worse_than_a_guess(stored) or verdict(changes, stored.lengths[-1], documents, **how)
         return [FoundRow(stored.spec, stored.spent, said, _note(stored), stored.beside)]
 
 
 def _worse_than_a_guess(stored: Searched) -> str:
     """Returns a sentence where the model as it is predicts the held-out text worse than a guess; else ""."""
     length = stored.lengths[0]
-    own = stored.unchanged.get(length)
-    if own is None or stored.held != "text":
+    if stored.held != "text":
         return ""
-    return guessing.said(stored.estimate(own).mean, length, stored.model.get("vocabulary"))
+    return guessing.said(stored.estimate(stored.curves[AS_IS][length]).mean, length, stored.model.get("vocabulary"))
 
 
 def _note(stored: Searched) -> str:
     """Says that there is no gain where the model's own table is kept; else nothing."""
-    if stored.short is None:
+    if not stored.kept:
         return ""
     return (
         f"Up to {stored.lengths[0]:,} tokens the found schedule is the model's own table, which is kept: nothing was "
@@ -192,11 +193,3 @@ def _note(stored: Searched) -> str:
 
 HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING = HeldOut(), Changes(), History(), Divisors(), Finding()
 METRICS = (HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING)
-
-
-def interval_line(documents: Iterable[str], held: str = "text") -> str:
-    """Says what the intervals are over; ``held`` is what was held out, "text" or "prompts"."""
-    number = len(set(documents))
-    what = DOCUMENTS if held == "text" else "sets of prompts"
-    over = f"over {number} {what}" if number > 1 else "not known, from one document"
-    return f"{PERCENT} intervals {over}"

@@ -25,13 +25,13 @@ from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
+from ..statistics.intervals import PERCENT
 from .families.family import Point
 from .families.space import Space
-from .methods.asking import Check
-from .metrics import HISTORY, METRICS, HistoryRow, interval_line
+from .metrics import CHANGES, HISTORY, METRICS, HistoryRow
 from .next_commands import commands, patch_command
 from .plots import draw
-from .searched import Divided, Searched
+from .searched import AS_IS, FOUND, TRUNCATION, Divided, Searched
 from .starting import schedule_file
 
 if TYPE_CHECKING:
@@ -41,12 +41,8 @@ _EXACT = 1e-12
 """The largest relative difference between the tables that were learned and those of the schedule that is written."""
 
 
-_FLATTERS = {
-    "text": "its figures flatter the result a little; measure other text with `ropescale eval`",
-    "prompts": "their figures flatter the result a little; ask others with `ropescale passkey`, and measure what the "
-    "schedule does to text with `ropescale eval`",
-}
-"""What is to be known of what was held out."""
+_SAVED = {AS_IS: "as_is", FOUND: FOUND, TRUNCATION: TRUNCATION}
+"""The names of the curves in the schedule's file; the start's is "before"."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +113,14 @@ class SearchResult(Searched, Saved):
         """The schedule that was found, as :func:`ropescale.patch` takes it; by layer type where these differ."""
         return self.learned.schedule
 
-    def perplexity(self, check: Check) -> dict[int, float]:
-        """Returns the perplexity of the held-out windows at each length, at one of the checks."""
-        return {n: math.exp(sum(values) / len(values)) for n in self.lengths for values in [self.at(check, n)]}
+    def perplexity(self, name: str) -> dict[int, float]:
+        """Returns the perplexity at each length of a schedule in ``curves``."""
+        return {n: math.exp(sum(values) / len(values)) for n, values in self.curves[name].items()}
 
     @property
     def provenance(self) -> dict[str, object]:
         """Where the numbers come from, as the schedule's file has it."""
-        curves = {"before": self.perplexity(self.checks[0]), "found": self.perplexity(self.found)}
-        if self.unchanged:
-            own = {n: math.exp(sum(each) / len(each)) for n, each in self.unchanged.items()}
-            curves = {"as_is": own, **curves}
+        curves = {_SAVED.get(name, "before"): self.perplexity(name) for name in self.curves}
         return {
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
@@ -199,12 +192,33 @@ class SearchResult(Searched, Saved):
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""
         p, start = self.protocol, escaped(self.start)
-        beside = f", and {self.beside:,} more under the model as it is" if self.beside else ""
+        beside = f", and {self.beside:,} more to measure it" if self.beside else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in {self._fed}{beside}, seed {p['seed']}. The held-out {self.held} ({self._held_out}) "
-            f"chose among {len(self.checks)} checks, so {_FLATTERS[self.held]}. "
-            f"{interval_line(self.names, self.held)}; text sha256 {self.data['sha256'][:12]}"
+            f"tokens in {self._fed}{beside}, seed {p['seed']}. {self._judged}{self._truncated}; "
+            f"text sha256 {self.data['sha256'][:12]}"
+        )
+
+    @property
+    def _truncated(self) -> str:
+        """Says how truncation was measured."""
+        if TRUNCATION not in self.curves:
+            return ""
+        stride = f", stride {self.protocol['truncation_stride']:,}" if self.held == "text" else ""
+        return f"; truncation: the model as it is, given its last {self.lengths[0]:,} tokens{stride}"
+
+    @property
+    def _judged(self) -> str:
+        """Says what chose, what the table is measured on, and what the intervals hold for."""
+        p, source = self.protocol, escaped(self.data["source"])
+        held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
+        chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.checks)} checks"
+        if not self.proved:
+            return f"{chose}, and the table is of them, so it flatters the result"
+        together = len({row.baseline for row in CHANGES.rows(self)})
+        return (
+            f"{chose}; the table is of {len(p['judged'])} others, with {PERCENT} intervals over these; those of "
+            f"changes hold for the {together} at a length together"
         )
 
     @property
@@ -212,13 +226,6 @@ class SearchResult(Searched, Saved):
         if self.held == "text":
             return f"windows of {self.protocol['target_length']:,}"
         return f"prompts of up to {self.protocol['target_length']:,}, of which the answers alone count"
-
-    @property
-    def _held_out(self) -> str:
-        number, source = len(self.names), escaped(self.data["source"])
-        if self.held == "text":
-            return f"{number} window{'s' * (number != 1)} of {source}"
-        return f"{number} of each length, {source}"
 
     def _summary(self) -> str:
         return (

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -27,6 +26,7 @@ from ..store import Facts, Store
 from .families.family import Point
 from .families.shaping import space_of
 from .feeds.supplying import Supply, lengths_to, supply
+from .judging import Judging
 from .keywords import SearchKeywords
 from .losses.evaluating import Evaluator
 from .losses.learner import Learner
@@ -37,12 +37,11 @@ from .methods.journal import Journal
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .starting import plan_of_start
-from .unchanged import Unchanged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SEARCHING = 1
+SEARCHING = 2
 """Raised whenever the same model, text and options would give other answers, so that kept ones are not reused."""
 
 
@@ -60,8 +59,8 @@ def search(
 ) -> SearchResult:
     """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
 
-    It starts at YaRN's default. Of the documents, some are held out: the schedule that does best on them is the result,
-    and the result says how much better that is than YaRN's default.
+    It starts at YaRN's default. Of the documents, some are held out to choose the schedule that does best on them, and
+    where there are enough, others to judge it beside YaRN's default, the model as it is, and truncation.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
@@ -101,7 +100,7 @@ class SearchRun:
     """A search that can be interrupted.
 
     Args:
-        compared: whether the model as it is, is measured on the held-out text, too.
+        compared: whether what is found is measured beside what there is without it.
     """
 
     def __init__(self, model: PreTrainedModel, feeding: Supply, options: SearchOptions, compared: bool = True) -> None:
@@ -116,8 +115,9 @@ class SearchRun:
         feeding.check_ids(self.learner.vocabulary)
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
-        self.short: list[float] | None = None
-        self.unchanged = Unchanged(model, self.lengths, feeding.allowance.held_out) if compared else None
+        self.live = LiveTables(self.learner.model, self.plan)
+        kept = options.keep_short
+        self.judging = Judging(self.live, self.space, self.start, self.lengths, feeding, kept) if compared else None
         self.spent = 0
         self.file: Path | None = None
         self._found: Point | None = None
@@ -134,8 +134,8 @@ class SearchRun:
 
     @cached_property
     def beside(self) -> int:
-        """The tokens that the model as it is takes."""
-        return sum(self.feeding.tokens(part.ask) for part in self.unchanged.parts) if self.unchanged else 0
+        """The tokens that it takes to measure what is found beside what there is without it."""
+        return self.judging.tokens(self.judging.parts(self.space.start)) if self.judging else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Searches; answers that are kept in the store's folder are not computed again."""
@@ -143,38 +143,37 @@ class SearchRun:
         journal = self._journal(store, group)
         kept = group.from_leader(journal.kept)
         journal.left = iter(kept)
-        live = LiveTables(self.learner.model, self.plan)
         self.notes.tell(
             f"search: gradient over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
-            f"in {self.feeding.about}" + (f"; {self.beside:,} more under the model as it is" if self.beside else "")
+            f"in {self.feeding.about}" + (f"; {self.beside:,} more to measure it" if self.beside else "")
         )
         if kept:
             self.notes.tell(f"resuming: {len(kept)} answers are kept")
-        if store is not None and group.world.leads and self.unchanged:
+        if store is not None and group.world.leads and self.judging:
             store.begin({"kind": "search", "facts": self.facts})
-        with live.patched(), evaluating(self.learner.model):
+        with self.live.patched(), evaluating(self.learner.model):
             texts = self.feeding.texts(self.lengths, self.options.within)
             with torch.inference_mode():
                 self.learner.check(texts.held_out[0].pieces(None)[0].ids)
-            evaluator = Evaluator(self.learner, live, self.space, texts, group)
+            evaluator = Evaluator(self.learner, self.live, self.space, texts, group)
             with self._telling(journal):
-                self._drive(self._method(), evaluator, journal, group)
+                self._drive(gradient.search(self.space, self.feeding.allowance), evaluator, journal, group)
         with evaluating(self.learner.model), self._telling(journal):
-            self._compare(evaluator, journal, group)
+            self._judge(evaluator, journal, group)
 
-    def _compare(self, evaluator: Evaluator, journal: Journal, group: Group) -> None:
-        """Measures the model as it is on the held-out text, when the search is done; the budget is the search's."""
-        if self.unchanged is None:
+    def _judge(self, evaluator: Evaluator, journal: Journal, group: Group) -> None:
+        """Measures what is found beside what there is without it; the budget is the search's."""
+        if self.judging is None or self._found is None:
             return
-        with Progress("the model as it is", self.beside, self.notes.shown and group.world.leads) as progress:
-            for part in self.unchanged.parts:
+        with Progress("what was found", self.beside, self.notes.shown and group.world.leads) as progress:
+            for part in self.judging.parts(self._found):
                 answer = journal.replayed(part.ask)
                 if answer is None:
-                    with part.tables.live():
+                    with part.within():
                         answer = evaluator.answer(part.ask)
                     journal.add(part.ask, answer)
                     progress.add(self.feeding.tokens(part.ask))
-                self.unchanged.take(part, answer)
+                self.judging.take(part, answer)
 
     @contextmanager
     def _telling(self, journal: Journal) -> Iterator[None]:
@@ -187,13 +186,6 @@ class SearchRun:
                 kept = f"{len(journal.kept)} steps are kept in {folder.parent}"
                 self.notes.tell(f"the search stopped; {kept}; the same command continues")
             raise
-
-    def _method(self) -> Method:
-        """Returns the method; where the model's own table is kept, its loss on short text is asked for first."""
-        allowance = self.feeding.allowance
-        if self.options.keep_short:
-            yield replace(allowance.check(self.space.base), positions=self.trained)
-        return (yield from gradient.search(self.space, allowance))
 
     def _drive(self, method: Method, evaluator: Evaluator, journal: Journal, group: Group) -> None:
         """Answers the method's questions until it has found its point."""
@@ -243,18 +235,23 @@ class SearchRun:
             start=self.start,
             spec=spec_line(learned.schedule),
             lengths=self.lengths,
-            names=self.feeding.names,
+            names=[self.feeding.names[number] for number in self.feeding.measured],
+            proved=self.proved,
             checks=self.checks,
             found=found,
             steps=self.steps,
             tables=learned.tables,
             spent=self.spent,
-            short=self.short,
-            unchanged=self.unchanged.losses if self.unchanged else {},
+            curves=self.judging.curves if self.judging else {},
             beside=self.beside,
             learned=learned,
             file=self.file,
         )
+
+    @property
+    def proved(self) -> bool:
+        """Whether the windows that are measured chose nothing."""
+        return self.feeding.measured[0] >= self.feeding.allowance.held_out
 
     @property
     def start(self) -> str:
@@ -265,18 +262,20 @@ class SearchRun:
 
     @property
     def _protocol(self) -> dict[str, object]:
-        options = self.options
+        options, chose = self.options, self.feeding.allowance.held_out
         named = ("seed", "budget_tokens", "within", "keep_short", "engine")
         return {
             "name": "ropescale",
             "method": "gradient",
             **{name: getattr(options, name) for name in named},
             "numbers": len(self.space.names),
-            "found": dict(zip(self.space.names, self._found or (), strict=True)),
+            "found": dict(zip(self.space.names, self._found, strict=True)) if self._found else {},
             "target_length": self.target,
             "trained_length": self.trained,
             "bos": self.feeding.bos_option,
-            "held_out": self.feeding.names,
+            "held_out": self.feeding.names[:chose],
+            "judged": self.feeding.names[chose:],
+            **({"truncation_stride": self.judging.stride} if self.judging else {}),
             **self.feeding.said,
         }
 
@@ -306,11 +305,9 @@ class SearchRun:
     def _note(self, ask: Ask, reply: Reply) -> None:
         """Keeps what is shown of an answer."""
         self.spent += self.feeding.tokens(ask)
-        for number, (point, mean) in enumerate(zip(ask.points, reply.means, strict=True)):
-            if ask.positions:
-                self.short = [lengths[0] for lengths in reply.by_length[number]]
-            elif ask.held_out:
-                self.checks.append(Check(self.spent, point, mean, reply.by_length[number]))
+        for point, mean in zip(ask.points, reply.means, strict=True):
+            if ask.held_out:
+                self.checks.append(Check(self.spent, point, mean))
             else:
                 self.steps.append((self.spent, mean))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .intervals import LEAST_WINDOWS
+from .intervals import LEAST_DOCUMENTS, LEAST_WINDOWS
 
-FEW = {2: 0.889, 3: 0.874, 4: 0.847, 5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
+FEW = {5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
 """The lowest coverage of the 95% interval over so many documents; from 9 on it is 93% or more."""
 
 NEIGHBOURS = 0.93
@@ -12,7 +12,9 @@ NEIGHBOURS = 0.93
 
 
 def over_documents(documents: int) -> str:
-    """Says how often the interval over few documents holds; nothing for enough of them."""
+    """Says how often the interval over few documents holds, or that there is none; nothing for enough of them."""
+    if documents < LEAST_DOCUMENTS:
+        return f"takes {LEAST_DOCUMENTS} documents"
     if documents not in FEW:
         return ""
     share = int(100 * FEW[documents])

@@ -5,7 +5,7 @@ eight minutes on one core. Losses are simulated, and intervals computed by :mod:
 as a run does it. Every table starts from the same seed.
 
 * ``documents``: from 8 documents on, of several genres, skewed or heavy-tailed, alike in size or not.
-* ``few``: the lowest and the highest coverage among the same cells with 2 to 11 documents.
+* ``few``: the lowest and the highest coverage among the same cells with 5 to 11 documents.
 * ``windows``: consecutive windows of one text, whose losses hang together.
 """
 
@@ -175,7 +175,7 @@ def print_documents(trials: int) -> None:
 def print_few(trials: int) -> None:
     """Prints the cells with fewer documents, the worst first."""
     print("| n | lowest | where | highest |\n| ---: | ---: | --- | ---: |")
-    for number in range(2, 12):
+    for number in range(5, 12):
         every = {f"{c.name}, {size}": documents(c, number, size, trials).coverage for c in COMMON for size in SIZES}
         worst = min(every, key=lambda name: every[name])
         print(f"| {number} | {every[worst]:.1%} | {worst} | {max(every.values()):.1%} |", flush=True)

@@ -50,7 +50,8 @@ def every_length(
     feeds = options.budget_tokens // sum(lengths)
     held_out = max(2, int(hidden_keys.CHECKED * feeds / gradient.CHECKS))
     learned = max(WINDOWS, feeds - gradient.CHECKS * held_out)
-    drawn = zip(hidden_keys.seeds(options.seed), (learned, held_out), strict=True)
+    counts = learned, held_out + hidden_keys.judges_of(held_out)
+    drawn = zip(hidden_keys.seeds(options.seed), counts, strict=True)
     quizzes = [hidden_keys._quiz(tokenizer, lengths, bos, options, each) for each in drawn]
     return EveryLength(*quizzes, allowance_of(options, sum(lengths), learned, held_out), options)
 

@@ -93,7 +93,9 @@ def test_json_has_every_number(search):
 def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path):
     file = tmp_path / "factors.json"
     out, err = ran("search", longer, *KEYS, "-o", file)
-    assert "tokens in prompts of 256: 6 to learn from, 2 held out of each length from 128 on" in err
+    assert (
+        "tokens in prompts of 256: 6 to learn from, 2 to choose by and 10 to judge by of each length from 128 on" in err
+    )
     assert "held-out prompts, length" in out and f"ropescale patch {longer}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"
@@ -103,7 +105,7 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path):
     }
     ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "gradient, from answers to prompts" in page and "on prompts that were held out" in page
+    assert "gradient, from answers to prompts" in page and "on 10 sets of prompts that chose nothing" in page
 
 
 def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):

@@ -98,7 +98,7 @@ def searched(meter: Meter, windows: Sequence[int], options: RecommendOptions, st
     texts = meter.part(windows).documents
     bos = "no" if meter.corpus.bos is None else meter.corpus.bos
     try:
-        fed = feeding(texts, meter.objective.target, None, bos, asked)
+        fed = feeding(texts, meter.objective.target, None, bos, asked, judged=False)
         run = SearchRun(meter.scorer.model, fed, asked, compared=False)
     except DataError as error:
         meter.notes.warn(f"warning: nothing is searched: {error}")

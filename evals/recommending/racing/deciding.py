@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from statistics import stdev
 
-from ...statistics.intervals import Estimate, t_quantile
+from ...statistics.intervals import Estimate
 from .measured import CandidateLosses
 
 TOLERANCE = 0.005
@@ -24,8 +22,6 @@ class Decision:
         lowest: the one with the lowest loss on all that the finalists were measured on.
         open: the finalists that may be better than the chosen one by more than the tolerance; none if it is decided.
         equal: the finalists that are shown to be as good as every other one, too.
-        needed: how many documents, or windows where these are few, the text that decides would need to close what is
-            open, by the spread of the differences so far; None if nothing is open or nothing is known of it.
         too_short: whether there is too little text for any interval.
     """
 
@@ -33,7 +29,6 @@ class Decision:
     lowest: str
     open: list[str]
     equal: list[str]
-    needed: int | None
     too_short: bool
 
 
@@ -68,45 +63,14 @@ def decide(
     }
     enough = [each for each in finalists if not behind[each]]
     chosen = enough[0] if enough else lowest
-    needed = [
-        _needed(
-            losses.differences(chosen, each, held_out), losses.difference(chosen, each, everything), tolerance, level
-        )
-        for each in ([] if too_short else behind[chosen])
-    ]
     return Decision(
         chosen=chosen,
         lowest=lowest,
         open=behind[chosen],
         equal=[each for each in enough if each != chosen],
-        needed=max(needed, default=None),
         too_short=too_short,
     )
 
 
 def _within(difference: Estimate, tolerance: float) -> bool:
     return difference.high is not None and difference.high <= tolerance
-
-
-def _needed(differences: Sequence[float], everywhere: Estimate, tolerance: float, level: float) -> int:
-    """Returns how many documents bring the upper bound of a difference within the tolerance.
-
-    The difference over all the text is taken for the true one, and the spread between documents for that of others;
-    the bound of n of them is ``mean + t(n - 1) s / sqrt(n)``.
-    """
-    room, spread = tolerance - min(everywhere.mean, 0.0), stdev(differences)
-    low, high = 1, 2
-    while _half(high, spread, level) > room and high < _MOST:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _half(middle, spread, level) <= room else (middle, high)
-    return high
-
-
-def _half(number: int, spread: float, level: float) -> float:
-    return t_quantile((1 + level) / 2, number - 1) * spread / math.sqrt(number)
-
-
-_MOST = 10**7
-"""Documents beyond which nobody wants to know."""

@@ -75,15 +75,6 @@ class CandidateLosses:
         values, shares = self._of(one, within, column)
         return self._estimate(values - self._of(other, within, column)[0], shares, within, level)
 
-    def differences(self, one: str, other: str, within: Sequence[int]) -> list[float]:
-        """Returns the difference of each document in nats per token, or of each window where documents are few."""
-        values, shares = self._of(one, within, None)
-        values = values - self._of(other, within, None)[0]
-        held = held_windows(self.windows, within)
-        groups = [] if sampling.rests_on_windows(held) else held
-        pairs = zip(sampling.grouped(values.tolist(), groups), sampling.grouped(shares.tolist(), groups), strict=True)
-        return [total / share for total, share in pairs if share]
-
     def has_interval(self, within: Sequence[int]) -> bool:
         """Whether these windows suffice for an interval of the objective, whatever their losses are."""
         nothing = replace(self, sums={"": np.zeros_like(self.counts)})

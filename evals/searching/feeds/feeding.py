@@ -12,6 +12,7 @@ from ....errors import DataError
 from ...data.chats import Given
 from ...data.documents import check_ids
 from ...results.stored import DataFacts
+from ...results.truncation import positions_of
 from ...running.fingerprints import tokens_sha256
 from ...running.selection import Corpus
 from ...store import Facts
@@ -19,7 +20,7 @@ from ..losses.windows import Piece, Texts, TextWindow, Weighted
 from ..methods import gradient
 from ..methods.asking import WINDOWS, Allowance, Ask
 from ..options import SearchOptions
-from .splitting import CHECKED, Split, split
+from .splitting import CHECKED, MOST_JUDGES, Split, split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +42,7 @@ class Feeding:
 
     Attributes:
         corpus: the windows.
-        split: which of them are held out.
+        split: which of them choose, and which judge.
         allowance: what the method may use.
     """
 
@@ -61,15 +62,25 @@ class Feeding:
 
     @property
     def names(self) -> list[str]:
-        """The document of each held-out window."""
-        return [self.corpus.documents[number].name for number in self.split.held_out]
+        """The document of each window that chooses, and then of each that judges."""
+        return [self.corpus.documents[number].name for number in self._held_out]
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The numbers, among those held out, of the windows that judge; of those that choose where there are none."""
+        choose = len(self.split.held_out)
+        return tuple(range(choose, len(self._held_out)) if self.split.judges else range(choose))
 
     @property
     def about(self) -> str:
         """Says what is learned from, and what is held out."""
         held = self.split
         whole = f"{held.documents} documents" if held.documents else "the end of the only document"
-        return f"windows of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} held out ({whole})"
+        judging = f", {len(held.judges)} to judge by (as many documents)" if held.judges else ""
+        return (
+            f"windows of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} to choose by "
+            f"({whole}){judging}"
+        )
 
     @property
     def most(self) -> int:
@@ -112,11 +123,17 @@ class Feeding:
         def windows(numbers: Iterable[int]) -> list[TextWindow]:
             return [TextWindow(Piece(ids, weighted, lengths=lengths)) for ids in self._ids(numbers)]
 
-        return Texts(windows(self.split.learned), windows(self.split.held_out))
+        return Texts(windows(self.split.learned), windows(self._held_out))
 
     def tokens(self, ask: Ask) -> int:
         """Counts the tokens that a question feeds."""
-        return ask.forwards * (ask.positions or self.target)
+        fed = ask.positions or self.target
+        beyond = positions_of([self.target - fed], fed, ask.stride) if ask.stride else 0
+        return ask.forwards * (fed + beyond)
+
+    @property
+    def _held_out(self) -> tuple[int, ...]:
+        return self.split.held_out + self.split.judges
 
     def _ids(self, windows: Iterable[int]) -> torch.Tensor:
         first = [] if self.corpus.bos is None else [self.corpus.bos]
@@ -130,16 +147,21 @@ def feeding(
     tokenizer: PreTrainedTokenizerBase | None,
     bos: str | int,
     options: SearchOptions,
+    judged: bool = True,
 ) -> Feeding:
     """Reads the text, and shares the budget out.
+
+    Args:
+        judged: whether some documents are to judge what is found.
 
     Raises:
         DataError: too little text, or a budget too small for a step.
     """
     feeds = options.budget_tokens // target
     held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
-    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(max(enough(), feeds), target))
-    parts = split(corpus.windows, held_out, options.seed)
+    windows = max(enough(), feeds) + (MOST_JUDGES if judged else 0)
+    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(windows, target))
+    parts = split(corpus.windows, held_out, options.seed, judged)
     return Feeding(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
 
 
@@ -154,14 +176,13 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
     Raises:
         DataError: the budget is too small for a step.
     """
-    once_more = held_out if options.keep_short else 0  # under the model's own table
     feeds = (options.budget_tokens - aside) // size
-    allowance = Allowance(tuple(range(learned)), held_out, feeds - once_more, options.seed)
+    allowance = Allowance(tuple(range(learned)), held_out, feeds, options.seed)
     least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(
             f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "
-            f"budget_tokens={(least + once_more) * size + aside}",
+            f"budget_tokens={least * size + aside}",
             "budget_tokens",
         )
     return allowance

@@ -1,9 +1,9 @@
 """Feeds a search for the objective ``keys`` with prompts that ask for a hidden number.
 
 As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
-answers count. Held out are sets of prompts, one of each length that is shown; the longest of them chooses. They are
-those that ``ropescale passkey`` would ask with the seeds of :func:`seeds`, which are far from any that a user gives, so
-that nothing learned from is asked again.
+answers count. Held out are sets of prompts, one of each length that is shown: the longest of the first sets choose, and
+the other sets judge. They are those that ``ropescale passkey`` would ask with the seeds of :func:`seeds`, which are far
+from any that a user gives, so that nothing learned from is asked again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ...passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
 from ...passkey.tasks import LONGER, Prompt
 from ...results.stored import DataFacts
 from ...store import Facts
-from ..losses.windows import AnswerAlone, Piece, PromptSet, Texts
+from ..losses.windows import Piece, PromptSet, Stretch, Texts
 from ..methods import gradient
 from ..methods.asking import WINDOWS, Allowance, Ask
 from ..options import KEYS, SearchOptions
 from .feeding import allowance_of
+from .splitting import LEAST_JUDGES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,16 +76,25 @@ class PromptFeeding:
 
     @property
     def names(self) -> list[str]:
-        """The name of each set of held-out prompts."""
-        return [f"prompts {number}" for number in range(self.allowance.held_out)]
+        """The name of each set of held-out prompts: those that choose, and then those that judge."""
+        return [f"prompts {number}" for number in range(self._sets)]
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The numbers of the sets that judge."""
+        return tuple(range(self.allowance.held_out, self._sets))
+
+    @property
+    def _sets(self) -> int:
+        return self.allowance.held_out + judges_of(self.allowance.held_out)
 
     @property
     def about(self) -> str:
         """Says what is learned from, and what is held out."""
         lengths, kept = self.held_out.lengths, self.allowance
         return (
-            f"prompts of {self.target:,}: {len(kept.windows)} to learn from, {kept.held_out} held out of each length "
-            f"from {lengths[0]:,} on"
+            f"prompts of {self.target:,}: {len(kept.windows)} to learn from, {kept.held_out} to choose by and "
+            f"{len(self.measured)} to judge by of each length from {lengths[0]:,} on"
         )
 
     @property
@@ -137,17 +147,19 @@ class PromptFeeding:
             shares = [*[0.0] * (len(quiz.lengths) - 1), 1.0]
             return [PromptSet(list(map(_piece, prompts_of(quiz, n), shares))) for n in numbers]
 
-        return Texts(sets(self.learned, self.allowance.windows), sets(self.held_out, range(self.allowance.held_out)))
+        return Texts(sets(self.learned, self.allowance.windows), sets(self.held_out, range(self._sets)))
 
     def tokens(self, ask: Ask) -> int:
         """Counts the tokens that a question feeds."""
+        if ask.stride:
+            return ask.forwards * (ask.positions or 0)
         lengths = self.held_out.lengths if ask.held_out else self.learned.lengths
         return ask.forwards * sum(length for length in lengths if length <= (ask.positions or self.target))
 
     @cached_property
     def _every(self) -> list[Prompt]:
         """The prompts to learn from, and then those held out."""
-        counts = ((self.learned, len(self.allowance.windows)), (self.held_out, self.allowance.held_out))
+        counts = ((self.learned, len(self.allowance.windows)), (self.held_out, self._sets))
         return [prompt for quiz, count in counts for number in range(count) for prompt in prompts_of(quiz, number)]
 
 
@@ -163,7 +175,7 @@ def prompts_of(quiz: Quiz, number: int) -> list[Prompt]:
 def _piece(prompt: Prompt, share: float) -> Piece:
     """Returns a prompt as it is fed, and what its answer counts."""
     (question,) = prompt.questions
-    return Piece(torch.from_numpy(prompt.ids(question.ending)), AnswerAlone(question.start, question.stop), share)
+    return Piece(torch.from_numpy(prompt.ids(question.ending)), Stretch(question.start, question.stop), share)
 
 
 def prompt_feeding(
@@ -186,7 +198,13 @@ def prompt_feeding(
     learned = max(WINDOWS, most)
     allowance = allowance_of(options, target, learned, held_out, aside)
     asked = _quiz(tokenizer, [target], bos, options, (seed[0], learned))
-    return PromptFeeding(asked, _quiz(tokenizer, lengths, bos, options, (seed[1], held_out)), allowance, options)
+    drawn = seed[1], held_out + judges_of(held_out)
+    return PromptFeeding(asked, _quiz(tokenizer, lengths, bos, options, drawn), allowance, options)
+
+
+def judges_of(held_out: int) -> int:
+    """Returns how many sets of prompts judge where so many choose."""
+    return max(LEAST_JUDGES, held_out)
 
 
 def _aside(options: SearchOptions, lengths: Sequence[int], held_out: int) -> int:

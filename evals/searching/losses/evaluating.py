@@ -42,7 +42,7 @@ class Evaluator:
             RunError: a loss that is not finite.
         """
         known = self._texts.held_out if ask.held_out else self._texts.learned
-        windows = [known[number].pieces(ask.positions) for number in ask.windows]
+        windows = [known[number].pieces(ask.positions, ask.stride) for number in ask.windows]
         jobs = list(product(ask.points, [piece for pieces in windows for piece in pieces]))
         world = self._group.world
         own = {n: self._job(ask, *jobs[n]) for n in range(world.rank, len(jobs), world.size)}

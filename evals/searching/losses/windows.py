@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ...data.windows import Window, truncated
+
 
 @dataclass(frozen=True)
 class Weighted:
@@ -28,24 +30,24 @@ class Weighted:
 
 
 @dataclass(frozen=True)
-class AnswerAlone:
-    """The tokens of one answer count, all alike.
+class Stretch:
+    """The tokens of one stretch count, all alike.
 
     Attributes:
-        start, stop: the answer's positions, a half-open range.
+        start, stop: its positions, a half-open range.
     """
 
     start: int
     stop: int
 
     def of(self, tokens: int) -> torch.Tensor:
-        """Returns the weights of a prompt's scored tokens, float64 [tokens], which add up to 1."""
+        """Returns the weights of a piece's scored tokens, float64 [tokens], which add up to 1."""
         weights = torch.zeros(tokens, dtype=torch.float64)
         weights[self.start - 1 : self.stop - 1] = 1 / (self.stop - self.start)  # the first position is not scored
         return weights
 
 
-Weighing = Weighted | AnswerAlone
+Weighing = Weighted | Stretch
 """Says what tokens count."""
 
 
@@ -82,9 +84,17 @@ class TextWindow:
 
     whole: Piece
 
-    def pieces(self, positions: int | None) -> Sequence[Piece]:
-        """Returns its beginning of so many positions; None for all of it."""
-        return [replace(self.whole, ids=self.whole.ids[:positions])]
+    def pieces(self, positions: int | None, stride: int | None = None) -> Sequence[Piece]:
+        """Returns its beginning of so many positions, None for all of it; with a stride also what truncation feeds."""
+        if positions is None or stride is None:
+            return [replace(self.whole, ids=self.whole.ids[:positions])]
+        ids = self.whole.ids
+        windows = [Window(0, positions, 1), *truncated(len(ids), positions, stride, bos=False)]  # BOS is among the ids
+        return [
+            Piece(ids[each.start : each.stop], Stretch(each.scored - each.start, each.stop - each.start), share)
+            for each in windows
+            for share in [each.count / (len(ids) - 1)]
+        ]
 
 
 @dataclass(frozen=True)
@@ -93,10 +103,15 @@ class PromptSet:
 
     prompts: Sequence[Piece]
 
-    def pieces(self, positions: int | None) -> Sequence[Piece]:
-        """Returns those of no more positions; None for all of them."""
+    def pieces(self, positions: int | None, stride: int | None = None) -> Sequence[Piece]:
+        """Returns those of no more positions, None for all of them; with a stride the end of the longest alone."""
         if positions is None:
             return self.prompts
+        if stride is not None:
+            answer = self.prompts[-1].weighing
+            assert isinstance(answer, Stretch)
+            cut = len(self.prompts[-1].ids) - positions
+            return [Piece(self.prompts[-1].ids[cut:], Stretch(answer.start - cut, answer.stop - cut))]
         kept = [each for each in self.prompts if len(each.ids) <= positions]
         return [replace(each, share=1 / len(kept)) for each in kept]
 

@@ -22,7 +22,8 @@ class Ask:
         windows: the windows, by number.
         gradient: whether the gradient is wanted, too.
         held_out: whether the windows are held out; else they are of the training text.
-        positions: how much of each window is fed, BOS included; None for all of it.
+        positions: how much of each window is fed at once, BOS included; None for all of it.
+        stride: all of each window is fed, in windows of so many positions that are this far apart: truncation.
     """
 
     points: tuple[Point, ...]
@@ -30,6 +31,7 @@ class Ask:
     gradient: bool = False
     held_out: bool = False
     positions: int | None = None
+    stride: int | None = None
 
     @property
     def forwards(self) -> int:
@@ -59,19 +61,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class Check:
-    """A point on the held-out windows.
+    """A point on the windows that choose.
 
     Attributes:
         spent: tokens fed before, the check included.
         point: its numbers.
         loss: its weighted NLL in nats, the mean over the held-out windows.
-        by_length: per window, the NLL in nats of all tokens up to each length.
     """
 
     spent: int
     point: Point
     loss: float
-    by_length: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Allowance:
 
     Attributes:
         windows: of the training text, by number, in the order of the seed.
-        held_out: how many windows are held out.
+        held_out: how many of the windows that are held out choose; others judge.
         feeds: how many windows may be fed in all, those held out included.
         seed: of everything that is random.
     """
@@ -91,7 +91,7 @@ class Allowance:
     seed: int
 
     def check(self, *points: Point) -> Ask:
-        """Returns the question how points do on all held-out windows."""
+        """Returns the question how points do on the windows that choose."""
         return Ask(points, tuple(range(self.held_out)), held_out=True)
 
 

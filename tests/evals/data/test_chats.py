@@ -127,8 +127,26 @@ def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
     tokenizer.chat_template = each + "{% if add_generation_prompt %}assistant:{% endif %}"
     chat = Chat("a", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}])
     assert rendered(chat, tokenizer).ids == [1, 2]
-    with pytest.raises(DataError, match="joins the assistant's text with the template's in one token"):
+    with pytest.raises(DataError, match="the token ' assistant:yes' holds some of the assistant's text"):
         rendered(chat, tokenizer, assistant=True)
+
+
+def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
+    words = Tokenizer(models.WordLevel({"?": 0, "A": 1, ":": 2, "\u0120yes": 3}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # a space belongs to the word behind it
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    chat = Chat("a.jsonl line 1", [{"role": "assistant", "content": "yes"}])
+    tokenizer.chat_template = "A: {% generation %}{{ messages[0].content }}{% endgeneration %}"
+    with pytest.raises(DataError) as caught:
+        rendered(chat, tokenizer, assistant=True)
+    assert str(caught.value) == (
+        "a.jsonl line 1: the assistant's tokens cannot be told exactly, because the token ' yes' holds some of the "
+        "assistant's text and some of the template's; mark the assistant's text where a token begins and ends "
+        "(`A:{% generation %} ` instead of `A: {% generation %}`), or use score='all'"
+    )
+    tokenizer.chat_template = tokenizer.chat_template.replace(" {% generation %}", "{% generation %} ")
+    found = rendered(chat, tokenizer, assistant=True)
+    assert (found.ids, found.scored.tolist()) == ([1, 2, 3], [False, False, True])
 
 
 def test_only_chats_have_an_assistant():

@@ -1,4 +1,4 @@
-"""From which length on reading further than truncation pays off, and how it is said."""
+"""Where reading further than truncation pays off, and how it is said."""
 
 from __future__ import annotations
 
@@ -7,71 +7,72 @@ import pytest
 from ropescale.evals.metrics.against_truncation import TruncationRow, pays_off, verdict
 
 Bounds = tuple[float, "float | None", "float | None"]
+BETTER, OPEN, WORSE = (-0.2, -0.3, -0.1), (-0.1, -0.3, 0.1), (0.1, 0.05, 0.15)
 
 
-def row(schedule: str, length: int, change: Bounds, far: Bounds | None = None) -> TruncationRow:
-    """A row with these changes, each with its bounds."""
+def row(schedule: str, length: int, change: Bounds, far: Bounds | None = None, documents: int = 12) -> TruncationRow:
+    """A row with these changes, each with its bounds; far repeats are in two documents fewer."""
     mean, low, high = change
-    others = (
-        {}
-        if far is None
-        else {"far_tokens": 9, **dict(zip(("far_delta_nll", "far_low", "far_high"), far, strict=True))}
+    names = ("far_delta_nll", "far_low", "far_high", "far_tokens", "far_documents")
+    others = {} if far is None else dict(zip(names, (*far, 9, documents - 2), strict=True))
+    about = {"documents": documents, "comparisons": 6}
+    return TruncationRow(
+        schedule, length, 64, 4, 640, 100, 2 + mean, 2.0, mean, low, high, "documents", **others, **about
     )
-    return TruncationRow(schedule, length, 64, 4, 640, 100, 2 + mean, 2.0, mean, low, high, "documents", **others)
-
-
-def test_it_pays_off_from_the_length_from_which_every_interval_is_below_zero():
-    """At 128 it is below, at 256 not, from 512 on it is again: so from 512 on."""
-    changes = {128: (-0.2, -0.3, -0.1), 256: (-0.1, -0.3, 0.1), 512: (-0.2, -0.3, -0.1), 1024: (-0.3, -0.4, -0.2)}
-    rows = [row("yarn", length, change) for length, change in changes.items()]
-    (found,) = pays_off(rows)
-    assert (found.tokens, found.schedule, found.length, found.worse) == ("all", "yarn", 512, False)
-    assert verdict(rows) == [
-        "Reading further than the last 64 tokens pays off from 512 tokens on, under yarn "
-        "(-0.3000 ± 0.1000 nats per token at 1,024)."
-    ]
-
-
-def test_the_best_schedule_is_that_of_the_longest_length_and_far_repeats_have_their_own():
-    rows = [
-        row("near", 128, (-0.2, -0.3, -0.1), (0.3, 0.2, 0.4)),
-        row("near", 256, (0.5, 0.4, 0.6), (0.2, 0.1, 0.3)),
-        row("wide", 128, (0.1, 0.05, 0.15), (-0.5, -0.6, -0.4)),
-        row("wide", 256, (0.1, 0.05, 0.15), (-0.9, -1.0, -0.8)),
-    ]
-    assert [(each.tokens, each.schedule, each.length, each.worse) for each in pays_off(rows)] == [
-        ("all", "wide", None, True),
-        ("far", "wide", 128, False),
-    ]
-    said = verdict(rows)
-    assert "does not pay off on this text up to 256 tokens: the best schedule there, wide, is worse" in said[0]
-    assert said[1].startswith("On far repeats reading further than the last 64 tokens pays off from 128 tokens on")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("at_128", "at_256", "at_512", "rest"),
     [
-        (
-            (-0.1, -0.3, 0.1),
-            "Reading further than the last 64 tokens does not pay off on this text up to 128 tokens: the best schedule "
-            "there, yarn, is not told apart from truncation (-0.1000 ± 0.2000 nats per token at 128).",
-        ),
-        (
-            (-0.1, None, None),
-            "Whether reading further than the last 64 tokens pays off is not known: the best schedule at 128 tokens, "
-            "yarn, has no interval (-0.1000 nats per token at 128).",
-        ),
+        (BETTER, BETTER, BETTER, ", and at every longer length under some schedule."),
+        (BETTER, OPEN, BETTER, ", and at 512; at the other longer lengths that is not shown."),
+        (BETTER, WORSE, OPEN, "; at longer lengths that is not shown."),
     ],
 )
-def test_what_is_not_known_is_said(change, said):
-    assert verdict([row("yarn", 128, change)]) == [said]
+def test_it_pays_off_at_the_smallest_length_and_what_holds_beyond_is_said(at_128, at_256, at_512, rest):
+    rows = [row("yarn", length, change) for length, change in [(128, at_128), (256, at_256), (512, at_512)]]
+    beyond = [length for length, change in [(256, at_256), (512, at_512)] if change is BETTER]
+    (found,) = pays_off(rows)
+    assert (found.tokens, found.length, found.schedule, found.beyond) == ("all", 128, "yarn", beyond)
+    start = (
+        "Reading further than the last 64 tokens pays off at 128 tokens, under yarn (-0.2000 ± 0.1000 nats per token)"
+    )
+    assert verdict(rows) == [start + rest]
 
 
-def test_far_repeats_without_an_interval_are_not_known():
-    _, said = verdict([row("yarn", 128, (-0.1, -0.3, 0.1), (-0.5, None, None))])
-    assert said.startswith("Whether on far repeats reading further than the last 64 tokens pays off is not known")
+def test_any_schedule_counts_and_not_only_the_best_of_the_longest_length():
+    """The schedule that is best at 512 is open everywhere; another one is better than truncation at 128."""
+    rows = [row("yarn:8", 128, OPEN), row("yarn:8", 512, OPEN), row("yarn:2", 128, BETTER), row("yarn:2", 512, WORSE)]
+    (found,) = pays_off(rows)
+    assert (found.length, found.schedule, found.beyond) == (128, "yarn:2", [])
+    assert "pays off at 128 tokens, under yarn:2 (-0.2000 ± 0.1000 nats per token); at longer" in verdict(rows)[0]
 
 
-def test_at_the_longest_length_alone():
-    rows = [row("yarn", 128, (0.1, 0.05, 0.15)), row("yarn", 256, (-0.2, -0.3, -0.1))]
-    assert "pays off at 256 tokens, under yarn" in verdict(rows)[0]
+def test_far_repeats_have_a_sentence_of_their_own():
+    rows = [row("near", 256, WORSE, OPEN), row("wide", 256, OPEN, (-0.9, -1.0, -0.8))]
+    said = verdict(rows)
+    assert said[0] == (
+        "Reading further than the last 64 tokens is not shown to pay off: the best at 256 tokens, wide, is not told "
+        "apart from truncation (-0.1000 ± 0.2000 nats per token)."
+    )
+    assert said[1] == (
+        "On far repeats reading further than the last 64 tokens pays off at 256 tokens, under wide "
+        "(-0.9000 ± 0.1000 nats per token)."
+    )
+
+
+def test_what_is_worse_is_said():
+    assert (
+        "the best at 128 tokens, yarn, is worse than truncation (+0.1000 ± 0.0500"
+        in verdict([row("yarn", 128, WORSE)])[0]
+    )
+
+
+def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
+    every = (
+        "Whether reading further than the last 64 tokens pays off is not said: a verdict takes 10 documents, and there"
+    )
+    far = every.replace("reading", "on far repeats reading")
+    assert verdict([row("yarn", 128, BETTER, documents=9)]) == [f"{every} are 9."]
+    assert verdict([row("yarn", 128, BETTER, documents=1)]) == [f"{every} is 1."]
+    assert verdict([row("yarn", 128, BETTER, BETTER, documents=11)])[1] == f"{far} are 9."

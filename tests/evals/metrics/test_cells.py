@@ -14,7 +14,7 @@ from ropescale.evals.metrics.drawing import plain_numbers, tokens
     ("value", "low", "high", "written"),
     [
         (None, None, None, "-"),
-        (13.816, None, None, "13.82"),
+        (13.816, None, None, "13.82 ± -"),
         (13.816, 11.6, 16.0, "13.82 ± 2.2"),
         (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
         (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half
@@ -42,13 +42,26 @@ def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
         " ± 0.1000",
         " ± <0.0001",
         " ± 0.0000",
-        "",
+        " ± -",
     ]
 
 
 def test_an_interval_that_leans_to_one_side_is_not_written_with_a_half():
     """With ± 0.11 it would seem to keep away from zero."""
     assert around(0.12, -0.02, 0.2, sign="+") == " (-0.0200 to +0.2000)"
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "written"),
+    [
+        (0.0478, -0.0010, 0.0905, " (-0.0010 to +0.0905)"),  # ± 0.0457 would keep away from zero
+        (0.0457, 0.0001, 0.0957, " (+0.0001 to +0.0957)"),  # ± 0.0478 would not
+        (0.05004, 0.00003, 0.1, " (+3e-05 to +0.1000)"),  # both round to 0.0500
+        (-0.05, -0.0991, -0.0009, " ± 0.0491"),
+    ],
+)
+def test_bounds_are_written_where_a_half_would_disagree_with_them_about_zero(mean, low, high, written):
+    assert around(mean, low, high, sign="+") == written
 
 
 def test_a_huge_loss_is_a_huge_perplexity_and_no_overflow():

@@ -161,7 +161,9 @@ def test_truncation_is_that_of_a_naive_loop(found, model):
     whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]
     assert row.nll == pytest.approx(np.sum(whole) / (4 * (TARGET - 1)), abs=2e-6)
     assert row.short_ppl == pytest.approx(np.exp(np.mean([naive(model, ids, AS_IS, 64) for ids in held_out])), rel=1e-6)
-    assert "last 64 tokens" in wording.truncation(found.evidence, found.schedule)
+    assert "nats per token against truncation to the last 64 tokens" in wording.beside_truncation(
+        found.evidence, found.schedule
+    )
 
 
 def test_the_figures_are_those_of_a_naive_loop(found, model):
@@ -221,10 +223,7 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, cap
     monkeypatch.setattr(Executor, "score", first)
     found = recommend(model, documents(1, TARGET + 4), TARGET, progress=True)
     assert not found.answer.decided and not found.command
-    short = (
-        "This text is too short to decide: it has 1 document of 128 tokens. It takes at least 4 documents of that "
-        "length, or one of 16 times that length."
-    )
+    short = "This text is too short to decide: it has 1 document of 128 tokens. It takes 20 documents of that length."
     assert found.answer.answer.endswith(f". {short}")
     assert f"warning: {short}\n" in said[0]  # before the first batch
 

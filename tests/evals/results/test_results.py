@@ -30,8 +30,8 @@ from ropescale.output.escaping import escaped
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    """A real one: three documents, two schedules, one of them length-dependent."""
-    ids = [*documents(3, 130), [1, 2, 3]]
+    """A real one: five documents, two schedules, one of them length-dependent."""
+    ids = [*documents(5, 130), [1, 2, 3]]
     return perplexity(llama(), ids, [16, 64, 130], ["dynamic:factor=4"], source="some ids")
 
 
@@ -57,41 +57,44 @@ def made_up(*losses: list[float]) -> Result:
 
 
 def test_rows_and_intervals_by_hand():
-    # Two documents with mean NLL 1 and 2: r = 1.5, SE = sqrt(2 * (1 + 1)) / 4 = 0.5, t(1) = 12.7062.
-    (row,) = made_up([1.0, 2.0]).rows
-    assert (row.nll, row.documents, row.tokens) == (1.5, 2, 4)
+    # Five documents with mean NLL 0, 3, 0, 3 and 1.5: r = 1.5, SE = 1.5 / sqrt(5), t(4) = 2.776445.
+    (row,) = made_up([0.0, 3.0, 0.0, 3.0, 1.5]).rows
+    assert (row.nll, row.documents, row.tokens) == (1.5, 5, 10)
     assert row.ppl == pytest.approx(math.exp(1.5))
-    assert row.ppl_high == pytest.approx(math.exp(1.5 + 12.7062 * 0.5), rel=1e-4)
+    assert row.ppl_high == pytest.approx(math.exp(1.5 + 2.776445 * 1.5 / math.sqrt(5)), rel=1e-5)
     assert row.ppl_low == 1  # a loss is never below zero
 
 
 def test_pairing_removes_what_the_documents_have_in_common():
     # The documents differ by 1 nat, the schedules by exactly 0.25 on each: no spread is left.
-    (pair,) = made_up([1.0, 2.0], [1.25, 2.25]).paired
+    (pair,) = made_up([1.0, 2.0] * 3, [1.25, 2.25] * 3).paired
     assert (pair.schedule, pair.baseline, pair.delta_nll) == ("other", "as-is", 0.25)
     assert (pair.low, pair.high) == (0.25, 0.25)
 
 
 def test_the_best_schedule_is_named_with_intervals_that_hold_together():
-    # Three schedules make three comparisons, at 0.95 ** (1 / 3) each: t(3) is 5.04 there, and 3.18 at 0.95.
-    base, spread = np.array([1.0, 2.0, 3.0, 4.0]), np.array([-1.0, 1.0, -1.0, 1.0])  # SE = 0.58 of the spread
-    result = made_up(list(base), list(base + 0.2 + 0.08 * spread), list(base + 0.2 + 0.05 * spread))
+    # Three schedules make three comparisons, at 0.95 ** (1 / 3) each: t(11) is 2.8105 there, and 2.2010 at 0.95.
+    base, spread = np.arange(1.0, 13.0), np.array([-1.0, 1.0] * 6) / math.sqrt(12 / 11)  # a standard deviation of 1
+    result = made_up(list(base), list(base + 0.2 + 0.28 * spread), list(base + 0.2 + 0.2 * spread))
     (row,) = result.best
     assert (row.schedule, row.comparisons, row.apart, row.not_apart) == ("as-is", 3, ["third"], ["other"])
-    assert result.paired[0].low == pytest.approx(0.2 - 3.1824 * 0.08 / math.sqrt(3), abs=1e-4)  # on its own it is apart
-    said = "Lowest loss at 3: as-is, not told apart from other (4 documents, 4 windows; by 95% paired intervals, which"
+    low = 0.2 - 2.8105 * 0.28 / math.sqrt(12)
+    assert low < 0 < 0.2 - 2.2010 * 0.28 / math.sqrt(12)  # on its own it would be apart
+    assert row.changes["other"] == pytest.approx([0.2, low, 0.4 - low], abs=1e-4)
+    assert [(each.low, each.comparisons) for each in result.paired] == [(row.changes[n][1], 3) for n in row.changes]
+    said = "Lowest loss at 3: as-is, not told apart from other (12 documents, 12 windows; 95% intervals for all 3"
     assert said in result.to_markdown()
-    assert made_up([1.0, 2.0]).best == [] and made_up([1.0], [2.0]).best == []
+    assert made_up([1.0, 2.0] * 5).best == [] and made_up([1.0], [2.0]).best == []
 
 
 def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
     # Position p is the token with p before it, so nll[p - 1]: of L = 8 the tail is p = 4 to 7. Documents of 8 and 9.
-    result, losses = made_up([0.0, 0.0]), [np.arange(7) + 1.0, 10 * np.arange(8) + 1.0]
-    result.passes[:] = [Pass("as-is", "0", (8,), [each.astype(np.float32)[:7] for each in losses], 2)]
+    result, losses = made_up([0.0] * 10), [np.arange(7) + 1.0, 10 * np.arange(8) + 1.0] * 5
+    result.passes[:] = [Pass("as-is", "0", (8,), [each.astype(np.float32)[:7] for each in losses], 10)]
     (row,) = result.rows
     means = [np.mean([4, 5, 6, 7]), np.mean([31, 41, 51, 61])]
     assert row.tail_nll == pytest.approx(np.mean(means))
-    assert row.tail_high - row.tail_nll == pytest.approx(12.7062 * abs(means[1] - means[0]) / 2, rel=1e-5)
+    assert row.tail_high - row.tail_nll == pytest.approx(2.262157 * abs(means[1] - means[0]) / 6, rel=1e-5)
 
 
 def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
@@ -128,39 +131,39 @@ def without_vocabulary(result: Result) -> Result:
 
 def test_every_table_says_how_many_documents_and_windows_it_rests_on(result):
     tables = [part for part in without_vocabulary(result).to_markdown().split("\n\n") if not part.startswith("|")]
-    assert [("3 documents, 3 windows" in part or "3 documents (3 windows" in part) for part in tables] == [True] * len(
-        tables
-    )
+    counted = ("5 documents, 5 windows", "5 documents (5 windows", "a verdict takes 10 documents, and there are 5")
+    assert all(any(each in part for each in counted) for part in tables)
     assert f"{result.rows[-1].tokens:,} scored tokens" in tables[-1] and len(tables) >= 4
 
 
-def test_far_repeats_in_few_documents_say_how_often_their_interval_holds():
+@pytest.mark.parametrize(("few", "said"), [(2, "takes 5 documents"), (5, "covers 85% or more in our simulations of 5")])
+def test_far_repeats_in_few_documents_say_how_often_their_interval_holds(few, said):
     ids = documents(9, 140)
-    for document in ids[:2]:
+    for document in ids[:few]:
         document[110:130] = document[10:30]
     result = perplexity(llama(), ids, [140], ["linear:factor=4"])
-    assert (result.repeats[0].far_documents, result.repeats[0].far_windows) == (2, 2)
-    said = "in 2 of 9 documents, 2 of 9 windows; their interval covers 88% or more in our simulations of 2 documents"
-    assert said in result.to_markdown() and "covers" not in result.protocol_line()
+    assert (result.repeats[0].far_documents, result.repeats[0].far_windows) == (few, few)
+    assert f"in {few} of 9 documents, {few} of 9 windows; their interval {said}" in result.to_markdown()
+    assert "covers" not in result.protocol_line()
 
 
 def test_intervals_over_few_documents_say_how_often_they_hold(repository):
-    """The lowest of all simulated cells, as the page has it: at three documents 87.4%."""
+    """The lowest of all simulated cells, as the page has it: at five documents 85.7%."""
     ids = documents(9, 40)
-    said = [perplexity(llama(), ids[:count], [32]).protocol_line() for count in (3, 8, 9)]
-    assert "which covers 87% or more in our simulations of 3 documents (docs/intervals.md)" in said[0]
+    said = [perplexity(llama(), ids[:count], [32]).protocol_line() for count in (5, 8, 9)]
+    assert "which covers 85% or more in our simulations of 5 documents (docs/intervals.md)" in said[0]
     assert "covers 92% or more in our simulations of 8 documents" in said[1] and "covers" not in said[2]
     page = (repository / "docs" / "intervals.md").read_text(encoding="utf-8").split("### Fewer than 9")[1]
     lowest = {int(n): float(share) for n, share in re.findall(r"^\| (\d+) \| ([\d.]+)% \|", page, re.MULTILINE)}
-    assert {n: round(100 * share, 1) for n, share in coverage.FEW.items()} == {n: lowest[n] for n in range(2, 9)}
+    assert {n: round(100 * share, 1) for n, share in coverage.FEW.items()} == {n: lowest[n] for n in range(5, 9)}
     assert min(lowest[n] for n in lowest if n >= 9) >= 93
 
 
-def test_a_few_documents_of_too_few_windows_are_said_to_be_what_the_interval_is_over():
+def test_a_few_documents_of_too_few_windows_have_no_interval():
     ids = [*documents(3, 40), documents(1, 130)[0]]
     few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
-    assert (few.data["windows"], few.rows[0].interval) == (6, "documents")
-    assert "is the document-clustered t, skewness-corrected, 95% interval, which covers 87%" in few.protocol_line()
+    assert (few.data["windows"], few.rows[0].interval) == (6, None)
+    assert "no interval (± -): it takes 5 documents, or one of 8 windows" in few.protocol_line()
     assert (more.data["windows"], more.rows[0].interval) == (9, "3 blocks of 9 windows")
     assert "† is the 95% interval over 3 blocks of 9 windows" in more.protocol_line()
 
@@ -285,34 +288,36 @@ def cells_of(text: str, start: str) -> list[str]:
 
 
 def test_a_wide_interval_of_a_perplexity_is_shown_by_its_bounds():
-    """Mean 1.5 and t(1) = 12.7062: 1 to e^(1.5 + 12.7062 / 2) for 1 and 2 nats, +- 0.6353 for 1.45 and 1.55 nats."""
-    wide, middling, close = (made_up(each).to_markdown() for each in ([1.0, 2.0], [1.45, 1.55], [1.49, 1.51]))
-    assert cells_of(wide, "as-is")[1] == "4.482 (1.00 to 2,574)"
-    assert cells_of(middling, "as-is")[1] == "4.482 (2.37 to 8.46)"
-    assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(12.7062 * 0.01):.2f}"
+    """Mean 1.5 with d, -d, d, -d and 0 of five documents: half of it is t(4) d / sqrt(5) = 1.2417 d."""
+    around = np.array([1.0, -1.0, 1.0, -1.0, 0.0])
+    wide, middling, close = (made_up(list(1.5 + d * around)).to_markdown() for d in (1.5, 0.5, 0.01))
+    assert cells_of(wide, "as-is")[1] == "4.482 (1.00 to 28.9)"
+    assert cells_of(middling, "as-is")[1] == "4.482 (2.41 to 8.34)"
+    assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(0.012417):.3f}"
     assert "± or (low to high) is the document-clustered t, 95% interval" in wide
 
 
 def test_perplexities_of_a_broken_model_do_not_take_hundreds_of_digits():
-    cell = cells_of(made_up([100.0, 400.0]).to_markdown(), "as-is")[1]
+    cell = cells_of(made_up([100.0, 400.0] * 3).to_markdown(), "as-is")[1]
     assert cell.startswith("3.746e+108 (") and len(cell) < 40
 
 
 def test_what_rounds_to_nothing_is_shown_without_a_sign_and_not_as_certain():
-    """A change of -2e-7 and one of -2e-5 nats, the same on both documents or a little different."""
-    tiny, small = made_up([1.0, 2.0], [1.0 - 2e-7, 2.0 - 2e-7]), made_up([1.0, 2.0], [1.00001, 1.99997])
+    """A change of -2e-7 and one of -1e-5 nats, the same on all documents or a little different."""
+    base, less = [1.0, 2.0] * 3, [1.0 - 2e-7, 2.0 - 2e-7] * 3
+    tiny, small = made_up(base, less), made_up(base, [1.00025, 1.99973] * 3)
     assert -1e-6 < tiny.paired[0].delta_nll < 0
-    clear = made_up([1.0, 2.0], [1.5, 2.500001])
+    clear = made_up(base, [1.5, 2.500001] * 3)
     changes = [cells_of(each.to_markdown().split("Change")[1], "other")[1] for each in (tiny, small, clear)]
     assert changes == ["0.0000 ± <0.0001", "0.0000 ± 0.0003", "+0.5000 ± <0.0001"]
 
 
 def test_a_gain_is_positive_where_the_loss_falls():
-    result = made_up([1.0, 2.0], [0.75, 1.75])
-    result.passes[:] = [Pass(run.schedule, "0" * 64, (2, 3), run.nll, 2) for run in result.passes]
+    result = made_up([1.0, 2.0] * 3, [0.75, 1.75] * 3)
+    result.passes[:] = [Pass(run.schedule, "0" * 64, (2, 3), run.nll, 6) for run in result.passes]
     result.trained_length = 2
-    same = [np.zeros(2, np.float32)] * 2
-    result.divergences.append(Divergence("other", "as-is", 2, same, same, 2, 4))
+    same = [np.zeros(2, np.float32)] * 6
+    result.divergences.append(Divergence("other", "as-is", 2, same, same, 6, 12))
     assert cells_of(result.to_markdown().split("Short-context")[1], "schedule")[-1] == "gain at 3 (nats)"
     shown = cells_of(result.to_markdown().split("Short-context")[1], "other")
     assert shown[1] == "-0.2500 ± 0.0000" and shown[-1] == "+0.2500 ± 0.0000"
@@ -332,21 +337,21 @@ def test_markdown_shows_the_paired_change_and_the_protocol(result):
     assert "Change in NLL against as-is" in text
     assert f"{result.paired[-1].delta_nll:+.4f} " in text
     line = text.splitlines()[-1]
-    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (", "skipped: 1 too short"]:
+    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "5 documents (", "skipped: 1 too short"]:
         assert fact in line
-    assert "387 scored tokens" in line and result.data["sha256"][:12] in line
+    assert "645 scored tokens" in line and result.data["sha256"][:12] in line
 
 
 def test_one_document_has_no_interval_and_says_so():
     text = made_up([1.0], [1.5]).to_markdown()
-    assert f"| {math.exp(1):.3f} |" in text and "| +0.5000 |" in text and "needs two documents" in text
+    assert f"| {math.exp(1):.3f} ± - |" in text and "| +0.5000 ± - |" in text and "it takes 5 documents" in text
 
 
 def test_one_document_of_a_few_windows_has_no_interval_and_says_what_it_needs():
     result = made_up([1.0, 2.0, 3.0])
     result.windows, result.data["documents"] = [3], 1
     assert result.rows[0].ppl_low is None
-    assert "there is no interval: it needs two documents, or one of 8 windows;" in result.to_markdown()
+    assert "no interval (± -): it takes 5 documents, or one of 8 windows;" in result.to_markdown()
 
 
 def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_scored_tokens():
@@ -505,7 +510,7 @@ def test_of_many_schedules_only_the_baseline_has_a_band():
 
 def test_a_vast_interval_does_not_flatten_the_lines():
     pytest.importorskip("matplotlib")
-    (axes,) = made_up([1.0, 9.0], [1.5, 9.5]).plot().axes  # the intervals span 40 nats to either side
+    (axes,) = made_up([1.0, 9.0] * 3, [1.5, 9.5] * 3).plot().axes  # the intervals span 4 nats to either side
     low, high = axes.get_ylim()
     assert math.exp(5.0) / 4 == pytest.approx(low) and high == pytest.approx(4 * math.exp(5.5))
 

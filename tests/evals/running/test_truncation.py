@@ -80,28 +80,28 @@ def means(result, schedule, length, which=slice(None)):
 
 
 def test_rows_are_over_the_tokens_from_the_trained_length_on_and_intervals_over_documents():
-    """For three documents of one size: t(2) = 4.302653 times the standard error, the longer side longer by skewness."""
-    result = perplexity(llama(), IDS, [32, 64, 100, 150], [YARN], truncation_stride=16)
+    """For five documents of one size: t(4) = 2.776445 times the standard error, the longer side longer by skewness."""
+    result = perplexity(llama(), documents(5, 160), [32, 64, 100, 150], [YARN], truncation_stride=16)
     assert [(row.schedule, row.length) for row in result.against_truncation] == [
         (label, length) for label in ("as-is", YARN) for length in (100, 150)
     ]
     for row in result.against_truncation:
         ours, theirs = means(result, row.schedule, row.length)
-        assert row.tokens == len(ours) == 3 * (row.length - TRAINED)
+        assert row.tokens == len(ours) == 5 * (row.length - TRAINED)
         assert row.nll == pytest.approx(ours.mean(), abs=1e-9)
         assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
         assert row.delta_nll == pytest.approx((ours - theirs).mean(), abs=1e-9)
-        each = (ours - theirs).reshape(3, -1).mean(1)
-        half = 4.302653 * each.std(ddof=1) / 3**0.5
+        each = (ours - theirs).reshape(5, -1).mean(1)
+        half = 2.776445 * each.std(ddof=1) / 5**0.5
         assert min(row.delta_nll - row.low, row.high - row.delta_nll) == pytest.approx(half, rel=1e-5)
 
 
 def test_far_repeats_and_the_others_are_told_apart():
     """A document whose second half repeats its first, 80 tokens back: from position 88 on all are far repeats."""
-    ids = [each[:80] * 2 for each in IDS]
+    ids = [each[:80] * 2 for each in documents(5, 160)]
     result = perplexity(llama(), ids, [100, 150], [YARN], truncation_stride=16)
     row = result.against_truncation[-1]
-    assert (row.far_tokens, row.other_tokens) == (3 * (150 - 87), 3 * (87 - 64))
+    assert (row.far_tokens, row.other_tokens) == (5 * (150 - 87), 5 * (87 - 64))
     far, others = slice(87 - TRAINED, None), slice(0, 87 - TRAINED)
     for which, part in (("far", far), ("other", others)):
         ours, theirs = means(result, YARN, 150, part)

@@ -10,6 +10,7 @@ from ropescale.evals.statistics.intervals import (
     Estimate,
     blocks_of,
     consecutive,
+    familywise,
     incomplete_beta,
     mcnemar,
     ratio,
@@ -47,19 +48,22 @@ def test_incomplete_beta_has_its_closed_forms():
     assert incomplete_beta(0.5, 0.5, 0.25) == pytest.approx(2 / math.pi * math.asin(0.5))
 
 
-def test_ratio_of_two_documents_by_hand():
-    # r = 30 / 10; h = 0.4 and 0.6, H = 0.52; h e = -0.2 and 0.2; Var = 0.04 / 0.72 + 0.04 / 0.32; t(1) = 12.7062
-    estimate = ratio([10, 20], [4, 6])
-    assert estimate.mean == pytest.approx(3.0)
-    assert estimate.high - estimate.mean == pytest.approx(12.7062 * math.sqrt(0.04 / 0.72 + 0.04 / 0.32), rel=1e-5)
-    assert estimate.mean - estimate.low == pytest.approx(estimate.high - estimate.mean)
-
-
 def test_without_skewness_and_of_one_size_it_is_students_interval():
-    estimate = ratio([4.0, 8.0, 12.0, 16.0], [4, 4, 4, 4])  # 1, 2, 3 and 4 nats: s^2 = 5 / 3
-    assert (estimate.low, estimate.high) == pytest.approx(
-        [2.5 + sign * 3.182446 * math.sqrt(5 / 12) for sign in (-1, 1)]
-    )
+    estimate = ratio([4.0, 8.0, 12.0, 16.0, 20.0], [4] * 5)  # 1, 2, 3, 4 and 5 nats: s^2 = 5 / 2
+    assert (estimate.low, estimate.high) == pytest.approx([3 + sign * 2.776445 * math.sqrt(0.5) for sign in (-1, 1)])
+
+
+def test_intervals_that_hold_together_are_wider_and_allow_twice_for_skewness():
+    # t(7) at 0.95 ** (1 / 10) is 4.0112; the standard error and the skewness are as below.
+    level, t = familywise(10), 4.0112
+    assert level == pytest.approx(0.99488, abs=1e-5) and familywise(1) == familywise(2) == 0.95**0.5
+    high = ratio([0] * 7 + [1], [1] * 8, level).high
+    assert high == pytest.approx(0.125 * (1 + t + 2 * (1 + 2 * t * t) / 6), rel=1e-4)
+
+
+@pytest.mark.parametrize(("values", "sign"), [([1, 2, 3], 1), ([-1, -2, -3], -1), ([1, -2, 3], 0)])
+def test_the_sign_of_an_estimate_is_that_of_its_interval(values, sign):
+    assert ratio(values * 4, [1] * 12).sign == sign and ratio(values, [1] * 3).sign is None
 
 
 def test_the_side_of_the_long_tail_is_longer():
@@ -87,12 +91,11 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form():
 
 
 def test_a_document_without_tokens_does_not_count():
-    assert ratio([1.0, 0.0, 5.0], [1, 0, 2]) == ratio([1.0, 5.0], [1, 2])
+    assert ratio([1.0, 0.0, 5.0] * 3, [1, 0, 2] * 3) == ratio([1.0, 5.0] * 3, [1, 2] * 3)
 
 
-def test_one_document_has_no_interval():
-    estimate = ratio([10], [4])
-    assert (estimate.mean, estimate.low, estimate.high) == (2.5, None, None)
+def test_fewer_than_five_documents_have_no_interval():
+    assert ratio([10, 0, 20, 2, 8], [4, 0, 4, 4, 4]) == Estimate(2.5, None, None)
 
 
 def coverage(levels, sizes, truth: float) -> float:

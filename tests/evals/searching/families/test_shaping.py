@@ -83,7 +83,7 @@ def test_with_the_models_own_table_kept_the_short_figure_is_the_models_own(one_t
     result = search(llama(), text, 128, keep_short=True, **BUDGET)
     windows = [text[int(name.split()[-1])][:64] for name in result.protocol["held_out"]]
     alone = ropescale.evals.perplexity(llama(), windows, [64], short_context=False).rows[0]
-    assert result.perplexity(result.found)[64] == pytest.approx(alone.ppl, rel=1e-6)
+    assert result.perplexity("found")[64] == pytest.approx(alone.ppl, rel=1e-6)
     assert result.spent <= BUDGET["budget_tokens"]
 
 

@@ -28,6 +28,8 @@ from ropescale.evals.searching.running import SearchRun
 from ropescale.models.rotary_modules import evaluating
 
 LENGTHS, SIZE = (128, 256), 128 + 256
+JUDGES = range(2, 12)
+"""The sets of prompts that judge; the first two choose."""
 ANSWER = 6
 """Tokens of an answer: a byte each, the space before the five digits included."""
 BUDGET = {"objective": "keys", "budget_tokens": SIZE * 20, "tokenizer": byte_tokenizer()}
@@ -66,28 +68,30 @@ def answers(net, ids):
 
 def test_the_loss_is_that_of_the_answers_alone_by_plain_transformers(found):
     net, schedules = model(), {"yarn:factor=2,truncate=true": found.checks[0], found.spec: found.found}
-    assert len(found.checks[0].by_length) == len(found.names) == 2
     for schedule, check in schedules.items():
         with ropescale.patch(net, schedule):
-            wanted = [[answers(net, ids) for ids in held_out(number)] for number in range(2)]
-        assert np.array(check.by_length) == pytest.approx(np.array(wanted), abs=1e-5)
-        assert check.loss == pytest.approx(sum(long for _, long in wanted) / 2, abs=1e-5)  # of the target length
+            wanted = [answers(net, held_out(number)[-1]) for number in range(2)]  # the sets that choose
+        assert check.loss == pytest.approx(sum(wanted) / 2, abs=1e-5)
+    assert found.names == [f"prompts {number}" for number in JUDGES]
+    for name, schedule in ((found.start, "yarn:factor=2,truncate=true"), ("found", found.spec), ("as-is", "as-is")):
+        for place, length in enumerate(LENGTHS):
+            with ropescale.patch(net, schedule):
+                wanted = [answers(net, held_out(number)[place]) for number in JUDGES]
+            assert found.curves[name][length] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_the_model_as_it_is_has_the_losses_of_plain_transformers(found):
-    net = model()
-    for place, length in enumerate(LENGTHS):
-        wanted = [answers(net, held_out(number)[place]) for number in range(2)]
-        assert found.unchanged[length] == pytest.approx(wanted, abs=1e-5)
+def test_truncation_sees_the_end_of_the_longest_prompts_alone(found):
+    wanted = [answers(model(), held_out(number)[-1][-128:]) for number in JUDGES]
+    assert found.curves["truncation"] == {256: pytest.approx(wanted, abs=1e-5)}
 
 
 def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
     net = model(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
     result = search(net, None, 256, **BUDGET, patching={"replace_scaling": True, "original_length": 128})
     for place, length in enumerate(LENGTHS):  # transformers' own tables at that length
-        wanted = [answers(net, held_out(number)[place]) for number in range(2)]
-        assert result.unchanged[length] == pytest.approx(wanted, abs=1e-5)
-    assert result.beside == 2 * (128 + SIZE)
+        wanted = [answers(net, held_out(number)[place]) for number in JUDGES]
+        assert result.curves["as-is"][length] == pytest.approx(wanted, abs=1e-5)
+    assert result.beside == 10 * (128 + 3 * SIZE + 128)
 
 
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
@@ -114,7 +118,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     other = feeding(seed=1)
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
-    assert len(set(asked)) == len(asked) == 2 * (15 + 10) + 40
+    assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
     assert lessons.FIRST_SEED + 2**40 <= hidden_keys.FIRST_SEED == hidden_keys.seeds(0)[0]  # a lesson draws below that
     assert len({seed for number in range(50) for seed in hidden_keys.seeds(number)}) == 100
 
@@ -146,16 +150,17 @@ def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
     )
     result = search(model(), None, 256, **BUDGET, keep_short=keep_short)
     assert sum(fed) == result.spent + result.beside
-    assert result.spent <= BUDGET["budget_tokens"] and result.beside == 2 * SIZE
+    assert result.spent <= BUDGET["budget_tokens"] and result.beside == 10 * (3 * SIZE + 128 * (1 + keep_short))
     assert result.found.loss == min(check.loss for check in result.checks)
 
 
 def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
     result = search(model(), None, 256, **BUDGET, keep_short=True)
     assert result.start == "yarn:factor=2,attention_factor=1"
-    assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(result.start, 256), ("as-is", 256)}
-    assert result.at(result.found, 128) == pytest.approx(result.unchanged[128], abs=1e-6)
-    assert result.checks[0].loss == pytest.approx(sum(long for _, long in result.checks[0].by_length) / 2, abs=1e-12)
+    assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {
+        (name, 256) for name in (result.start, "as-is", "truncation")
+    }
+    assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
@@ -176,12 +181,12 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
     assert "held-out prompts, length" in text and "of which the answers alone count" in text
-    assert "2 of each length, generated" in text and "95% intervals over 2 sets of prompts" in text
+    assert "2 sets of prompts, one of each length, chose among" in text and "the table is of 10 others" in text
     assert "held-out text" not in text
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
-    assert stored["data"]["questions"] == stored["data"]["documents"] == 12 + 2 * 2
+    assert stored["data"]["questions"] == stored["data"]["documents"] == 12 + 2 * 12
     assert stored["data"]["tokens"] == ANSWER * stored["data"]["questions"]
     with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
         Result.load(tmp_path / "run")

@@ -1,0 +1,153 @@
+"""The sentences that conclude, over random tables: how often they are false, and that nothing contradicts them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from random_tables import LONGEST, TRAINED, table
+
+from ropescale.evals import Result
+from ropescale.evals.metrics.against_truncation import pays_off
+from ropescale.evals.reporting.headline import headline
+from ropescale.evals.reporting.runs import StoredRun
+
+LENGTHS = [(TRAINED,), (TRAINED, 16), (TRAINED, 16, LONGEST), (16, LONGEST)]
+
+
+def drawn(rng: np.random.Generator, least: int, skew: str, effect: float = 0.0) -> Result:
+    """A table of 1 to 6 schedules, ``least`` to 50 documents and 1 to 3 lengths."""
+    lengths = LENGTHS[rng.integers(len(LENGTHS))]
+    schedules, documents, far = int(rng.integers(1, 7)), int(rng.integers(least, 51)), bool(rng.integers(2))
+    return table(rng, schedules, documents, lengths, skew, effect, far)
+
+
+def false_rates(tables: int, skew: str) -> dict[str, float]:
+    """How often a sentence concludes anything where no schedule differs from another, or from truncation."""
+    rng, wrong, of = np.random.default_rng(5), Counter(), Counter()
+    for _ in range(tables):
+        result = drawn(rng, 10, skew)
+        if result.against_truncation:
+            of["pays off"] += 1
+            wrong["pays off"] += any(each.length for each in pays_off(result.against_truncation))
+        if result.best:
+            of["apart"] += 1
+            wrong["apart"] += any(row.apart for row in result.best)
+    return {name: wrong[name] / of[name] for name in of}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("skew", "share", "most"), [("none", 0.5, 0.06), ("right", 0.25, 0.08), ("left", 0.25, 0.08)])
+def test_what_is_false_is_concluded_from_few_of_ten_thousand_tables(skew, share, most):
+    rates = false_rates(int(10_000 * share), skew)
+    print(skew, rates)
+    assert max(rates.values()) <= most
+
+
+@pytest.mark.parametrize(("skew", "most"), [("none", 0.06), ("right", 0.08), ("left", 0.08)])
+def test_what_is_false_is_rarely_concluded(skew, most):
+    assert max(false_rates(40, skew).values()) <= most
+
+
+@pytest.mark.parametrize("documents", [5, 9])
+def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_why(documents):
+    result = table(np.random.default_rng(3), 3, documents, effect=5.0, far=True)
+    text = result.to_markdown()
+    why = f"a verdict takes 10 documents, and there are {documents}."
+    assert f"Which schedule has the lowest loss is not said: {why}" in text
+    assert f"Whether reading further than the last 8 tokens pays off is not said: {why}" in text
+    assert f"Whether on far repeats reading further than the last 8 tokens pays off is not said: {why}" in text
+    assert result.best == [] and pays_off(result.against_truncation) == []
+    assert headline(as_run(result)).endswith(f"; {why}")
+
+
+def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
+    result = table(np.random.default_rng(3), 2, 4, far=True)
+    text = result.to_markdown()
+    assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 4 + 6 + 4 + 1
+    assert "no interval (± -): it takes 5 documents" in text
+
+
+def as_run(result: Result) -> StoredRun:
+    """The run that the page has of a result."""
+    results = result.to_dict()
+    return StoredRun("run", None, results, result, True)  # type: ignore[arg-type]
+
+
+CELL = re.compile(r"([+-]?\d+\.\d+) (?:± (\d+\.\d+)|\(([+-][\d.e-]+) to ([+-][\d.e-]+)\))")
+
+
+def sign(cell: str) -> int:
+    """-1, 0 or 1, as a reader takes it from a cell: below zero, around it or above."""
+    mean, half, low, high = CELL.search(cell).groups()  # type: ignore[union-attr]
+    ends = (float(low), float(high)) if half is None else (float(mean) - float(half), float(mean) + float(half))
+    return (ends[0] > 0) - (ends[1] < 0)
+
+
+def cells(text: str, corner: str) -> dict[tuple[str, str], str]:
+    """The cells of a Markdown table, by schedule and head of column."""
+    block = next(part for part in text.split("\n\n") if part.startswith(f"| {corner} "))
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+    return {(line[0], name): cell for line in lines for name, cell in zip(head[1:], line[1:], strict=True)}
+
+
+def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[str]) -> None:
+    """Compares the sentence on truncation with the table above it."""
+    said = re.search(r"Reading further than the last 8 tokens (.*?nats per token\)[^.]*)\.", text)
+    assert said and len(said[0]) <= 200, text
+    found = {length: {name for (name, at), cell in shown.items() if at == length and name[0] == "s" and sign(cell) < 0}
+             for length in lengths}  # fmt: skip
+    if paid := re.match(r"pays off at (\d+) tokens, under (\w+) \((.*) nats per token\)(.*)", said[1]):
+        at, name, cell, rest = paid.groups()
+        assert shown[name, at] == cell and name in found[at] and at == next(n for n in lengths if found[n])
+        longer = [n for n in lengths if int(n) > int(at)]
+        assert (rest == "") == (not longer)
+        assert ("every longer length" in rest) == (bool(longer) and all(found[n] for n in longer))
+    else:
+        (at, name, stands, cell) = re.match(
+            r"is not shown to pay off: the best at (\d+) tokens, (\w+), is (.*) truncation \((.*) nats per token\)",
+            said[1]).groups()  # type: ignore[union-attr]  # fmt: skip
+        assert not any(found.values()) and shown[name, at] == cell and at == lengths[-1]
+        assert {"worse than": 1, "not told apart from": 0}[stands] == sign(cell)
+
+
+def check_lowest(text: str, result: Result) -> None:
+    """Compares the sentence on the lowest loss with the tables of perplexities and changes."""
+    ppl = {(row.schedule, row.length): row.ppl for row in result.rows}
+    changes = cells(text, "change")
+    (said,) = re.findall(r"Lowest loss at (.*) \(\d+ documents", text)
+    for part in said.split("; "):
+        lengths, stands = part.split(": ")
+        best, _, others = re.match(r"(\w+), (not told )?apart from (.*)", stands).groups()  # type: ignore[union-attr]
+        for length in lengths.split(", "):
+            at = int(length.replace(",", ""))
+            assert ppl[best, at] == min(value for (_, n), value in ppl.items() if n == at)
+            open_ = {*others.split(", ")} if "not told" in stands else set()
+            against = [each for each in result.schedules if each != best] if "every" in others or open_ else [others]
+            for other in against:
+                if "s0" in (best, other):
+                    apart = sign(changes[other if best == "s0" else best, length]) == (1 if best == "s0" else -1)
+                    assert apart == (other not in open_), (part, changes)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
+    rng = np.random.default_rng(seed)
+    skew, effect = ["none", "right", "left"][seed % 3], [0.0, 0.1, 0.3][seed // 3 % 3]
+    result = drawn(rng, 5, skew, effect)
+    text, said = result.to_markdown(), headline(as_run(result)) or ""
+    if result.data["documents"] < 10:
+        assert "pays off at" not in text + said and "apart from" not in text + said
+        return
+    if len(result.schedules) > 1:
+        check_lowest(text, result)
+        last = result.best[-1]
+        assert f"the lowest loss is that of {last.schedule}, " in said
+        assert ("not told apart" in said.split("(")[0]) == bool(last.not_apart)
+    if result.against_truncation:
+        lengths = [str(n) for n in result.lengths if n > TRAINED]
+        check_pays_off(text, cells(text, "against truncation"), lengths)
+        sentence = re.search(r"Reading further.*?nats per token\)[^.]*\.", text)
+        assert sentence and sentence[0] in said

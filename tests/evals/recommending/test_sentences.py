@@ -1,0 +1,120 @@
+"""The sentences of a recommendation are what the rows of its table say, whatever the losses are."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+from tiny import llama
+
+import ropescale
+from ropescale.evals.recommending.candidates import AS_IS, lineup_of
+from ropescale.evals.recommending.deployment import Deployment
+from ropescale.evals.recommending.evidence import TRUNCATION, Evidence, Judged
+from ropescale.evals.recommending.kv_cache import Cache
+from ropescale.evals.recommending.metrics import ANSWER, FINALISTS
+from ropescale.evals.recommending.objective import objective
+from ropescale.evals.recommending.racing.halving import parted
+from ropescale.evals.recommending.racing.measured import BEYOND, FAR, OTHERS, CandidateLosses
+from ropescale.models.patching import configuration_before
+
+TOLERANCE = 0.005
+SIMPLE = [AS_IS, "yarn:factor=4", "linear:factor=5", "ntk:factor=8"]
+CONFIG = configuration_before(llama())
+
+
+@cache
+def lineup():
+    return lineup_of(CONFIG, 256, {})
+
+
+def table(documents, shifts, seed=0, skewed=False, noise=0.02):
+    """A recommendation by so many documents that decide, whose schedules differ by shifts and by noise, in nats."""
+    generator = np.random.default_rng(seed)
+    windows = [1] * 2 * documents
+    goal = objective(256, 64, short_weight=0)
+    counts = np.tile([*(length - 1.0 for length in goal.lengths), 191.0, 20.0, 171.0], (len(windows), 1))
+    losses = CandidateLosses(windows, [*goal.lengths, BEYOND, FAR, OTHERS], counts, goal.weights)
+    shared = generator.normal(3, 0.5, (len(windows), 1))
+    for name, shift in shifts.items():
+        drawn = generator.exponential(1, shared.shape) - 1 if skewed else generator.normal(0, 1, shared.shape)
+        losses.sums[name] = (shared + shift + noise * drawn) * counts
+    finalists = [name for name in shifts if name != TRUNCATION]
+    serving = Deployment("m", None, {}, Cache(1, 0, 1, "float32"), 1, None, None)
+    race, held = parted(windows)
+    evidence = Evidence(losses, lineup(), goal, [], finalists, held, serving, TOLERANCE, 10**6)
+    protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
+    assert len(race) == len(held) == documents
+    return Judged(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)
+
+
+def check_table(stored, documents):
+    """Compares the sentences of a recommendation with its rows; returns what they conclude of truncation."""
+    (answer,), rows = ANSWER.rows(stored), {row.schedule: row for row in FINALISTS.rows(stored)}
+    text, last = answer.answer, rows[TRUNCATION]
+    assert answer.decided == text.startswith(("Use ", "Leave the model")) == (not text.startswith("This text does not"))
+    claims = re.findall(r"which is (better than) truncation|truncation to the last 64 tokens is (\w+)", text)
+    if documents < 10:
+        assert not claims and not answer.decided
+        assert f"a verdict takes 10 documents, and there are {documents} held out" in text
+        return ""
+    (found,) = (one or other for one, other in claims)
+    apart = last.low is not None and (last.low > 0 or last.high < 0)
+    assert found == ("not" if not apart else "better than" if last.low > 0 else "better"), text
+    open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -TOLERANCE}
+    assert set(answer.open) == open_ and answer.decided == (not open_)
+    assert all(name in text.partition("may be ")[2] for name in open_)
+    return found
+
+
+@pytest.mark.parametrize("documents", [5, 9, 10, 30])
+def test_no_sentence_contradicts_its_row(documents):
+    draw = np.random.default_rng(documents)
+    for seed in range(12):
+        gain = 0.02 * (seed % 4)
+        shifts = {name: draw.uniform(-gain, gain) for name in [*SIMPLE[: 2 + seed % 3], TRUNCATION]}
+        check_table(table(documents, shifts, seed, skewed=seed % 2 == 0), documents)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("skewed", "most"), [(False, 0.06), (True, 0.08)])
+def test_where_nothing_differs_few_tables_tell_truncation_apart(skewed, most):
+    draw, apart, number = np.random.default_rng(3), 0, 1000
+    for seed in range(number):
+        documents = int(draw.integers(10, 51))
+        shifts = dict.fromkeys([*SIMPLE[: 2 + seed % 3], TRUNCATION], 0.0)
+        apart += check_table(table(documents, shifts, seed, skewed), documents) != "not"
+    assert apart <= most * number
+
+
+@pytest.mark.parametrize(
+    ("truncation", "said"),
+    [
+        (0.0, "Use yarn:factor=4, though truncation to the last 64 tokens is not told apart from it ("),
+        (-0.5, "Use yarn:factor=4, though truncation to the last 64 tokens is better than it (+0."),
+        (0.5, "Use yarn:factor=4, which is better than truncation to the last 64 tokens (-0."),
+    ],
+)
+def test_how_it_stands_to_truncation_is_in_the_sentence_that_recommends(truncation, said):
+    shifts = {AS_IS: 1.0, "yarn:factor=4": 0.0, TRUNCATION: truncation}
+    assert ANSWER.rows(table(20, shifts, noise=0.002))[0].answer.startswith(said)
+
+
+def test_a_schedule_that_follows_the_length_says_what_its_folder_does_and_which_fixed_one_is_the_same(tmp_path):
+    shifts = {AS_IS: 1.0, "yarn:factor=4": 0.5, "dynamic:factor=1": 0.0, TRUNCATION: 1.0}
+    assert (
+        "Its table follows the length: the figures hold it at 256, the folder keeps max_position_embeddings 64, and "
+        "cached decoding and most engines differ; ntk:factor=4 is that table at any length."
+    ) in ANSWER.rows(table(20, shifts))[0].answer
+    llama().save_pretrained(tmp_path / "model")
+    ropescale.patch_checkpoint(tmp_path / "model", tmp_path / "out", "dynamic:factor=1")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 64
+    for length in (100, 256):
+        fixed, follows = (
+            ropescale.frequencies(CONFIG, spec, length=length)["all"].inv_freq
+            for spec in ("ntk:factor=4", "dynamic:factor=1")
+        )
+        assert (fixed == follows) == (length == 256)
