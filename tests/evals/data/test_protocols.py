@@ -25,6 +25,7 @@ from ropescale.evals.statistics.intervals import ratio
 BOS = 60
 SIZES = [150, 97, 40]
 IDS = [tiny.documents(1, n, vocabulary=60, seed=n)[0] for n in SIZES]
+FIVE = [*IDS, *tiny.documents(2, 70, vocabulary=60, seed=7)]
 
 
 def loss_of(model, ids: list[int], last: int) -> float:
@@ -127,10 +128,10 @@ def test_paired_changes_weigh_as_the_perplexities_do():
     model = llama()
     for name, script in ((YARN, yarn_script), (HF, guide)):
         more = {"bos": None} if script is yarn_script else {}
-        result = perplexity(model, IDS, [64], ["linear:factor=2"], protocol=name, stride=20)
-        before = script(model, IDS, 64, 20, **more)
+        result = perplexity(model, FIVE, [64], ["linear:factor=2"], protocol=name, stride=20)
+        before = script(model, FIVE, 64, 20, **more)
         with ropescale.patch(model, "linear:factor=2"):
-            after = script(model, IDS, 64, 20, **more)
+            after = script(model, FIVE, 64, 20, **more)
         assert result.paired[0].delta_nll == pytest.approx(math.log(after / before), abs=1e-6)
         assert result.paired[0].low < result.paired[0].delta_nll < result.paired[0].high
 
@@ -138,9 +139,9 @@ def test_paired_changes_weigh_as_the_perplexities_do():
 def test_the_interval_is_that_of_the_weighted_ratio_over_documents():
     """Unweighted window means, so a document weighs its number of windows."""
     model, length, stride = llama(), 64, 16
-    row = perplexity(model, IDS, [length], protocol=YARN, stride=stride, bos=BOS).rows[0]
-    counts = [len(list(published_windows(n, length, stride, True))) for n in map(len, IDS)]
-    means = [math.log(yarn_script(model, [ids], length, stride, BOS)) for ids in IDS]
+    row = perplexity(model, FIVE, [length], protocol=YARN, stride=stride, bos=BOS).rows[0]
+    counts = [len(list(published_windows(n, length, stride, True))) for n in map(len, FIVE)]
+    means = [math.log(yarn_script(model, [ids], length, stride, BOS)) for ids in FIVE]
     expected = ratio([m * c for m, c in zip(means, counts, strict=True)], counts)
     found = [math.log(value) for value in (row.ppl_low, row.ppl, row.ppl_high)]
     assert found == pytest.approx([expected.low, expected.mean, expected.high], rel=1e-4)
