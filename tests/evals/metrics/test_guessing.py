@@ -97,7 +97,7 @@ def test_the_bound_is_that_of_the_vocabulary():
 
 
 def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path):
-    texts = documents(8, 132)
+    texts = documents(12, 132)
     answer = recommend(llama(), texts, 128, out=tmp_path / "run", batch_tokens=512).answer
     assert answer.answer.startswith("The model as it is predicts this text worse than a uniform guess over its 61 ")
     assert f"(perplexity {math.exp(mean_loss(texts)):.4g} at 32 tokens, against 61)" in answer.answer
