@@ -18,7 +18,7 @@ from .cells import interval_cell
 class RepeatsRow:
     """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
-    The interval is None with fewer than two documents, and the perplexity is None without such tokens.
+    The interval is None with fewer than five documents, and the perplexity is None without such tokens.
     ``far_documents`` and ``far_windows`` count those that have far repeats, and ``far_interval`` and
     ``other_interval`` say what the intervals are over; None in a result of an older version.
     """

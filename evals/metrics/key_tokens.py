@@ -22,7 +22,7 @@ ALPHA, BETA = 2.0, -2.0
 class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
-    It is None without key tokens; its interval is None with fewer than two documents. ``documents`` and
+    It is None without key tokens; its interval is None with fewer than five documents. ``documents`` and
     ``windows`` count those that have key tokens, and ``interval`` says what its interval is over; None in a result
     of an older version.
     """

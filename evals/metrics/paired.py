@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
-from ..checking import Length
+from ..checking import Count, Length
 from ..results.stored import Divergence, Stored
 from ..statistics.intervals import LEVEL, Estimate
 from . import drawing

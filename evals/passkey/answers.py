@@ -51,7 +51,7 @@ class AccuracyRow:
     """The accuracy and answer NLL of one schedule at one length and depth, or over all depths (``depth`` None).
 
     ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval; the NLL's is Student's t over prompts, None with
-    fewer than two.
+    fewer than five.
     """
 
     schedule: str

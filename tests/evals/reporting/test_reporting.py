@@ -219,7 +219,7 @@ def test_the_first_sentence_says_the_lowest_perplexity_and_that_few_documents_gi
     run = load([folder])
     run[0].results["model"].pop("vocabulary")  # random weights are worse than a guess, and nothing else is said
     [said] = page_data(run)["headlines"]
-    figures = " and ".join(f"{ppl[each]:.4g} under {each}" for each in dict.fromkeys([best, "as-is"]))
+    figures = " and ".join(f"{ppl[each]:#.4g} under {each}" for each in dict.fromkeys([best, "as-is"]))
     assert said == (
         f"At 128 tokens, 2 times the 64 of its training, perplexity is {figures}; a verdict takes 10 documents, and "
         "there are 5."

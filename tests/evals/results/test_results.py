@@ -210,6 +210,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert list(plain["paired"][0]) == [
         *["schedule", "baseline", "length", "delta_nll", "low", "high"],
         *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "interval"],
+        "comparisons",
     ]
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
     assert plain["model"]["dtype"] == "float32"
@@ -391,9 +392,9 @@ def test_the_share_that_was_measured_is_of_the_documents_that_were_read():
 
 
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
-    result = made_up([0.1, 3.0], [0.2, 4.0])
-    kl, same = ([np.full(2, value, np.float32) for value in values] for values in ([0.0, 1.0], [1.0, 0.5]))
-    result.divergences = [Divergence("other", "as-is", 3, kl, same, 2, 6)]
+    result = made_up([0.1, 3.0] * 3, [0.05, 4.0] * 3)
+    kl, same = ([np.full(2, value, np.float32) for value in values] * 3 for values in ([0.0, 1.0], [1.0, 0.0]))
+    result.divergences = [Divergence("other", "as-is", 3, kl, same, 6, 18)]
     (pair,) = result.paired
     assert pair.low < 0 < pair.delta_nll and pair.kl_low == 0 and (pair.top1_low, pair.top1_high) == (0, 1)
     assert pair.kl_high > 1 and [row.ppl_low for row in result.rows] == [1, 1]
@@ -444,7 +445,7 @@ def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path)
     for row in result.rows:
         fed = min(n for schedule, n in stored if schedule == row.schedule and n >= row.length)
         nll = stored[row.schedule, fed]
-        assert len(nll) == 3 and all(each.dtype == np.float32 for each in nll)
+        assert len(nll) == 5 and all(each.dtype == np.float32 for each in nll)
         assert np.concatenate([each[: row.length - 1] for each in nll]).mean(dtype=np.float64) == pytest.approx(row.nll)
 
 
@@ -497,7 +498,7 @@ def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_p
 
 def test_of_many_schedules_only_the_baseline_has_a_band():
     pytest.importorskip("matplotlib")
-    few = made_up([1.0, 1.5], [1.25, 1.5])
+    few = made_up([1.0, 1.5] * 3, [1.25, 1.5] * 3)
     few = dataclasses.replace(few, passes=[dataclasses.replace(each, lengths=(2, 3)) for each in few.passes])
     many = dataclasses.replace(
         few, passes=[*few.passes, *(dataclasses.replace(few.passes[1], schedule=n) for n in "abc")]

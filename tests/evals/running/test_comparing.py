@@ -79,14 +79,14 @@ def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, l
 
 
 def test_the_intervals_are_clustered_by_document():
-    """Against the formula written out, for four documents: t(3) = 3.18245; the side of a long tail is longer."""
-    result = perplexity(llama(), IDS, [64], SCHEDULES[:1])
+    """Against the formula written out, for five documents: t(4) = 2.776445; the side of a long tail is longer."""
+    result = perplexity(llama(), documents(5, 140), [64], SCHEDULES[:1])
     pair, found = at(result, SCHEDULES[0], 64), result.divergences[0]
     for values, name in ((found.kl, "kl"), (found.same, "top1")):
         means = [float(each.mean(dtype=np.float64)) for each in values]
-        error = (sum((m - sum(means) / 4) ** 2 for m in means) * 4 / 3) ** 0.5 / 4
+        error = (sum((m - sum(means) / 5) ** 2 for m in means) * 5 / 4) ** 0.5 / 5
         low, mean, high = getattr(pair, f"{name}_low"), getattr(pair, name), getattr(pair, f"{name}_high")
-        assert min(mean - low, high - mean) == pytest.approx(3.18245 * error, rel=1e-4)
+        assert min(mean - low, high - mean) == pytest.approx(2.776445 * error, rel=1e-4)
 
 
 def test_in_sliding_windows_each_token_is_compared_once_in_the_window_that_scores_it():
@@ -120,8 +120,8 @@ def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were
 
 
 def test_the_shorter_lengths_take_no_forward_pass_and_have_intervals():
-    result = perplexity(llama(), IDS, [16, 32, 64], SCHEDULES[:1])
-    alone = perplexity(llama(), IDS, [32], SCHEDULES[:1])
+    ids = documents(5, 140)
+    result, alone = (perplexity(llama(), ids, lengths, SCHEDULES[:1]) for lengths in ([16, 32, 64], [32]))
     assert [each["lengths"] for each in result.cost if "compared_with" in each] == [[64]]
     ours, theirs = at(result, SCHEDULES[0], 32), at(alone, SCHEDULES[0], 32)
     for name in ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"):
@@ -153,7 +153,7 @@ def test_tokens_that_neither_can_give_add_nothing():
 
 
 def test_the_same_tables_are_not_run_again():
-    result = perplexity(llama(), IDS, [64], ["base", "linear:factor=1"])
+    result = perplexity(llama(), documents(5, 140), [64], ["base", "linear:factor=1"])
     assert [(p.kl, p.kl_low, p.kl_high, p.top1) for p in result.paired] == [(0.0, 0.0, 0.0, 1.0)] * 2
     assert [c["forward_passes"] for c in result.cost if "compared_with" in c] == [0, 0]
 
@@ -225,12 +225,12 @@ def test_no_more_logits_are_held_than_the_budget_allows(monkeypatch):
 
 
 def test_markdown_csv_and_files_have_them(tmp_path):
-    result = perplexity(llama(), IDS, [32, 64, 128], SCHEDULES, truncation=False)
+    result = perplexity(llama(), documents(5, 140), [32, 64, 128], SCHEDULES, truncation=False)
     out = result.save(tmp_path / "out")
     pair, gain = at(result, SCHEDULES[1], 64), at(result, SCHEDULES[1], 128)
     text = result.to_markdown()
     assert (
-        "Short-context cost against as-is, trained at 64 tokens (4 documents, 4 windows):" in text
+        "Short-context cost against as-is, trained at 64 tokens (5 documents, 5 windows):" in text
         and text in (out / "REPORT.md").read_text()
     )
     (line,) = [line for line in text.split("Short-context")[1].splitlines() if line.startswith("| yarn:factor=4")]

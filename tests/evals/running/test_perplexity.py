@@ -155,7 +155,7 @@ def test_schedules_with_the_same_tables_share_a_pass():
 
 
 def test_a_paired_difference_is_the_difference_of_the_rows():
-    result = perplexity(llama(), documents(3, 130), LENGTHS, ["yarn:factor=4"])
+    result = perplexity(llama(), documents(5, 130), LENGTHS, ["yarn:factor=4"])
     rows, base = by_length(result, "yarn:factor=4"), by_length(result)
     for pair in result.paired:
         assert pair.delta_nll == pytest.approx(rows[pair.length].nll - base[pair.length].nll, abs=1e-12)
