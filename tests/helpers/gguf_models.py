@@ -16,6 +16,8 @@ _LAYER = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
     "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -26,8 +28,6 @@ _GEMMA3 = _LAYER | {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
 }
 _INTERLEAVED = ("llama", "mistral3")
 """Architectures with interleaved pairs."""
@@ -36,7 +36,7 @@ _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2, Phi-3 or Gemma 3 in float32, without a tokenizer; ``metadata``: more keys of ``arch``."""
+    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32, with no tokenizer; ``metadata``: more keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
