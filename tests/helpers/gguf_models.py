@@ -36,7 +36,7 @@ _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32, with no tokenizer; ``metadata``: more keys of ``arch``."""
+    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32, with no tokenizer; ``metadata``: keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
