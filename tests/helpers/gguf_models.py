@@ -36,7 +36,7 @@ _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32, with no tokenizer; ``metadata``: keys of ``arch``."""
+    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32; ``metadata``: more keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
@@ -54,12 +54,20 @@ def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> 
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
+    _add_vocabulary(writer, config.vocab_size)
     for key, value in metadata.items():
         add_key(writer, f"{arch}.{key}", value)
     for name, array in _tensors(model, arch):
         writer.add_tensor(name, array)
     return close(writer, path)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+    """Adds tokens of any text; llama-server cannot run without a vocabulary."""
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"<{i}>" for i in range(size)])
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([gguf.TokenType.NORMAL] * size)
 
 
 def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
