@@ -116,7 +116,8 @@ def _v4_scaling(parameters: Mapping[str, object], family: Family) -> dict[str, o
     kind = str(parameters["rope_type"])
     if kind in family.v4_keys:
         return {"type": kind} | {key: parameters[key] for key in family.v4_keys[kind]}
-    rest = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())  # read here by mlx-lm
+    rest = {key: value for key, value in parameters.items() if key not in beside}
     return None if rest == {"rope_type": "default"} else rest
 
 

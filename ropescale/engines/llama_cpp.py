@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import PurePath
 from typing import Literal
@@ -24,24 +24,22 @@ from .base.layers import Layers
 from .base.serving import Serving
 from .gguf_conversion import architecture, betas_told, converted, takes_correction
 
-FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
-"""Rope types that the command line supports, and their names there."""
+KINDS = ("default", "linear", "yarn")
+"""Rope types that every architecture supports."""
 
 _RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
-_RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
+_RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor", "max length")
 
 
 def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where tests run a Llama with these flags or tables, or ``source``.
-
-    Flags work the same for every architecture. Tests run the key that ``--override-kv`` sets, not the flag.
-    """
-    overridden = field == "attention factor" and layers.kind == "yarn" and bool(_attention(layers))
-    return "run" if architecture(layers) == "llama" and field in _RUN and not overridden else "source"
+    """Returns ``run`` where tests run a Llama or a Qwen3 with these options or tables, or ``source``."""
+    name = architecture(layers)
+    is_run = name == "llama" or (name == "qwen3" and layers.kind in KINDS)
+    return "run" if is_run and field in _RUN else "source"
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``llama-server`` with flags if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
+    """Returns ``llama-server`` with options if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
     route = route_of(serving)
     if route is None:
         return []
@@ -53,7 +51,7 @@ def _serve(serving: Serving) -> list[Command]:
     if route == "table":
         write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
         return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-    told = flags(serving) or [] if route == "flags" else chain(*map(_lost_in_the_file, serving.layers))
+    told = options(serving) or [] if route == "options" else chain(*map(_lost_in_the_file, serving.layers))
     return [Command("sh", _server(serving, gguf, *told), made_of)]
 
 
@@ -72,20 +70,20 @@ def _spec(serving: Serving) -> tuple[str, ...]:
     return ("--schedule", table, "--target-length", str(serving.length), *vendors)
 
 
-def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
+def route_of(serving: Serving) -> Literal["options", "table", "converted"] | None:
     """Returns how llama.cpp receives the schedule; None if it cannot.
 
-    Flags and ``ropescale gguf`` apply to the vendor's weights. If these are scaled, only the latter works, because no
-    flag removes the keys and tables that the converter writes for the scaling.
+    Options and ``ropescale gguf`` apply to the vendor's weights. If these are scaled, only the latter works, because no
+    option removes the keys and tables that the converter writes for the scaling.
     """
     if not _is_converted(serving):
         return None
     tabled = bool(_spec(serving)) and why_not(serving) is None
     if serving.is_vendors:
         return "converted" if _survives(serving) else "table" if tabled else None
-    said = flags(serving) is not None and not serving.source.scaled
+    said = options(serving) is not None and not serving.source.scaled
     if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in serving.layers)):
-        return "flags"
+        return "options"
     if tabled:
         return "table"
     return "converted" if serving.is_written and _survives(serving) else None
@@ -107,11 +105,11 @@ _DECISIVE = ("frequencies", "softmax scale")
 
 
 def why_not(serving: Serving) -> str | None:
-    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it would not."""
+    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it would not, or may not."""
     layers = _changed(serving)
     name = architecture(layers)
-    if name is None:
-        return f"{layers.model_type} is not a model type that llama.cpp's converter knows"
+    if name is None:  # a vendor's own type, of which only the file says the architecture
+        return None
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
@@ -141,7 +139,7 @@ def _way_out(layers: Layers) -> str:
         return "serve it with transformers"
     if architecture(layers) in known.OWN_SOFTMAX_SCALE:
         return f"use another rope_theta (ntk, abf){_by_converting(layers)}"
-    if layers.kind in FLAGS:  # supported for every architecture, but not for these layers
+    if layers.kind in KINDS:  # supported for every architecture, but not for these layers
         return "serve it with transformers"
     return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
 
@@ -153,33 +151,41 @@ def _by_converting(layers: Layers) -> str:
     return ", or patch a folder with this schedule and convert that"
 
 
-def flags(serving: Serving) -> list[str] | None:
-    """Returns the rotary part of a llama.cpp command line; None if its flags cannot express this."""
+def options(serving: Serving) -> list[str] | None:
+    """Returns the options of llama.cpp that put the schedule over a file's keys; None if these cannot express it.
+
+    ``--rope-freq-base`` and its like would not do: llama-server cuts requests to the context length among the keys, and
+    layers with a window of their own take their numbers from the keys alone.
+    """
     layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
-    if layers.kind not in FLAGS or not _reached_alone(serving, layers):
+    parameters, name = layers.parameters, architecture(layers)
+    if name is None or layers.kind not in KINDS or not _reached_alone(serving, layers):
         return None
-    parameters = layers.parameters
     if layers.kind == "default":
-        return ["--rope-freq-base", f"{parameters['rope_theta']:.10g}"]
-    if architecture(layers) in known.OWN_SOFTMAX_SCALE:
+        keys = {"rope.freq_base": f"float:{parameters['rope_theta']:.10g}"}
+    elif name in known.OWN_SOFTMAX_SCALE:
         return None
-    told = ["--rope-scaling", FLAGS[layers.kind], "--rope-scale", f"{parameters['factor']:.10g}"]
-    if layers.kind == "linear":
-        return told
-    return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *betas_told(parameters), *_attention(layers)]
+    else:
+        keys = {"rope.scaling.type": f"str:{layers.kind}", "rope.scaling.factor": f"float:{parameters['factor']:.10g}"}
+    betas = []
+    if layers.kind == "yarn":
+        betas = betas_told(parameters)
+        keys |= {"rope.scaling.original_context_length": f"int:{layers.rope.original_length}", **_attention(layers)}
+    # the length comes last: before 2026 only the first key counted, and one of a scaling's type then stops the loading
+    return [*betas, *_override(layers, keys | {"context_length": f"int:{serving.length}"})]
 
 
 def _lost_in_the_file(layers: Layers) -> list[str]:
-    """Returns flags for values that llama.cpp does not read from a converted file."""
+    """Returns options for values that llama.cpp does not read from a converted file."""
     if layers.kind != "yarn":
         return []
     betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
     correction = layers.attention_factor / gguf_conversion.converted_attention_factor(layers)
-    return [*betas, *_override(layers, correction)]
+    return [*betas, *_override(layers, _corrected(layers, correction))]
 
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
-    """Whether the flags reach exactly the intended layers."""
+    """Whether the keys reach exactly the intended layers."""
     name = architecture(layers)
     if name in known.OUT_OF_REACH:
         return False
@@ -190,15 +196,20 @@ def _reached_alone(serving: Serving, layers: Layers) -> bool:
     return reached and layers.kind != "default" and set(others) <= {"default"}
 
 
-def _attention(layers: Layers) -> list[str]:
-    """Returns the key for an attention factor other than ``0.1 ln s + 1``, for which there is no flag."""
-    return _override(layers, layers.attention_factor / temperature(layers.parameters["factor"]))
+def _attention(layers: Layers) -> dict[str, str]:
+    """Returns the key for an attention factor other than ``0.1 ln s + 1``."""
+    return _corrected(layers, layers.attention_factor / temperature(layers.parameters["factor"]))
 
 
-def _override(layers: Layers, correction: float) -> list[str]:
+def _corrected(layers: Layers, correction: float) -> dict[str, str]:
     if math.isclose(correction, 1, rel_tol=1e-6) or not takes_correction(layers):
-        return []
-    return ["--override-kv", f"{architecture(layers)}.rope.scaling.attn_factor=float:{correction:.10g}"]
+        return {}
+    return {"rope.scaling.attn_factor": f"float:{correction:.10g}"}
+
+
+def _override(layers: Layers, keys: Mapping[str, str]) -> list[str]:
+    told = ",".join(f"{architecture(layers)}.{key}={value}" for key, value in keys.items())
+    return ["--override-kv", told] if told else []
 
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
@@ -212,7 +223,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     else:
         yield from gguf_conversion.converted_softmax_scale(layers, 0.0)
         yield from _shared_theta(serving, layers)
-        yield from _by_flags(layers) if route == "flags" else ()
+        yield from _by_options(layers) if route == "options" else ()
         yield from (found for found in converted(layers) if found.field == "switch")
 
 
@@ -243,8 +254,8 @@ def _is_told(found: Difference, told: list[str]) -> bool:
     return any(word.startswith(flag.get(found.field, "?")) for word in told)
 
 
-def _by_flags(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences that yarn's flags leave."""
+def _by_options(layers: Layers) -> Iterator[Difference]:
+    """Yields the differences that yarn's options leave."""
     if layers.kind != "yarn":
         return
     usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor

@@ -90,7 +90,8 @@ _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llam
 """Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""
 
 RUN = {
-    **dict.fromkeys(("llama", "qwen3", "mistral", "gemma3_text", "olmo2"), _EVERY),
+    **dict.fromkeys(("qwen3", "mistral", "gemma3_text", "olmo2"), _EVERY),
+    "llama": _EVERY | {"proportional"},
     "phi3": frozenset(["default", "longrope"]),
     "gpt_neox": frozenset(["default"]),
 }

@@ -162,7 +162,7 @@ def test_the_card_keeps_the_makers_words_and_gains_one_section(source, tmp_path)
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     card = (tmp_path / "out" / "README.md").read_bytes().decode()
     assert card.startswith(CARD.rstrip())
-    for engine in ("AutoModelForCausalLM", "vllm serve PATH --max-model-len 1024", "--yarn-orig-ctx 256"):
+    for engine in ("AutoModelForCausalLM", "vllm serve PATH --max-model-len 1024", "llama.context_length=int:1024"):
         assert engine in card
     assert (tmp_path / "out" / "LICENSE").read_bytes() == (source / "LICENSE").read_bytes()
 

@@ -162,14 +162,14 @@ def test_a_share_that_llama_does_not_read_makes_nothing_partial():
 @pytest.mark.parametrize(
     ("betas", "flags"),
     [
-        ("", "--yarn-orig-ctx 4096\n"),
-        (",beta_fast=16", "--yarn-orig-ctx 4096 --yarn-beta-fast 16\n"),
-        (",beta_fast=128,beta_slow=2", "--yarn-orig-ctx 4096 --yarn-beta-fast 128 --yarn-beta-slow 2\n"),
+        ("", ""),
+        (",beta_fast=16", "--yarn-beta-fast 16 "),
+        (",beta_fast=128,beta_slow=2", "--yarn-beta-fast 128 --yarn-beta-slow 2 "),
     ],
 )
 def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(betas: str, flags: str) -> None:
-    text = card_of(LLAMA, f"yarn:factor=4{betas}")
-    assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
+    text = card_of(LLAMA, f"yarn:factor=4{betas}").replace(" \\\n  ", " ")
+    assert f"llama-server -m name.gguf -c 16384 {flags}--override-kv llama.rope.scaling.type=str:yarn," in text
 
 
 def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:

@@ -311,34 +311,52 @@ def test_every_row_says_how_it_is_known(engine: str, spec: Any, tmp_path: Path) 
     known = {row.field: row.how for row in done.rows}
     assert set(known.values()) <= {"vllm": {"served"}, "mlx-lm": {"run"}}.get(engine, {"run", "source"})
     assert {row.status for row in done.rows} <= {"honoured", "recomputed", "dropped", "unsupported"}
-    assert known["max length"] == {"vllm": "served", "mlx-lm": "run"}.get(engine, "source")
+    assert known["max length"] == {"vllm": "served", "mlx-lm": "run", "llama.cpp": "run"}.get(engine, "source")
 
 
 # ---------------------------------------------------------------------------------------------------------
 # llama.cpp
 
 
+_YARN = {
+    "rope.scaling.type": "str:yarn",
+    "rope.scaling.factor": "float:4",
+    "rope.scaling.original_context_length": "int:4096",
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "spec", "flags"),
+    ("name", "spec", "betas", "keys"),
     [
-        ("qwen2", "yarn:factor=4", "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 4096"),
-        ("llama", "linear:factor=2.5", "--rope-scaling linear --rope-scale 2.5"),
-        ("llama", "abf:rope_theta=500000", "--rope-freq-base 500000"),
-        ("gemma3_text", "linear:factor=2", "--rope-scaling linear --rope-scale 2"),
+        ("qwen2", "yarn:factor=4", "", _YARN),
+        ("llama", "linear:factor=2.5", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2.5"}),
+        ("llama", "abf:rope_theta=500000", "", {"rope.freq_base": "float:500000"}),
+        ("gemma3_text", "linear:factor=2", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2"}),
         (
             "qwen2",
             "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783",
-            "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 4096 --yarn-beta-fast 16 --yarn-beta-slow 2 "
-            "--override-kv qwen2.rope.scaling.attn_factor=float:2",
+            "--yarn-beta-fast 16 --yarn-beta-slow 2 ",
+            _YARN | {"rope.scaling.attn_factor": "float:2"},
         ),
     ],
 )
-def test_llama_cpps_flags_are_its_own_and_say_the_schedule(name: str, spec: str, flags: str, tmp_path: Path) -> None:
+def test_llama_cpp_is_told_the_schedule_and_the_length_in_the_keys_of_its_files(
+    name: str, spec: str, betas: str, keys: dict[str, str], tmp_path: Path
+) -> None:
+    """By --rope-freq-base and its like the windows of Gemma 2 keep their theta, and llama-server the trained length."""
     done = exported(name, "llama.cpp", spec, tmp_path / "made")
-    assert words_of(done) == ["llama-server", "-m", "made.gguf", "-c", str(done.length), *flags.split()]
+    keys = keys | {"context_length": f"int:{done.length}"}
+    told = ",".join(f"{name.removesuffix('_text')}.{key}={value}" for key, value in keys.items())
+    options = f"{betas}--override-kv {told}".split()
+    assert words_of(done) == ["llama-server", "-m", "made.gguf", "-c", str(done.length), *options]
 
 
-def test_what_llama_cpps_flags_cannot_say_is_written_into_a_gguf(tmp_path: Path) -> None:
+def test_a_type_of_the_vendors_own_is_left_to_ropescale_gguf_which_reads_the_architecture(tmp_path: Path) -> None:
+    done = export(write_checkpoint(tmp_path / "made", LLAMA | {"model_type": "own"}), "llama.cpp", "linear:factor=2")
+    assert words_of(done)[:3] == ["ropescale", "gguf", "made.gguf"]
+
+
+def test_what_llama_cpps_options_cannot_say_is_written_into_a_gguf(tmp_path: Path) -> None:
     done = exported("llama", "llama.cpp", "ntk-su:factor=4", tmp_path / "made")
     write, serve = (shlex.split(command.text.replace("\\\n", "")) for command in done.commands)
     assert write == ["ropescale", "gguf", "made.gguf", "-o", "made-16384.gguf", "--schedule", "ntk-su:factor=4"]

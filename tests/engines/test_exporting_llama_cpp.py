@@ -133,7 +133,7 @@ def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type: str, spe
 @pytest.mark.parametrize("spec", ["ntk:factor=4", "abf:rope_theta=1000000"])
 def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) -> None:
     done = export(_folder(DEEPSEEK, tmp_path), "llama.cpp", spec)
-    assert _as_asked(done) and "--rope-freq-base" in done.commands[0].text
+    assert _as_asked(done) and "deepseek2.rope.freq_base=float:" in done.commands[0].text
 
 
 def test_export_of_deepseek_exits_with_1(tmp_path: Path, ran: Any) -> None:
@@ -185,7 +185,7 @@ def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_f
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=32", replace_scaling=True)
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))
     assert words[:3] == ["ropescale", "gguf", "made.gguf"] and words[-1] == "--replace-scaling"
-    assert "--rope-scaling" not in done.commands[1].text
+    assert "--override-kv" not in done.commands[1].text
     assert _as_asked(done)
 
 
@@ -227,7 +227,7 @@ def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path: Path) -
 def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path: Path) -> None:
     config = {"model_type": "mistral3", "text_config": {"model_type": "mistral", "max_position_embeddings": 8192}}
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=4,attention_factor=1.5")
-    assert "--override-kv mistral3.rope.scaling.attn_factor=float:1.3173" in done.commands[0].text
+    assert "mistral3.rope.scaling.attn_factor=float:1.3173" in done.commands[0].text
 
 
 def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from configurations import LLAMA, write_checkpoint
 from planning import make_plan
+from transformers import AutoConfig
 
 import ropescale
 from ropescale.engines import engine_warnings, mlx_lm
@@ -167,6 +168,18 @@ def test_a_type_whose_scaling_is_not_read_is_refused_with_the_way_out(
     err = ran("export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4", code=1).err
     assert REFUSED[model_type].partition("; ")[0] in err
     assert err.rstrip().endswith(("serve it with transformers",))
+
+
+def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_path: Path) -> None:
+    """Its layer turns ``int(head_dim * rope_scaling["partial_rotary_factor"])`` coordinates."""
+    spec = "proportional:partial_rotary_factor=0.5,factor=2"
+    assert told(exported(LLAMA, spec, tmp_path / "in"))["partial_rotary_factor"] == 0.5
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["rope_scaling"] == {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0}
+    read = AutoConfig.from_pretrained(tmp_path / "out").rope_parameters
+    assert read == {**written["rope_scaling"], "rope_theta": 10000.0}
+    assert changed(export(tmp_path / "out", "mlx-lm")) == {}
 
 
 def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ SCALED: dict[str, Any] = {
     "per pair, scale 1": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)]},
     "per pair, scale 1.5": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)], "attention_factor": 1.5},
     "yarn, searched for mlx-lm": SEARCHED["mlx-lm"],
+    "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
 }
-"""Attention scales other than those that mlx-lm computes by itself."""
+"""Attention scales other than those that mlx-lm computes by itself, and what has no route of its own."""
 
 
 def is_served(family: str, route: str) -> bool:
@@ -126,7 +127,7 @@ def test_mlx_lm_gives_the_log_probabilities_of_stock_transformers(
 
 @pytest.mark.engines
 @pytest.mark.parametrize("name", SCALED)
-def test_an_attention_scale_is_carried_by_the_keys_that_mlx_lm_reads(
+def test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads(
     name: str, python: Path, folders: Mapping[str, Path], tmp_path: Path
 ) -> None:
     folder = patched(folders["llama"] / "original", tmp_path / "patched", SCALED[name])

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import re
 import subprocess
-import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import environments
+import llama_cpp_builds
 import pytest
 import torch
 from gguf_models import write_gguf
@@ -27,13 +26,6 @@ from ropescale.gguf.files import open_gguf
 from ropescale.gguf.patching import patch_gguf
 
 pytestmark = pytest.mark.engines
-
-VERSION = "0.3.36"
-OPTIONS = (
-    "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF "
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DCMAKE_C_FLAGS_RELEASE=-O2"
-)
-"""The processor alone and little optimisation: what takes longest here is the compiler (three minutes on two cores)."""
 
 LENGTH, TRAINED = 2048, 256
 TOLERANCE = 2e-3
@@ -74,20 +66,15 @@ class LlamaCpp:
         named = [[str(path), more, str(output)] for (path, more), output in zip(runs, outputs)]
         job = json.dumps({"ids": ids, "context": context or len(ids), "runs": named})
         scorer = str(Path(__file__).parents[1] / "helpers" / "scripts" / "llama_cpp_scorer.py")
-        done = subprocess.run([str(self.python), scorer], input=job, text=True, capture_output=True)
+        env = os.environ | {"LLAMA_CPP_LIB_PATH": str(llama_cpp_builds.built())}
+        done = subprocess.run([str(self.python), scorer], input=job, text=True, capture_output=True, env=env)
         assert done.returncode == 0, done.stderr
         return [_log_probabilities(torch.tensor(np.load(path))) if path.exists() else None for path in outputs]
 
 
 @pytest.fixture(scope="module")
 def llama_cpp(tmp_path_factory) -> LlamaCpp:
-    python = environments.environment(
-        "llama.cpp",
-        f"llama-cpp-python=={VERSION}",
-        options=("--no-binary=llama-cpp-python",),
-        env={"CMAKE_ARGS": OPTIONS, "CMAKE_BUILD_PARALLEL_LEVEL": "2"},
-    )
-    return LlamaCpp(python, tmp_path_factory.mktemp("llama.cpp"))
+    return LlamaCpp(llama_cpp_builds.python(), tmp_path_factory.mktemp("llama.cpp"))
 
 
 @pytest.fixture(scope="module")
@@ -306,28 +293,8 @@ def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(lla
 
 @pytest.fixture(scope="module")
 def source() -> Path:
-    """llama.cpp's ``src``, out of llama-cpp-python's source archive; fetched once. The converter lies beside it."""
-    folder = environments.CACHE / f"llama-cpp-python-{VERSION}-source"
-    if not all((folder / name).is_dir() for name in _KEPT):
-        folder.mkdir(parents=True, exist_ok=True)
-        words = ["download", "--no-deps", "--no-binary=llama-cpp-python", "-d", str(folder)]
-        subprocess.run([sys.executable, "-m", "pip", *words, f"llama-cpp-python=={VERSION}"], check=True)
-        _unpack(next(folder.glob("*.tar.gz")), folder)
-    return folder / "src"
-
-
-_KEPT = ("src", "conversion", "gguf-py")
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    inside = f"llama_cpp_python-{VERSION}/vendor/llama.cpp/"
-    with tarfile.open(archive) as packed:
-        kept = tuple(f"{inside}{name}/" for name in _KEPT)
-        members = [m for m in packed.getmembers() if m.name.startswith(kept)]
-        for member in members:
-            member.name = member.name.removeprefix(inside)
-        packed.extractall(folder, members, filter="data")
-    archive.unlink()
+    """llama.cpp's ``src``; the converter lies beside it."""
+    return llama_cpp_builds.source() / "src"
 
 
 class Source:

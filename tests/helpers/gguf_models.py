@@ -16,6 +16,8 @@ _LAYER = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
     "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -26,8 +28,6 @@ _GEMMA3 = _LAYER | {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
 }
 _INTERLEAVED = ("llama", "mistral3")
 """Architectures with interleaved pairs."""
@@ -36,7 +36,7 @@ _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2, Phi-3 or Gemma 3 in float32, without a tokenizer; ``metadata``: more keys of ``arch``."""
+    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32; ``metadata``: more keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
@@ -54,12 +54,20 @@ def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> 
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
+    _add_vocabulary(writer, config.vocab_size)
     for key, value in metadata.items():
         add_key(writer, f"{arch}.{key}", value)
     for name, array in _tensors(model, arch):
         writer.add_tensor(name, array)
     return close(writer, path)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+    """Adds tokens of any text; llama-server cannot run without a vocabulary."""
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"<{i}>" for i in range(size)])
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([gguf.TokenType.NORMAL] * size)
 
 
 def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
