@@ -298,7 +298,7 @@ def _pairs(model: nn.Module) -> str:
     _, module = next(rotary_modules(model))
     modeling = sys.modules[type(module).__module__]
     code = inspect.getsource(modeling)
-    if voice := getattr(modeling, "rotate_half_codec", None):  # of Qwen 2.5 Omni, which is not its language model
+    if voice := getattr(modeling, "deinterleave_head_dim", None):  # of Qwen 2.5 Omni, not of its language model
         code = code.replace(inspect.getsource(voice), "")
     interleaves = "apply_rotary_pos_emb_interleave" in code and getattr(module.config, "rope_interleave", True)
     return "interleaved" if interleaves or any(word in code for word in _INTERLEAVED) else "halves"
