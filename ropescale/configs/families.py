@@ -66,6 +66,7 @@ _PHI3 = Family(
     derives_attention_scale=True,
     v4_keys={"longrope": ("short_factor", "long_factor")},
 )
+_DEFAULT_ALONE = Family(rope_types=("default",))
 _OLMO = Family(v4_keys={"linear": ("factor",), "dynamic": ("factor",)})
 _WINDOW = Family(window="sliding_window")
 _QWEN3 = Family(trained={40_960: 32_768})  # its model card: 8,192 more positions for output
@@ -77,18 +78,22 @@ _SINUSOIDS = Family(
 
 _INSTEAD = {
     "it learns an embedding for every position": (
+        "blip_text_model pp_formulanet_text "
         "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
         "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
         "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod"
     ),
     "it adds sinusoids to its embeddings": (
+        "kosmos_2_text_model kosmos_2_5_text_model "
         "ctrl marian musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder pegasus xglm"
     ),
     "it biases attention by the distance (ALiBi)": "bloom mpt",
-    "it learns how attention depends on the distance": "cpmant inkling_text inkling2_text xlnet",
+    "it learns how attention depends on the distance": (
+        "cpmant inkling_text inkling2_text pix2struct_text_model udop xlnet"
+    ),
     "it is recurrent and needs no positions": "falcon_mamba mamba mamba2 rwkv xlstm",
     "its recurrent layers carry the order, and its attention layers use no positions": (
-        "jamba kimi_linear nemotron_h zamba"
+        "glm5_next_text jamba kimi_linear nemotron_h zamba"
     ),
 }
 
@@ -111,6 +116,8 @@ FAMILIES: Mapping[str, Family] = {
     "cohere2": Family(window="sliding_window", interleaved=True),
     "cohere2_moe": Family(window="sliding_window", interleaved=True),
     "deepseek_v3": _TABLE_OF_HEAD_DIM,
+    "cosmos3_edge_text": _DEFAULT_ALONE,
+    "ernie4_5_vl_moe_text": _DEFAULT_ALONE,
     "exaone4": _WINDOW,
     "exaone_moe": _WINDOW,
     "falcon": Family(switch=("alibi", False, False)),
@@ -130,7 +137,7 @@ FAMILIES: Mapping[str, Family] = {
     "phimoe": Family(rope_types=("default", "longrope"), not_native=("longrope",)),
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3,
-    "recurrent_gemma": Family(rope_types=("default",)),
+    "recurrent_gemma": _DEFAULT_ALONE,
     "roformer": Family(
         positions="rotates by a sinusoidal position embedding with a fixed base of 10000, not by rope_parameters"
     ),

@@ -33,7 +33,7 @@ def _refuse_without_rope(section: Section) -> None:
         raise ConfigError(
             f"{model_type} {family.positions}; its frequencies cannot be changed through the configuration"
         )
-    if class_defaults.load().get(model_type, {}) is None:
+    if family.instead or class_defaults.load().get(model_type, {}) is None:
         why = f" ({family.instead})" if family.instead else ""
         raise ConfigError(f"{model_type} has no rotary position embeddings{why}; there is nothing to scale")
     if family.switch is None:

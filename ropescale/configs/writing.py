@@ -123,7 +123,7 @@ def _v4_scaling(parameters: Mapping[str, object], family: Family) -> dict[str, o
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
     """Writes further keys that transformers needs, or of which it keeps a second copy."""
-    is_null = "head_dim" in text.defaults or text.family.null_head_dim_in_v4
+    is_null = "head_dim" in section or "head_dim" in text.defaults or text.family.null_head_dim_in_v4
     if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on null
         section["head_dim"] = text.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())

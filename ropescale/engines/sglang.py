@@ -14,7 +14,7 @@ from .base.differences import Difference, How, base_rope, ignores_factor, recomp
 from .base.engine import Engine
 from .base.layers import Layers
 from .base.serving import Serving, needed_positions, overrides
-from .registries import code, is_known_for, not_its_own
+from .registries import architecture, code, is_known_for, not_its_own
 
 _MULTIPLIED = ("linear", "dynamic")
 """Rope types whose table is ``factor`` times as long as ``max_position_embeddings``."""
@@ -38,7 +38,7 @@ def _way_out(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if code("sglang", layers) != "own":
         return "serve it with transformers"
-    if is_known_for("sglang", "unscaled", layers):
+    if _is_unscaled(layers):
         return "use another rope_theta (ntk, abf), or serve it with transformers"
     return vllm.way_out(layers)
 
@@ -85,9 +85,12 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         return
     if is_known_for("sglang", "whole theta", layers) and not float(layers.parameters["rope_theta"]).is_integer():
         yield Difference("theta", "honoured", f"{int(layers.parameters['rope_theta'])}, its whole part")
-    if is_known_for("sglang", "unscaled", layers) and layers.kind != "default":
+    if _is_unscaled(layers) and layers.kind != "default":
         text = f"does not scale {layers.model_type}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
         yield base_rope(text)
+        return
+    if vllm.takes_one_row(layers):
+        yield vllm.one_row(layers)
         return
     if layers.kind in _BY_KIND:
         yield from _BY_KIND[layers.kind](layers)
@@ -95,6 +98,12 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield from vllm.overwritten(layers)
     elif layers.is_partial and layers.kind != "proportional" and layers.model_type != "glm4":
         yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
+
+
+def _is_unscaled(layers: Layers) -> bool:
+    """Whether the model's code gives its rotary layers a theta alone."""
+    has_its_own = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"  # ernie45_moe_vl.py
+    return has_its_own or is_known_for("sglang", "unscaled", layers)
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
@@ -117,6 +126,9 @@ def _yarn_scale(layers: Layers) -> float:
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
     asked, computed = layers.attention_factor, _yarn_scale(layers)
+    weights = {"mscale", "mscale_all_dim"} & layers.parameters.keys()
+    if weights and "mrope_section" in layers.parameters:
+        yield stops(f"stops at mscale and mscale_all_dim in {layers.model_type}; leave them out", how="run")
     if not math.isclose(asked, computed):
         yield recomputed_scale(asked, computed)
 

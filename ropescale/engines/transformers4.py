@@ -16,20 +16,37 @@ from .base.layers import Layers
 from .base.serving import V4_NAMES, Serving, is_untouched
 
 CAME_WITH = {
-    "4.51": (
-        "aria_text bamba cohere cohere2 dbrx deepseek_v3 diffllama emu3_text_model falcon gemma gemma2 gemma3_text glm "
-        "glm4 gpt_neox gpt_neox_japanese granite granitemoe granitemoeshared helium jetmoe llama llama4_text mistral "
-        "mixtral mllama_text_model moshi nemotron olmo olmo2 olmoe persimmon phi phi3 phi4_multimodal phimoe qwen2 "
-        "qwen2_moe qwen3 qwen3_moe recurrent_gemma stablelm starcoder2 zamba2"
+    "4.50": (
+        "aria_text bamba cohere cohere2 dbrx diffllama emu3_text_model falcon gemma gemma2 gemma3_text glm gpt_neox "
+        "gpt_neox_japanese granite granitemoe granitemoeshared helium jetmoe llama mistral mixtral mllama_text_model "
+        "moshi nemotron olmo olmo2 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe recurrent_gemma stablelm starcoder2 "
+        "zamba2"
     ).split(),
-    "4.52": "bitnet granitemoehybrid".split(),
-    "4.53": "arcee dots1 falcon_h1 gemma3n_text minimax smollm3".split(),
-    "4.54": "deepseek_v2 doge ernie4_5 ernie4_5_moe exaone4 glm4_moe lfm2 modernbert-decoder".split(),
-    "4.55": ["gpt_oss"],
-    "4.56": "apertus hunyuan_v1_dense hunyuan_v1_moe seed_oss".split(),
-    "4.57": "blt flex_olmo longcat_flash ministral olmo3 qwen3_next vaultgemma".split(),
+    "4.51": "deepseek_v3 glm4 llama4_text phi4_multimodal qwen3 qwen3_moe".split(),
+    "4.52": "bitnet granitemoehybrid internvl janus qwen2_5_omni_thinker".split(),
+    "4.53": "arcee dots1 falcon_h1 gemma3n_text glm4v minimax smollm3".split(),
+    "4.54": (
+        "deepseek_v2 deepseek_vl deepseek_vl_hybrid doge ernie4_5 ernie4_5_moe evolla exaone4 glm4_moe lfm2 "
+        "modernbert-decoder perception_lm"
+    ).split(),
+    "4.55": "cohere2_vision gpt_oss".split(),
+    "4.56": "apertus florence2 glm4v_moe hunyuan_v1_dense hunyuan_v1_moe kosmos-2.5 ovis2 seed_oss".split(),
+    "4.57": (
+        "blt flex_olmo lfm2_vl longcat_flash ministral olmo3 qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe "
+        "vaultgemma"
+    ).split(),
+    "5": (
+        "cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 diffusion_gemma ernie4_5_vl_moe exaone4_5 fast_vlm "
+        "glm46v glm5_next glm_ocr glmga granite4_vision granite_docling hunyuan_vl hyperclovax_vision_v2 inkling2 "
+        "inkling_mm_model kimi_k25 lfm3_vl lighton_ocr minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl mistral4 "
+        "mistral_large4 molmo2 muse_glimmer muse_spark nemotron_h_omni paddleocr_vl pi0 pp_chart2table pp_formulanet "
+        "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3"
+    ).split(),
 }
-"""The versions that first knew the types that ropescale knows (4.51: or an earlier one); the others came with 5."""
+"""The versions that first knew the types that ropescale knows (4.50: or an earlier one); the others came with 5.
+
+Models that see are those that came with 4.51 or later, and ``5`` lists no others.
+"""
 
 _IGNORES = ("dbrx", "nemotron")
 """Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
@@ -70,32 +87,38 @@ def _serve(serving: Serving) -> list[Command]:
     return [Command("python", serving.snippet(changed))]
 
 
-def came_with(layers: Layers) -> str | None:
-    """Returns the version that first knew this type of model, ``5`` for all of transformers 5; None if unknown."""
-    found = (version for version, types in CAME_WITH.items() if layers.model_type in types)
-    return next(found, "5" if layers.model_type in class_defaults.load() else None)
+def came_with(layers: Layers) -> tuple[str, str | None]:
+    """Returns the type of model that came last, and the version that first knew it; ``5`` for all of transformers 5.
+
+    That is the whole model's, or the language model's where nothing is known of the whole; None for an unknown one.
+    """
+    for name in (layers.whole_type, layers.model_type):
+        for version, types in CAME_WITH.items():
+            if name in types:
+                return name, version
+    return layers.model_type, "5" if layers.model_type in class_defaults.load() else None
 
 
 def _is_later(layers: Layers, version: str) -> bool:
     """Whether a version of transformers 4, such as 4.55, is the first that knew this type of model, or older."""
-    came = came_with(layers)
-    if came in (None, "4.51"):  # that one, or any before it
+    came = came_with(layers)[1]
+    if came in (None, "4.50"):  # that one, or any before it
         return False
     return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of transformers 4 for this kind of layer."""
-    if came_with(layers) == "5":
-        yield stops(f"lacks {layers.model_type}, which came with transformers 5", _NO_TYPE, "run")
+    name, came = came_with(layers)
+    if came == "5":
+        yield stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
         return
     today = next(_today(layers), None)
     if today is not None:
         yield today
         return
     if _is_later(layers, "4.52"):
-        came = came_with(layers)
-        text = f"lack{{s}} {layers.model_type}; use {came} or later"
+        text = f"lack{{s}} {name}; use {came} or later"
         who = f"transformers before {came}"
         yield Difference("frequencies", "unsupported", _NO_TYPE, text, who, "run", "4.51.3")
     if layers.kind != "default":

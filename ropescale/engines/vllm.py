@@ -22,7 +22,7 @@ TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 
 RUN = frozenset(
     "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
-    "qwen3".split()
+    "qwen3 qwen3_vl_text".split()
 )
 """Types for which tests run the rotary layer with their parameters."""
 
@@ -41,13 +41,19 @@ _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
 
 _UNSCALED = frozenset(
-    "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM MiniMaxM3SparseForCausalLM "
-    "MiniMaxM3SparseForConditionalGeneration".split()
+    "Ernie4_5_VLMoeForConditionalGeneration MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
+    "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration".split()
 )
-"""Models whose layers all rotate by a theta alone (mimo_v2.py, models/minimax_m3)."""
+"""Models whose layers all rotate by a theta alone (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
+
+_RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split())
+"""Types with mrope whose code builds yarn's ramp from the trained length, not from four times that (qwen3_vl.py)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention whose rope parameters reach the rotary layer as they are."""
+
+_ANOTHER_THETA = "use another rope_theta (ntk, abf)"
+"""The advice where a scaling is lost."""
 
 _RUN = ("frequencies", "theta", "rotary dim", "factor", "original length", "beta_fast", "beta_slow", "truncate")
 _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
@@ -107,6 +113,8 @@ def way_out(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if code("vllm", layers) != "own":
         return "serve it with transformers"
+    if takes_one_row(layers):
+        return f"{_ANOTHER_THETA}, or serve it with transformers"
     if layers.kind == "proportional":
         return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
     others = "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
@@ -201,6 +209,9 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if plain and layers.kind != "default":
         yield base_rope(f"never scales the {layers.key} layers of {layers.model_type}")
         return
+    if takes_one_row(layers):
+        yield one_row(layers)
+        return
     if layers.kind in _BY_KIND:
         yield from _BY_KIND[layers.kind](layers)
     if layers.is_mla and layers.model_type not in MLA_BUT_PLAIN:
@@ -210,6 +221,17 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference("softmax scale", "dropped", "1", text)
     if layers.model_type == "gpt_oss" and layers.kind != "yarn":
         yield stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
+
+
+def takes_one_row(layers: Layers) -> bool:
+    """Whether a model with mrope hands three rows of positions to a rotary layer that takes one."""
+    return "mrope_section" in layers.parameters and layers.kind not in ("default", "yarn")
+
+
+def one_row(layers: Layers) -> Difference:
+    """Returns the difference where :func:`takes_one_row`."""
+    text = f"cannot turn the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
+    return stops(text, how="run")
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
@@ -248,9 +270,10 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
         yield recomputed_scale(asked, deepseek_scale(layers.parameters), " on MLA models")
     elif layers.model_type == "gpt_oss" and not math.isclose(asked, usual):
         yield recomputed_scale(asked, usual, " of gpt-oss")
-    if "mrope_section" in layers.parameters:
+    if "mrope_section" in layers.parameters and layers.model_type not in _RAMP_OF_TRAINED:
         length = layers.rope.original_length
-        text = f"computes the ramp of a model with mrope from {4 * length} trained tokens instead of {length}"
+        text = f"computes the ramp of {layers.model_type} from {4 * length} trained tokens instead of {length}"
+        text += f"; {_ANOTHER_THETA}"
         yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
 
 

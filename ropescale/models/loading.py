@@ -32,7 +32,7 @@ def load_model(
     device_map: str | Mapping[str, object] | None = None,
     tensor_parallel: bool = False,
 ) -> PreTrainedModel:
-    """Loads the checkpoint as a causal language model on its device, in evaluation mode.
+    """Loads the checkpoint as a causal language model on its device, in evaluation mode; one that sees as well, too.
 
     Args:
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
@@ -47,7 +47,6 @@ def load_model(
         DataError: no such device.
     """
     import torch
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as bars
 
     from .rotary_modules import quiet_transformers
@@ -70,7 +69,7 @@ def load_model(
 
             how["distributed_config"] = DistributedConfig(tp_plan="auto")
         with quiet_transformers(), _report_on_success():
-            loaded = AutoModelForCausalLM.from_pretrained(folder, **how)
+            loaded = auto_class(read_config(folder)).from_pretrained(folder, **how)
             return _complete(folder, loaded, None if device_map is not None or tensor_parallel else place)
     except (ConfigError, CheckpointError):
         raise
@@ -80,6 +79,23 @@ def load_model(
             why = f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out"
             raise ConfigError(why, "tp") from None
         raise refusal(f"{folder} does not load as a causal language model", error) from error
+
+
+def auto_class(config: Mapping[str, object]) -> Any:
+    """Returns the class of transformers that loads a model for text: that of models that also see, for their types.
+
+    Raises:
+        ConfigError: it reads a text in both directions, so no loss of a next token means anything.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = config.get("model_type")
+    if kind == "paligemma":
+        raise ConfigError("paligemma reads a text without an image in both directions, so its losses see what they ask")
+    sees = kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    also = isinstance(kind, str) and sees and kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForImageTextToText if also else AutoModelForCausalLM
 
 
 def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrainedModel:

@@ -12,7 +12,9 @@ from statistics import mean
 import pytest
 import torch
 from configurations import edit, read, write_checkpoint
+from coverage_models import build, tiny_config
 from crashing import raising
+from refusing import one_error
 from tiny import byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
@@ -344,3 +346,27 @@ def test_passkey_takes_the_same_request(ran, checkpoint):
     rows = json.loads(ran("passkey", checkpoint, *words, *more).out)["rows"]
     assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}
     assert {row["length"] for row in rows} == {300, 310}
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_vl", "llava"])
+def test_a_model_that_also_sees_is_measured_by_text_as_stock_transformers_computes_it(model_type, tmp_path, texts, ran):
+    config = tiny_config(model_type, text_config={"vocab_size": 257})
+    model = build(write_checkpoint(tmp_path / "model", config))
+    model.save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    words = ("--lengths", "32", "--windows", "1", "--no-truncation", "-o", tmp_path / "out")
+    ran("eval", tmp_path / "model", "--data", texts, *words)
+    found = Result.load(tmp_path / "out").losses("as-is", 32)
+    encode = partial(byte_tokenizer().encode, add_special_tokens=False)
+    ids = [[256, *encode((Path(texts) / f"{name}.txt").read_text())[:31]] for name in "ab"]
+    for row, each in zip(found, ids, strict=True):
+        with torch.no_grad():
+            right = model(input_ids=torch.tensor([each])).logits[0, :-1].double().log_softmax(-1)
+        wanted = -right.gather(1, torch.tensor(each[1:])[:, None])[:, 0]
+        assert list(row) == pytest.approx(wanted.tolist(), abs=3e-5)
+
+
+def test_a_model_that_reads_a_text_in_both_directions_is_refused(tmp_path, texts, ran):
+    folder = write_checkpoint(tmp_path / "model", tiny_config("paligemma"))
+    byte_tokenizer().save_pretrained(folder)
+    one_error(ran("eval", folder, "--data", texts, "--lengths", "32", code=2).err, "paligemma", "both directions")

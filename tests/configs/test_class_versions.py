@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from configurations import write_checkpoint
+from coverage_models import SEEING
 from environments import CACHE, environment
 from planning import make_plan
 from refusing import one_error
@@ -21,12 +22,17 @@ from ropescale.configs import class_defaults
 from ropescale.engines import engine_warnings, transformers4
 from ropescale.engines.exporting import export
 
-LOOKED_AT = {"4.52": "4.52.4", "4.53": "4.53.3", "4.54": "4.54.1", "4.55": "4.55.4", "4.56": "4.56.2"}
+LOOKED_AT = {"4.51": "4.51.3", "4.52": "4.52.4", "4.53": "4.53.3", "4.54": "4.54.1", "4.55": "4.55.4", "4.56": "4.56.2"}
 """The last versions between those that have an environment."""
 
 LAST = "4.57.6"
-INSIDE_OTHERS = {"emu3_text_model": "emu3", "mllama_text_model": "mllama"}
-"""Language models that version 4 knew as parts of others alone."""
+INSIDE_OTHERS = {
+    "emu3_text_model": "emu3",
+    "mllama_text_model": "mllama",
+    "qwen2_5_omni_thinker": "qwen2_5_omni",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe",
+}
+"""Models that version 4 knew as parts of others alone."""
 
 
 def _types(source: str) -> set[str]:
@@ -48,7 +54,7 @@ def _known_to(version: str) -> set[str]:
         kept.write_text(json.dumps(sorted(_types(_downloaded(version)))))
     found = set(json.loads(kept.read_text()))
     ours = {name for name, entry in class_defaults.load().items() if entry and "text" not in entry}
-    return {name for name in ours if INSIDE_OTHERS.get(name, name) in found}
+    return {name for name in (*ours, *SEEING) if INSIDE_OTHERS.get(name, name) in found}
 
 
 def _downloaded(version: str) -> str:
@@ -61,14 +67,15 @@ def _downloaded(version: str) -> str:
 
 @pytest.mark.engines
 def test_each_version_first_knew_the_types_that_are_written_down() -> None:
-    seen = _known_to("4.51.3")
-    assert seen == set(transformers4.CAME_WITH["4.51"])
+    seen = _known_to("4.50.3")
+    assert seen - set(SEEING) == set(transformers4.CAME_WITH["4.50"])
     for version, looked_at in {**LOOKED_AT, "4.57": "4.57.1"}.items():
         known = _known_to(looked_at)
         assert known - seen == set(transformers4.CAME_WITH[version]), version
         assert seen <= known
         seen = known
     assert _known_to(LAST) == seen
+    assert set(SEEING) - seen == set(transformers4.CAME_WITH["5"])
 
 
 @pytest.mark.engines
@@ -113,3 +120,20 @@ def test_patch_says_in_one_line_which_versions_lack_the_type_and_not_what_is_wro
 ) -> None:
     plan = make_plan({"model_type": model_type}, schedule, replace_scaling=True)
     assert [text for text in engine_warnings(plan) if "transformers" in text] == [said]
+
+
+@pytest.mark.parametrize(
+    ("config", "lacked"),
+    [
+        ({"model_type": "qwen3"}, ""),
+        ({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}}, "before 4.57: lacks qwen3_vl;"),
+        ({"model_type": "lighton_ocr", "text_config": {"model_type": "qwen3"}}, "4: lacks lighton_ocr,"),
+    ],
+)
+def test_no_version_is_warned_of_that_could_not_load_the_type(config: dict[str, Any], lacked: str) -> None:
+    """Qwen3 came with 4.51, so what versions before did to yarn does not matter; a whole model may be younger still."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096, "head_dim": 64}
+    text = {**config.get("text_config", config), **sizes, "rope_theta": 1e4}
+    whole = {**config, "text_config": text} if "text_config" in config else text
+    found = [line for line in engine_warnings(make_plan(whole, "yarn:factor=4")) if "transformers" in line]
+    assert len(found) == bool(lacked) and all(line.startswith(f"transformers {lacked}") for line in found), found

@@ -14,7 +14,7 @@ import torch
 import transformers
 from configurations import write_checkpoint
 from coverage_measuring import TOKENS, assert_live, measure, snapshot
-from coverage_models import TRAINED, TYPES, build, logits, tiny_config
+from coverage_models import SEEING, TRAINED, TYPES, build, logits, tiny_config
 from coverage_oracle import FACTOR, SCHEDULES, Table, expected, geometries, rotary_modules, yarn_table
 from packaging.version import Version
 from rotary_modules import quiet, tables_of
@@ -79,26 +79,27 @@ def test_the_check_notices_frequencies_and_scales_that_are_a_little_off(off, tmp
 
 def test_the_table_has_every_type_that_transformers_has():
     assert set(MEASURED) == set(TYPES)
-    assert len(MEASURED) == 189
+    assert len(MEASURED) + len(outcomes.UNMEASURED) == 272
 
 
 def test_exactly_these_types_are_refused_and_each_by_name_with_its_reason():
     refused = {name: outcome["refused"] for name, outcome in MEASURED.items() if "refused" in outcome}
     assert refused.keys() == outcomes.REASONS.keys()
     for name, reason in refused.items():
-        assert reason.startswith(name) and outcomes.REASONS[name] in reason
+        assert (name in SEEING or reason.startswith(name)) and outcomes.REASONS[name] in reason
 
 
-def test_all_but_one_of_the_130_types_with_rope_parameters_take_every_schedule_and_blt_says_why_not():
+def test_all_but_three_of_the_189_types_with_rope_parameters_take_every_schedule_and_blt_says_why_not():
     with_rope = {*MEASURED} - {*outcomes.REASONS} | {"blt"}
-    assert len(with_rope) == 130
+    assert len(with_rope) == 189
     taking = {
         name for name in with_rope - {"blt"} if not any(f"{v}".startswith("refused") for v in MEASURED[name].values())
     }
-    assert with_rope - taking == {"blt", "recurrent_gemma"}
-    for schedule, label in {"linear": "linear", "yarn": "yarn", "llama3": "llama3", "table": "Waves"}.items():
-        words = outcomes.THETA_ONLY["recurrent_gemma"].format(label)
-        assert MEASURED["recurrent_gemma"][schedule] == f"refused: recurrent_gemma {words}"
+    assert with_rope - taking == {"blt", *outcomes.THETA_ONLY}
+    for name, words in outcomes.THETA_ONLY.items():
+        for schedule, label in {"linear": "linear", "yarn": "yarn", "llama3": "llama3", "table": "Waves"}.items():
+            text = MEASURED[name][schedule]
+            assert text.startswith(f"refused: {name}") and text.endswith(words.format(label))
 
 
 def test_the_page_is_what_the_measured_table_gives(repository):
@@ -142,7 +143,7 @@ NESTED = [name for name, outcome in MEASURED.items() if len(outcome.get("tables"
 
 
 def test_the_types_with_a_table_per_layer_type_are_these():
-    assert len(NESTED) == 21  # and beam, whose full-attention layers have none
+    assert len(NESTED) == 24  # and beam, whose full-attention layers have none
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,16 @@ def test_a_null_head_dim_is_written_out(model_type, tmp_path):
     wanted = {key: expected("yarn", rope) for key, rope in geometries(model, TRAINED).items()}
     written = assert_both(model, source, "yarn:factor=4", wanted)
     assert written["head_dim"] == 32
+
+
+def test_a_null_head_dim_of_a_language_model_inside_is_written_out(tmp_path):
+    config = tiny_config("qwen2_vl")
+    config["text_config"]["head_dim"] = None
+    source = write_checkpoint(tmp_path / "source", config)
+    ropescale.patch_checkpoint(source, tmp_path / "target", "yarn:factor=4")
+    stock = build(tmp_path / "target")
+    [rope] = geometries(stock, TRAINED).values()
+    assert_live(stock, {"all": yarn_table(rope)})
 
 
 def test_ministral_3_keeps_the_length_that_its_queries_grow_by(tmp_path):

@@ -27,11 +27,12 @@ from ropescale.schedules import Frequencies
 pytestmark = pytest.mark.engines
 
 ENGINES = {"vllm": vllm.ENGINE.version, "sglang": sglang.ENGINE.version}
+MROPE = {"type": "mrope", "mrope_section": [8, 12, 12]}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
     "phi3": LLAMA | {"model_type": "phi3"},
-    "mrope": LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+    **{name: LLAMA | {"model_type": name, "rope_scaling": MROPE} for name in ("qwen2_vl_text", "qwen3_vl_text")},
     "gemma3": {"model_type": "gemma3_text", "max_position_embeddings": 4096, "head_dim": 64},
     **{name: LLAMA | {"model_type": name} for name in "gemma2 granite mistral mixtral qwen2 qwen3".split()},
     **{name: LLAMA | {"model_type": name} for name in ("cohere2_moe", "ernie4_5_moe")},
@@ -65,8 +66,22 @@ CASES = [
     ("glm4", "ntk-su:factor=4"),
     ("phi3", "ntk-su:factor=4"),
     ("phi3", "table"),
-    ("mrope", "yarn:factor=4"),
-    ("mrope", "linear:factor=4"),
+    *(
+        (name, spec)
+        for name in ("qwen2_vl_text", "qwen3_vl_text")
+        for spec in (
+            "ntk:factor=4",
+            "abf:rope_theta=500000",
+            "yarn:factor=4",
+            "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
+            "linear:factor=4",
+            "llama3:factor=4",
+            "dynamic:factor=4",
+            "table",
+            "proportional:partial_rotary_factor=1,factor=4",
+            "proportional:partial_rotary_factor=0.5",
+        )
+    ),
     ("gemma3", "yarn:factor=4"),
     ("gemma3", "linear:factor=4"),
     *(
@@ -124,6 +139,7 @@ def asking(model_type: str, parameters: dict[str, Any], max_position: int, lengt
         "neox": model_type not in NEIGHBOURS,
         "parameters": parameters,
         "partial": parameters.get("partial_rotary_factor", 1.0) if passes_share else 1.0,
+        "positions_factor": 1 if model_type == "qwen3_vl_text" else 4,
         "positions": [position for position in (1, 17, 1000, 4095, 4096, length - 1) if position < length],
     }
 

@@ -13,6 +13,7 @@ import gguf
 import own_schedules
 import pytest
 from configurations import DEEPSEEK, LLAMA, write_checkpoint
+from coverage_models import SEEING
 from gguf_models import write_keys
 from planning import make_plan
 
@@ -62,11 +63,25 @@ def test_a_model_made_with_proportional_rope_is_no_surprise_to_llama_cpp():
     ]
 
 
-def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length():
-    text = "vLLM: computes the ramp of a model with mrope from 16384 trained tokens instead of 4096"
-    assert text in warned(QWEN2_VL, "yarn:factor=4")
-    assert not [line for line in warned(LLAMA, "yarn:factor=4") if "mrope" in line]
-    assert not [line for line in warned(QWEN2_VL, "linear:factor=4") if "mrope" in line]
+def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length_where_the_model_s_code_does():
+    text = "vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens instead of 4096; use another rope_theta"
+    assert f"{text} (ntk, abf)" in warned(QWEN2_VL, "yarn:factor=4")
+    assert not [
+        line for line in warned(QWEN2_VL | {"model_type": "qwen3_vl_text"}, "yarn:factor=4") if "ramp of" in line
+    ]
+    assert not [line for line in warned(LLAMA, "yarn:factor=4") if "ramp of" in line]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["linear", "llama3", "ntk-su", "dynamic", "proportional:partial_rotary_factor=0.5"]
+)
+def test_vllm_and_sglang_cannot_turn_three_rows_of_positions_by_other_schedules_than_another_theta_and_yarn(schedule):
+    spec = schedule if ":" in schedule else f"{schedule}:factor=4"
+    kind = {"ntk-su": "longrope"}.get(schedule, schedule.partition(":")[0])
+    text = f"vLLM and SGLang: cannot turn the three rows of positions of qwen2_vl_text under {kind}"
+    assert f"{text}; use another rope_theta (ntk, abf)" in warned(QWEN2_VL, spec)
+    for theta in ("ntk:factor=4", "abf:rope_theta=500000"):
+        assert not [line for line in warned(QWEN2_VL, theta) if "three rows" in line]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,7 @@ def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
 def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_engines_halves(repository):
     outcomes = json.loads((repository / "tests" / "helpers" / "model_coverage" / "coverage.json").read_text())
     interleaved = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "interleaved"}
+    interleaved -= {*SEEING}  # under whose names no language model lies
     assert interleaved == {name for name, record in FAMILIES.items() if record.interleaved}
     assert interleaved > vllm.TURN_HALVES_AFTER_ALL
 

@@ -92,7 +92,8 @@ def assert_softmax_follows(model: Any, source: Path, folder: Path) -> str:
     plain = [module.qk_head_dim**-0.5 for module in _scaled_attention(model)]
     assert [module.scaling for module in _scaled_attention(model)] == plain
     wanted = [scale * (0.1 * 0.8 * math.log(FACTOR) + 1) ** 2 for scale in plain]
-    with quiet(), ropescale.patch(model, f"yarn:factor={FACTOR:g},mscale=0.5,mscale_all_dim=0.8") as patch:
+    asked = f"yarn:factor={FACTOR:g},mscale=0.5,mscale_all_dim=0.8"
+    with quiet(), ropescale.patch(model, asked, replace_scaling=True) as patch:
         yarn = folder / "mscale"
         (yarn / "plain").mkdir(parents=True)
         config = {k: v for k, v in patch.plan.config.items() if k != "original_max_position_embeddings"}
@@ -227,7 +228,8 @@ def assert_live(model: Any, wanted: Mapping[str, Table]) -> None:
                 assert_rotates_by(rotation(module, key, positions), wanted[key], positions)
     handed = list(_handed_out(model))
     for key, embeddings in handed:
-        assert_rotates_by(cos_and_sin(embeddings), wanted[key], torch.arange(TOKENS.shape[1]))
+        first = int(model.config.model_type == "paligemma")  # which counts from 1
+        assert_rotates_by(cos_and_sin(embeddings), wanted[key], torch.arange(TOKENS.shape[1]) + first)
     assert handed, "no layer was handed any position embedding"
 
 
@@ -294,7 +296,10 @@ def _written(plan: Any) -> Iterator[Mapping[str, Any]]:
 def _pairs(model: nn.Module) -> str:
     """Which coordinates of a head the model's attention turns together, as its code says."""
     _, module = next(rotary_modules(model))
-    code = inspect.getsource(sys.modules[type(module).__module__])
+    modeling = sys.modules[type(module).__module__]
+    code = inspect.getsource(modeling)
+    if voice := getattr(modeling, "deinterleave_head_dim", None):  # of Qwen 2.5 Omni, not of its language model
+        code = code.replace(inspect.getsource(voice), "")
     interleaves = "apply_rotary_pos_emb_interleave" in code and getattr(module.config, "rope_interleave", True)
     return "interleaved" if interleaves or any(word in code for word in _INTERLEAVED) else "halves"
 

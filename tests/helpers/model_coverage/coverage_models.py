@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from coverage_outcomes import UNMEASURED
 from rotary_modules import quiet
 from torch import nn
 from transformers import (
@@ -23,13 +24,20 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Gemma4TextConfig,
     Gemma4UnifiedTextConfig,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
-TYPES = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-"""Every model type that ``AutoModelForCausalLM`` knows."""
+SEEING = sorted({*MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES} - {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES})
+"""Every model type that ``AutoModelForImageTextToText`` alone knows."""
+
+TYPES = sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *SEEING} - {*UNMEASURED})
+"""Every model type that it or ``AutoModelForCausalLM`` knows, and that can be measured."""
 
 TRAINED = 1024
 """max_position_embeddings of every model here, in tokens."""
@@ -94,6 +102,18 @@ _INDEXER = {
     "ple_embed_dim": 64,
 }
 _DOTS3 = {"per_layer_config": {"02": {"qk_nope_head_dim": 96}}, "head_dim": 128}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": TRAINED}
+
+
+_MROPE = "cosmos3_edge glm46v glm4v glm_ocr glmga paddleocr_vl qwen2_5_omni_thinker qwen2_5_vl qwen2_vl".split()
+
+
+def _mrope(*section: int, **others: float) -> dict[str, Any]:
+    """Sections that add up to the pairs of a tiny head; the classes' own are those of a head of 128."""
+    stated = {"rope_type": "default", "rope_theta": 10000.0, **others, "mrope_section": [*section]}
+    return {"rope_parameters": stated}
+
+
 _COMPASS = {
     "rope_parameters": {
         "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
@@ -103,6 +123,8 @@ _COMPASS = {
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},  # its default has no attention layer
+    "chameleon": {"vocabulary_map": {"<image>": 8}},
+    "cohere_compass": {"text_config": _COMPASS | _BOTH},
     "codegen": {"n_head": 4},  # split over four shards by its code
     "cohere_compass_text": _COMPASS | _BOTH,  # leaves every layer type to the file
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},  # what every release states
@@ -112,6 +134,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         "head_dim": 64,
         "o_groups": 2,
     },
+    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]}},
     "dots1": _MOE,
     "dots3_note_text": _DOTS3,
     "dots3_note": {"text_config": _DOTS3, "vision_config": {"per_layer_config": {}}},
@@ -123,11 +146,16 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "gemma4_unified": {"text_config": _GEMMA4},
     "gemma4_assistant": _ASSISTANT,
     "gemma4_unified_assistant": _ASSISTANT,
+    "ernie4_5_vl_moe": {"text_config": _mrope(6, 6, 4)},
     "falcon_h1": {"mamba_d_head": 32},
+    "glm4v_moe": {"text_config": _mrope(2, 3, 3, partial_rotary_factor=0.5)},
+    "glm5_next": {"text_config": {"index_kpool": 8}},
+    "granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": []},
     "granitemoehybrid": {"position_embedding_type": "rope", "layer_types": ["linear_attention", "full_attention"]},
     "hrm_text": {"num_hidden_layers": 8, "num_layers_per_stack": 1},
     "hunyuan_v1_dense": {"head_dim": 32},  # null by default, which its own code cannot compute with
     "hunyuan_v1_moe": {"head_dim": 32},
+    "inkling2": {"vision_config": {"text_hidden_size": 64}},
     "laguna": _BOTH,
     "lfm2": {"layer_types": ["conv", "full_attention"], "full_attn_idxs": [1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -136,11 +164,13 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 4, "head_dim": 32},
     "mimo_v2_flash": {"num_attention_heads": 4, "num_key_value_heads": 2},  # its sliding layers have twice as many
     "ministral": _BOTH | {"head_dim": 32},
+    "mistral_large4": {"text_config": {"rope_parameters": _YARN}},
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp_text": _INDEXER,
     "qwen4_exp": {"text_config": _INDEXER},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [32, 32]},
+    "step3p7": {"text_config": {"sliding_window": 8}},
     "xlnet": {"d_head": 32},
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {  # its rotary embedding is off by default
@@ -149,6 +179,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         "layers_block_type": ["linear_attention", "hybrid"],
         "n_mamba_heads": 4,
     },
+    **{name: {"text_config": _mrope(4, 6, 6)} for name in _MROPE},
     "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 8},
 }
 """What a tiny configuration says beside the shrunken defaults, and why where that is not plain."""
@@ -170,7 +201,8 @@ def build(folder: Path, seed: int = 0) -> Any:
         if config.model_type.startswith("musicgen"):  # whose auto class asks for the whole and takes its decoder
             cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
             return cls(config.decoder).eval()
-        return _shaken(AutoModelForCausalLM.from_config(config).eval())
+        auto = AutoModelForImageTextToText if config.model_type in SEEING else AutoModelForCausalLM
+        return _shaken(auto.from_config(config).eval())
 
 
 def _shaken(model: Any) -> Any:
@@ -263,11 +295,13 @@ def _merged(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 @contextmanager
 def without_timm() -> Iterator[None]:
-    """Gemma 3n's vision tower is a timm model; an empty module stands for it where timm is not installed."""
+    """Some vision towers are timm models; an empty module stands for one where timm is not installed."""
     real = AutoModel.from_config
 
     def from_config(config: Any, *args: Any, **kwargs: Any) -> nn.Module:
-        return nn.Identity() if config.model_type == "gemma3n_vision" else real(config, *args, **kwargs)
+        return (
+            nn.Identity() if config.model_type in ("gemma3n_vision", "timm_wrapper") else real(config, *args, **kwargs)
+        )
 
     with mock.patch.object(AutoModel, "from_config", from_config):
         yield

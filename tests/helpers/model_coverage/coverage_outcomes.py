@@ -35,27 +35,43 @@ _REFUSED = {
     "rotates by a sinusoidal position embedding with a fixed base": "roformer",
     "keeps a rotary embedding in each of its four sub-models": "blt",
     "no rotary position embeddings (it learns an embedding for every position)": """bart bert bert-generation big_bird
+        blip blip-2 florence2 instructblip instructblipvideo pp_formulanet
         bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text electra ernie git gpt-sw3 gpt2
         gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet reformer rembert roberta
         roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod""",
-    "no rotary position embeddings (it adds sinusoids to its embeddings)": """ctrl marian musicgen musicgen_melody
-        pegasus xglm""",
+    "no rotary position embeddings (it adds sinusoids to its embeddings)": """ctrl kosmos-2 kosmos-2.5 marian
+        musicgen musicgen_melody pegasus xglm""",
     "no rotary position embeddings (it biases attention by the distance (ALiBi))": "bloom mpt",
     "no rotary position embeddings (it learns how attention depends on the distance)": """cpmant inkling_text
-        inkling2_text xlnet""",
+        inkling2 inkling2_text pix2struct udop xlnet""",
     "no rotary position embeddings (it is recurrent and needs no positions)": "falcon_mamba mamba mamba2 rwkv xlstm",
     "no rotary position embeddings (its recurrent layers carry the order, and its attention layers use no":
-        "jamba kimi_linear nemotron_h zamba",
+        "glm5_next jamba kimi_linear nemotron_h nemotron_h_omni zamba",
+    "lacks rope_theta, head_dim": "pi0 vision-encoder-decoder",
 }  # fmt: skip
 """The types that no schedule can be given, by the words that say so."""
 
 REASONS = {name: words for words, names in _REFUSED.items() for name in names.split()}
 ROTATING_BUT_REFUSED = {name for name, words in REASONS.items() if not words.startswith("no rotary")}
 
-THETA_ONLY = {
-    "recurrent_gemma": "takes no scaling but another rope_theta, and {} is more than that; use ntk or abf",
-}
+THETA_ONLY = dict.fromkeys(
+    ("cosmos3_edge", "ernie4_5_vl_moe", "recurrent_gemma"),
+    "takes no scaling but another rope_theta, and {} is more than that; use ntk or abf",
+)
 """Types that refuse all four schedules and take another theta."""
+
+UNMEASURED = {
+    "diffusion_gemma": "no tiny model of it could be built",
+    "evolla": "transformers lists it without a class that loads it",
+    "hunyuan_vl": "no tiny model of it could be built: its default states no head_dim and no sections",
+    "idefics": "takes no text without an image",
+    "inkling_mm_model": "needs scipy",
+    "mistral4": "refused in memory: its table is not the one that its configuration states",
+    "molmo2": "keeps a second table, for the layers outside `rope_scaling_layers`",
+    "perception_lm": "needs timm",
+    "t5gemma2": "an encoder and a decoder",
+}
+"""Types that no sweep can measure, and why."""
 
 _GEMMA4 = (
     "config.json gets `allow_global_per_layer_attribute_access` where factors per pair are written. Its own "
@@ -119,19 +135,22 @@ def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
         + f" | {_notes(name, outcome)} |"
         for name, outcome in sorted(outcomes.items())
     ]
-    return "\n".join([_HEAD.format(len(outcomes), section(outcomes)), *rows, ""])
+    rows += [f"| `{name}` | not measured | - | - | - | - | - | {_sentence(why)} |" for name, why in UNMEASURED.items()]
+    return "\n".join([_HEAD.format(len(outcomes), section(outcomes), len(UNMEASURED)), *sorted(rows), ""])
 
 
 _HEAD = """# Supported models
 
-Every model type of `AutoModelForCausalLM` in transformers 5.23.0, {} in all, and what patching does with it. The
-table is written from what the tests measure (`python tests/helpers/model_coverage/coverage_outcomes.py --write`): a
-tiny random model of each type is patched with `linear`, `yarn`, `llama3` and a user's own table, in memory and on disk.
+Every model type of `AutoModelForCausalLM` and `AutoModelForImageTextToText` in transformers 5.23.0, and what patching
+does with it: {} were measured; of those that see, the text alone. The table is written from what the tests measure
+(`python tests/helpers/model_coverage/coverage_outcomes.py --write`): a tiny random model of each type is patched with
+`linear`, `yarn`, `llama3` and a user's own table, in memory and on disk.
 Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
 in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
 reverting the patch must restore everything bit for bit.
 
 {}
+| not measured | {} | the table says why |
 
 * **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
   which of them `--layers full` changes (`--layers all` changes all).

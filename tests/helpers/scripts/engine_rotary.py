@@ -3,9 +3,11 @@
 FOLDER holds the engine's own package of rotary layers; whatever else of the engine that package imports (kernels,
 platforms, loggers) is a stand-in. Nothing that computes a frequency is replaced.
 
-A case is ``{"head_size", "max_position", "parameters", "positions", "max_model_len", "neox", "partial"}`` (the last:
-what the model's code passes to SGLang's layer as the share of a head that rotates); what comes back is
-``{"rows": cos and sin of each position, one list per position}`` or ``{"error": "KeyError: ..."}``.
+A case is ``{"head_size", "max_position", "parameters", "positions", "max_model_len", "neox", "partial",
+"positions_factor"}`` (the last two: what the model's code passes to SGLang's layer as the share of a head that rotates,
+and to vLLM's layer for mrope as the factor of its length). The layer turns a head by these
+positions, or by three equal rows of them where the parameters have ``mrope_section``, as the engines do for a text.
+What comes back is ``{"rows": cos and sin of each position, one list per position}`` or ``{"error": "KeyError: ..."}``.
 """
 
 from __future__ import annotations
@@ -87,20 +89,24 @@ def rows(engine: str, package: Any, case: dict[str, Any]) -> list[list[float]]:
     SERVED.model_config.max_model_len = case["max_model_len"]
     size, longest, parameters = case["head_size"], case["max_position"], case["parameters"]
     if engine == "vllm":
-        layer = package.get_rope(size, longest, case["neox"], parameters, torch.float32)
+        factor = case["positions_factor"]
+        layer = package.get_rope(size, longest, case["neox"], parameters, torch.float32, mrope_positions_factor=factor)
     else:
         theta, share = parameters["rope_theta"], case["partial"]
         layer = package.get_rope(size, size, longest, theta, case["neox"], parameters, torch.float32, share)
-    return [cache(engine, layer, max(case["positions"]))[position].tolist() for position in case["positions"]]
-
-
-def cache(engine: str, layer: Any, last: int) -> torch.Tensor:
-    """The table that the layer's forward looks positions up in."""
-    if not hasattr(layer, "long_short_cos_sin_cache"):
-        return layer.cos_sin_cache
-    trained = layer.original_max_position_embeddings
-    long = layer.use_long_rope if engine == "vllm" else last > trained
-    return layer.long_short_cos_sin_cache[trained if long else 0 :]
+    positions = torch.tensor(case["positions"])
+    if "mrope_section" in parameters:
+        positions = positions.repeat(3, 1)
+    half = layer.rotary_dim // 2
+    first, second = (
+        (slice(half), slice(half, 2 * half)) if case["neox"] else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    head = torch.zeros(len(case["positions"]), size)
+    head[:, first] = 1.0  # (1, 0) in every pair, which becomes (cos, sin)
+    turn = getattr(layer, "forward_native", layer.forward)
+    shape = (-1, 1, size) if parameters["rope_type"] == "deepseek_yarn" else (-1, size)  # heads apart
+    turned = turn(positions, head.view(shape), head.clone().view(shape))[0].view(-1, size)
+    return torch.cat([turned[:, first], turned[:, second]], dim=-1).tolist()
 
 
 def main(engine: str, folder: str) -> None:
