@@ -22,7 +22,7 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files.reading import local_path, sha256
+from ...files import local_path, sha256
 from ..run_folder import checking
 from ..run_folder.checking import Count, Shape, Wrong
 from ..run_folder.replacing import write

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import atomic
-from ...files.reading import sha256
+from ...files import atomic_path, sha256
 from .encoding import Encoded
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def save(key: str, tokens: Sequence[Encoded]) -> None:
     try:
         path = _file(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.part(path) as beside, open(beside, "wb") as file:
+        with atomic_path(path) as beside, open(beside, "wb") as file:
             np.savez(file, **arrays)
     except OSError as error:
         LOG.warning("tokens cannot be kept in %s: %s", folder(), error.strerror or error)

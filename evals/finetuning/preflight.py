@@ -13,7 +13,7 @@ from ...checkpoints.folders import check_target
 from ...checkpoints.locating import read_config
 from ...checkpoints.metadata.record import original_config, read_record
 from ...errors import CheckpointError, ConfigError, DataError, ScheduleError
-from ...files.reading import local_path
+from ...files import local_path
 from ...planning.plan import Plan, make_plan
 from .workspace import Workspace
 

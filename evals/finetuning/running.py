@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ...checkpoints.completing import carries_ours
-from ...checkpoints.saving import save
+from ...checkpoints.saving import carries_ours, save
 from ...errors import ScheduleError
 from ...models.patching import patch
 from ...models.rotary_modules import quiet_transformers

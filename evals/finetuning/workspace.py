@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 
 from ...checkpoints.metadata.record import NAME as RECORD
 from ...errors import CheckpointError, RunError
-from ...files import atomic
-from ...files.reading import read_json
+from ...files import SUFFIX, atomic_write, read_json
 
 Settings = Mapping[str, object]
 """All that the weights of a training depend on, as plain data."""
@@ -64,7 +63,8 @@ class Workspace:
         """Whether there is more than a training that has only begun, or was killed then, has written."""
         if not self.folder.is_dir():
             return True
-        return any(each.name != "lock" and not each.name.endswith(atomic.SUFFIX) for each in self.folder.iterdir())
+        ours = ("lock", SUFFIX, f"{SUFFIX}-lock")
+        return not all(each.name.endswith(ours) for each in self.folder.iterdir())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -134,7 +134,7 @@ class Workspace:
                 "fresh",
                 "out",
             )
-        atomic.write(path, json.dumps(now, indent=2).encode() + b"\n")
+        atomic_write(path, json.dumps(now, indent=2).encode() + b"\n")
 
     @property
     def reached(self) -> int:

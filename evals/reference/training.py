@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ...errors import CheckpointError
-from ...files import atomic
+from ...files import atomic_path
 from .corpus import training_documents
 
 BOS = "<|bos|>"
@@ -155,7 +155,7 @@ _KEPT_EVERY = 50
 
 def _keep(model: LlamaForCausalLM, optim: torch.optim.AdamW, recipe: Recipe, step: int, path: Path) -> None:
     """Writes all that the steps from ``step`` on depend on, in one step."""
-    with atomic.part(path) as beside:
+    with atomic_path(path) as beside:
         state = {"recipe": asdict(recipe), "step": step, "model": model.state_dict(), "optimizer": optim.state_dict()}
         torch.save(state, beside)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import DataError
-from ...files.reading import local_path
+from ...files import local_path
 from ..results.result import Result
 from ..run_folder.checking import SEAL
 from ..run_folder.formats import Results

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from ...files.reading import sha256
+from ...files import sha256
 from ..run_folder import nll
 from .stored import Divergence, Pass, Stored
 from .truncation import Truncation

@@ -35,8 +35,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from ...errors import CheckpointError
-from ...files import atomic
-from ...files.reading import sha256
+from ...files import atomic_write, sha256
 from ..parallel.processes import Group, World
 from ..run_folder import checking, formats
 from ..run_folder.checking import Wrong
@@ -132,7 +131,7 @@ class FolderStore(Store):
 
     def begin(self, about: Facts) -> None:
         with kept(self.folder):
-            atomic.write(self.folder / "run.json", checking.sealed(about))
+            atomic_write(self.folder / "run.json", checking.sealed(about))
 
     def note(self, timing: Facts) -> None:
         with kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:
@@ -224,7 +223,7 @@ class FolderShelf(Shelf):
     def _open(self) -> BinaryIO:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "facts.json").exists():
-            atomic.write(self.folder / "facts.json", json.dumps(self.facts, indent=1))
+            atomic_write(self.folder / "facts.json", json.dumps(self.facts, indent=1))
         file = open(self.log, "ab", buffering=0)  # noqa: SIM115 (open as long as the run is)
         file.truncate(self._size)
         return file

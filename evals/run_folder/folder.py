@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from ...files import atomic
-from ...files.reading import local_path
+from ...files import atomic_path, local_path, sweep_leftovers
 from ..resuming import finished_batches
 from . import checking, formats, nll, older
 from .checking import Wrong, sealed, sha256
@@ -266,13 +265,13 @@ def replace(path: Path, content: bytes, before: str | None) -> None:
             raise changed
 
     if before == sha256(content):
-        atomic.sweep(path)
+        sweep_leftovers(path)
         return
     changed = CheckpointError(
         f"cannot write {path}: it has appeared or changed meanwhile; move it away, or {ELSEWHERE}"
     )
     try:
-        with atomic.part(path, new=before is None, check=check) as beside:
+        with atomic_path(path, new=before is None, check=check) as beside:
             beside.write_bytes(content)
     except (FileExistsError, Wrong):
         raise changed from None

@@ -1,6 +1,6 @@
 """Removes half-written files of killed runs from a run's folder. The next run does so while it holds the folder's lock.
 
-Current parts are recognised by their writer's lock, see :mod:`ropescale.files.atomic`. Parts from before 0.1.0 had no
+Current parts are recognised by their writer's lock, see :mod:`ropescale.files`. Parts from before 0.1.0 had no
 lock and are recognised by their names; only the holder of the run's lock could be writing them.
 """
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from ...files import atomic
+from ...files import sweep_leftovers
 from .formats import ARRAY, METRICS_OF
 
 RESULTS = "results.json"
@@ -62,7 +62,7 @@ def sweep_run(folder: Path) -> None:
         OSError: something cannot be removed.
     """
     for name in {RESULTS, *chain(*WRITTEN.values())}:
-        atomic.sweep(folder / name)
+        sweep_leftovers(folder / name)
     _sweep_old(folder)
     _sweep_old_arrays(folder / ".part-nll")
 
@@ -74,7 +74,7 @@ def sweep_records(folder: Path) -> None:
         OSError: something cannot be removed.
     """
     for name in ("facts.json", "run.json"):
-        atomic.sweep(folder / name)
+        sweep_leftovers(folder / name)
     _sweep_old(folder)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CheckpointError
-from ...files import atomic, locks
+from ...files import SUFFIX, atomic_write, hidden_name
 from . import checking, formats
 from .checking import Wrong, sealed, sha256
 from .leftovers import is_regular
@@ -134,7 +134,7 @@ def _walk(folder: Path, below: str = "") -> Iterator[str]:
             yield name
 
 
-_LEFT = re.compile(r"((?:.*/)?)\.([^/]+)\.[0-9a-f]{12}" + re.escape(atomic.SUFFIX))
+_LEFT = re.compile(r"((?:.*/)?)\.([^/]+)\.[0-9a-f]{16}" + re.escape(SUFFIX) + "(-lock)?")
 
 
 def _left_by(name: str) -> str | None:
@@ -176,9 +176,9 @@ def write(folder: Path, index: dict[str, Any], arrays: Iterable[Array], there: d
     whole = _with_checksums(index, digests)
     before = {name: digest for name, digest in there.items() if digests.get(name) != digest}
     folder.mkdir(exist_ok=True)
-    for name in filter(None, map(_left_by, _walk(folder))):
-        atomic.sweep(folder / name)
-    atomic.write(folder / INDEX, sealed(whole | ({"before": before} if before else {})))
+    for name in filter(_left_by, list(_walk(folder))):
+        (folder / name).unlink()
+    atomic_write(folder / INDEX, sealed(whole | ({"before": before} if before else {})))
     missing = [(folder / name, values) for name, values in made if there.get(name) != digests[name]]
     for path in (folder / name for name in digests if name not in there):
         if os.path.lexists(path):
@@ -187,7 +187,7 @@ def write(folder: Path, index: dict[str, Any], arrays: Iterable[Array], there: d
     _remove(folder, {name: digest for name, digest in before.items() if name not in digests})
     _settle(written)
     if before:
-        atomic.write(folder / INDEX, sealed(whole))
+        atomic_write(folder / INDEX, sealed(whole))
 
 
 def _with_checksums(index: dict[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
@@ -201,12 +201,11 @@ def _with_checksums(index: dict[str, Any], digests: Mapping[str, str]) -> dict[s
 
 
 def _put(path: Path, content: bytes) -> Path:
-    """Writes a file in one step; :func:`ropescale.files.atomic.write` would look through the folder each time."""
+    """Writes a file in one step; :func:`ropescale.files.atomic_write` would look through the folder each time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(atomic.hidden_name(path.name))
+    beside = path.with_name(hidden_name(path.name))
     try:
         with open(beside, "xb") as file:
-            locks.take(file.fileno())
             file.write(content)
             file.flush()
             os.replace(beside, path)

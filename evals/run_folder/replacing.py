@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import CheckpointError
-from ...files import atomic
-from ...files.reading import local_path
+from ...files import atomic_path, local_path
 
 Check = Callable[[Path], None]
 """Raises CheckpointError for a file that may not be replaced."""
@@ -44,7 +43,7 @@ def write(content: bytes, out: str | Path, check: Check) -> Path:
     """
     path = target(out, check)
     try:
-        with atomic.part(path, check=check) as beside:
+        with atomic_path(path, check=check) as beside:
             beside.write_bytes(content)
     except CheckpointError:
         raise

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..errors import CheckpointError, RunError, ScheduleError
-from ..files import temporary
-from ..files.reading import local_path, read_bytes, read_json, sha256, translated
+from ..files import local_path, read_bytes, read_json, sha256, temporary_folder, translated
 from ..keywords import refuse_unknown
 from ..output.escaping import visible
 from ..output.formatting import cut
@@ -22,15 +21,14 @@ from ..request import Request, RequestOptions
 from ..schedules import describe
 from ..schedules.reading import specs
 from . import links, uploading
-from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
-from .caveats import on_left, on_links, warnings_of
+from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
+from .caveats import on_links, warnings_of
+from .contents import completed, kept_record, new_files, source_name
 from .differences import changes, diff
-from .folders import LINKS, bring, build_folder, check_target, recover, refuse_missing_shards, target_or_warning
-from .locating import bring_back, find_model, read_config
-from .metadata.contents import new_files, source_name
+from .folders import LINKS, build_folder, check_target, link_or_copy, refuse_missing_shards, target_or_warning
+from .locating import find_model, read_config, refuse_set_aside
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
-from .repairing import completed, kept_record
 
 
 @dataclass
@@ -109,7 +107,6 @@ def patch_checkpoint(
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
-    left = [] if out is None or dry_run else recover(local_path(out))
     plan = _planned(source, request, resumed)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
@@ -133,7 +130,7 @@ def patch_checkpoint(
         result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
-    result.warnings += [*on_links(result.links, link), *map(on_left, left)]
+    result.warnings += on_links(result.links, link)
     return result
 
 
@@ -144,7 +141,7 @@ def restore(folder: str | Path) -> Path:
         CheckpointError: there is nothing to restore.
     """
     path = local_path(folder)
-    bring_back(path)
+    refuse_set_aside(path)
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
@@ -204,11 +201,6 @@ def _resumed(folder: Path) -> tuple[str, ...]:
     with translated(folder):
         if not is_interrupted(folder):
             return ()
-        if not can_tell(folder):
-            raise CheckpointError(
-                f"{folder} was being patched in place by an earlier version, and that was interrupted; see that you "
-                f"changed nothing since, and undo it with `ropescale restore {folder}`"
-            )
         put_back(folder)
     return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
 
@@ -243,7 +235,7 @@ def _write(
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
-        return target, build_folder(target, lambda folder: bring(source, folder, files, link), record, force)
+        return target, build_folder(target, lambda folder: link_or_copy(source, folder, files, link), record, force)
     told, listed = as_json(record, RECORD), files_in(source)
     if listed is not None:  # the links among them are still ours
         new = {name: {"sha256": sha256(content)} for name, content in files.items()}
@@ -267,7 +259,7 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
     if target is not None or to is None:
         yield target
         return
-    with temporary.folder(keep=RunError) as above:  # that error names the folder and the way to send it again
+    with temporary_folder(keep=RunError) as above:  # that error names the folder and the way to send it again
         yield above / to.name.partition("/")[2]
 
 

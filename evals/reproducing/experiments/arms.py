@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ....errors import CheckpointError
-from ....files import atomic
-from ....files.reading import read_json
+from ....files import atomic_write, read_json
 from ....models.loading import load_tokenizer
 from ....request import Request
 from ...finetuning.job import TrainingJob
@@ -82,7 +81,7 @@ class Arm(ABC):
                     "out",
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write(path, json.dumps(now, indent=1) + "\n")
+            atomic_write(path, json.dumps(now, indent=1) + "\n")
         before = read_json(path)
         changed = [f"{key} {before.get(key)} became {now.get(key)}"
                    for key in {**before, **now} if before.get(key) != now.get(key)]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ....errors import RunError
-from ....files import atomic
+from ....files import atomic_write
 from ...resuming.finished_batches import Facts, kept, key_of
 from .asking import Ask, Reply
 
@@ -70,7 +70,7 @@ class FolderJournal(Journal):
         with kept(self.folder, "steps"):
             self.folder.mkdir(parents=True, exist_ok=True)
             if not (self.folder / "facts.json").exists():
-                atomic.write(self.folder / "facts.json", json.dumps(self._facts, indent=1))
+                atomic_write(self.folder / "facts.json", json.dumps(self._facts, indent=1))
             self._append(line.encode())
 
     def _append(self, line: bytes) -> None:
