@@ -14,6 +14,7 @@ from crashing import failures, kills, raising, tree
 from refusing import untouched
 from tiny import byte_tokenizer, documents, llama
 
+from ropescale import files
 from ropescale.errors import CheckpointError
 from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
@@ -21,7 +22,6 @@ from ropescale.evals.reporting import page
 from ropescale.evals.resuming.finished_batches import opened
 from ropescale.evals.run_folder import nll
 from ropescale.evals.run_folder.folder import writable_folder
-from ropescale.files import atomic
 from ropescale.output import plotting
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
@@ -165,15 +165,15 @@ def _save_picture(path: Path) -> None:
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
-    path, opened = tmp_path / name, atomic.opened
+    path, hidden = tmp_path / name, files.hidden_path
 
     def overtaken(target):
         path.write_bytes(b"%PDF-1.4, years of work")
-        return opened(target)
+        return hidden(target)
 
     if before:
         path.touch()
-    monkeypatch.setattr(atomic, "opened", overtaken)
+    monkeypatch.setattr(files, "hidden_path", overtaken)
     with pytest.raises(CheckpointError, match=f"{name}: (what is|the file) there "):
         save(path)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
@@ -361,7 +361,8 @@ def test_a_fresh_start_leaves_what_somebody_put_beside_a_pass(tmp_path):
 def test_what_killed_runs_left_half_written_is_swept_and_nothing_that_looks_alike(tmp_path):
     parts = ["resume/.part-12-run.json", "resume/0123456789abcdef/.part-12-facts.json", ".part-REPORT.md"]
     parts += [".loss_by_position.12.png", ".part-nll/as-is/16/00000.npy", ".part-nll/index.json"]
-    parts += [f"{below}{atomic.hidden_name(name)}" for below, name in (("resume/", "run.json"), ("", "REPORT.md"))]
+    current = [f"{below}{files.hidden_name(name)}" for below, name in (("resume/", "run.json"), ("", "REPORT.md"))]
+    parts += [f"{name}{end}" for name in current for end in ("", "-lock")]
     alike = [".part-nll/mine.txt", ".part-notes.md", ".loss_by_position.old.png", "resume/.part-x-run.json"]
     write_files(tmp_path, dict.fromkeys([*parts, *alike, "resume/lock"], ""))
     with opened(tmp_path):
