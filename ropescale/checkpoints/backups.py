@@ -94,7 +94,12 @@ def put_back(folder: Path) -> bool:
         _refuse_damaged(folder, backup, manifest)
         if changed:
             _refuse_changed(folder, manifest, "restoring")
-            _put_back(folder, backup, manifest)
+            for name in manifest.names:
+                _refuse_foreign(folder / name, name, manifest, "restoring")
+                if name in manifest.added:
+                    (folder / name).unlink(missing_ok=True)
+                elif os.path.lexists(backup / name):  # else a restore that was interrupted has put it back
+                    os.replace(backup / name, folder / name)
             (backup / _MANIFEST).unlink()
     return changed
 
@@ -131,7 +136,8 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
             finally:
                 with deferred(), suppress(OSError, CheckpointError):
                     if not (backup / _MANIFEST).exists():  # nothing was changed, or everything is restored
-                        _remove_copies(folder, backup)
+                        for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
+                            (backup / name).unlink(missing_ok=True)
                     (backup / _LOCK).unlink()
                     backup.rmdir()
     except Timeout:
@@ -179,21 +185,6 @@ def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> No
         raise CheckpointError(
             f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
         )
-
-
-def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
-    for name in manifest.names:
-        _refuse_foreign(folder / name, name, manifest, "restoring")
-        if name in manifest.added:
-            (folder / name).unlink(missing_ok=True)
-        elif os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
-            os.replace(backup / name, folder / name)
-
-
-def _remove_copies(folder: Path, backup: Path) -> None:
-    """Removes our files from a backup without a manifest."""
-    for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
-        (backup / name).unlink(missing_ok=True)
 
 
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:

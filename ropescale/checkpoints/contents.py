@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from ..configs.configuration import Configuration
@@ -69,17 +68,14 @@ def completed(source: Path, request: Request) -> Plan:
     now, record = Configuration.read(read_config(source)), read_record(source)
     length = record.length if record else now.meant_length
     planned = Configuration.read(in_both_dialects(now)) if unread_by_v4(now) else now
-    notes = tuple(_notes(source, planned is not now, length))
+    notes = []
+    if planned is not now:
+        notes += ["the frequencies stay as they are; transformers 4's keys are written beside those of transformers 5"]
+    if raised_tokenizer(source / "tokenizer_config.json", length):
+        notes += [f"the frequencies stay as they are; the tokenizer's model_max_length becomes {length}"]
     if not notes:
         raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
-    return Plan(request, now, planned, {}, length, notes)
-
-
-def _notes(source: Path, new_keys: bool, length: int) -> Iterator[str]:
-    if new_keys:
-        yield "the frequencies stay as they are; transformers 4's keys are written beside those of transformers 5"
-    if raised_tokenizer(source / "tokenizer_config.json", length):
-        yield f"the frequencies stay as they are; the tokenizer's model_max_length becomes {length}"
+    return Plan(request, now, planned, {}, length, tuple(notes))
 
 
 def kept_record(source: Path, plan: Plan) -> dict[str, object]:

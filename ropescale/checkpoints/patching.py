@@ -114,7 +114,11 @@ def patch_checkpoint(
         files = new_files(
             source, source_name(str(model)), plan, None if is_local else str(model), to.name if to else None
         )
-        record = _record(source, str(model), plan)
+        earlier = read_record(source)
+        if earlier is not None and not plan.changes:
+            record: Mapping[str, object] = kept_record(source, plan)
+        else:
+            record = make_record(plan, source_name(str(model)), read_bytes(source / "config.json"), earlier)
         told = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
@@ -127,7 +131,10 @@ def patch_checkpoint(
         return result
     with _place(target, None if in_place else to) as place:
         result.folder, result.links = _write(source, place, files, record, link, force)
-        result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
+        if to:
+            schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
+            title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
+            result.upload = uploading.upload(result.folder, to, title, [*fine, *result.links])
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
     result.warnings += on_links(result.links, link)
@@ -145,21 +152,17 @@ def restore(folder: str | Path) -> Path:
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
-        raise CheckpointError(f"there is nothing to restore in {path}: {_why_nothing(path / RECORD)}")
+        record = read_json(path / RECORD) if (path / RECORD).exists() else {}
+        source = cut(visible(str(record.get("source"))), 100)
+        why = "it was not patched in place"
+        if "files" in record:  # which lists those of a folder that was made beside its source
+            why += f"; it was patched from {source}, which is untouched"
+        elif record:
+            why = f"it holds no {BACKUP}; its record says that it was patched from {source}"
+        raise CheckpointError(f"there is nothing to restore in {path}: {why}")
     with translated(path):
         put_back(path)
     return path
-
-
-def _why_nothing(record: Path) -> str:
-    """Says why a folder has no backup; the record of one that was made beside its source lists its files."""
-    if not record.exists():
-        return "it was not patched in place"
-    found = read_json(record)
-    source = cut(visible(str(found.get("source"))), 100)
-    if "files" in found:
-        return f"it was not patched in place; it was patched from {source}, which is untouched"
-    return f"it holds no {BACKUP}; its record says that it was patched from {source}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -205,14 +208,6 @@ def _resumed(folder: Path) -> tuple[str, ...]:
     return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
 
 
-def _undone(source: Path) -> Iterator[str]:
-    """Yields a note on the schedule that an already patched checkpoint has."""
-    record = read_record(source)
-    if record is not None:
-        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
-        yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
-
-
 def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     """Plans from the configuration without our scaling.
 
@@ -222,10 +217,15 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     plan = make_plan(original_config(read_config(source), source), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
+    notes = list(resumed)
     if not plan.changes:
         plan = completed(source, request)
-        return replace(plan, notes=(*resumed, *plan.notes))
-    return replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
+    elif record := read_record(source):
+        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
+        notes += [
+            f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
+        ]
+    return replace(plan, notes=(*notes, *plan.notes))
 
 
 def _write(
@@ -245,14 +245,6 @@ def _write(
     return source, {}
 
 
-def _record(source: Path, name: str, plan: Plan) -> Mapping[str, object]:
-    """Returns the record to write, without the list of files."""
-    earlier = read_record(source)
-    if earlier is not None and not plan.changes:
-        return kept_record(source, plan)
-    return make_record(plan, source_name(name), read_bytes(source / "config.json"), earlier)
-
-
 @contextmanager
 def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Path | None]:
     """Yields where to write. What goes only to the Hub passes through a temporary folder, kept if the upload fails."""
@@ -261,9 +253,3 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
         return
     with temporary_folder(keep=RunError) as above:  # that error names the folder and the way to send it again
         yield above / to.name.partition("/")[2]
-
-
-def _message(plan: Plan) -> str:
-    """Returns the title of the commit on the Hub."""
-    schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
-    return visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")

@@ -97,12 +97,17 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         CheckpointError: the name is invalid, there is no token, the Hub refuses it or cannot be reached, or the
             repository holds something already.
     """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     _refuse_name(name)
     if not ask:
         return Repository(name, private)
     to = Repository(name, private, token=_token())
+    info = None
     with _translated(to):
-        info, user = _info(to), to.api().whoami()
+        with suppress(RepositoryNotFoundError):
+            info = to.api().model_info(name, timeout=_PATIENCE, files_metadata=True)
+        user = to.api().whoami()
     _refuse_user(to, user)
     if info is None:
         return to
@@ -191,15 +196,6 @@ def _token() -> str:
     return token
 
 
-def _info(to: Repository) -> ModelInfo | None:
-    """Returns the repository's files with their sizes; None where there is no such repository."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    with suppress(RepositoryNotFoundError):
-        return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
-    return None
-
-
 def _refuse_user(to: Repository, user: Mapping[str, Any]) -> None:
     """Refuses a token that can only read, or that cannot write to this repository."""
     role, name = user.get("auth", {}).get("accessToken", {}).get("role"), user["name"]
@@ -232,7 +228,7 @@ def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSib
         if foreign:
             more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
             raise _refusal(f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send")
-        for name in existing.keys() & listed.keys():
+        for name in sorted(existing.keys() & listed.keys()):
             if _is_changed(to, info, existing[name], listed[name], cache):
                 raise _refusal(f"{to.name} on the Hub holds {named(name)} that was changed since ropescale sent it")
     return tuple(sorted(existing.keys() & {RECORD, *listed}))
@@ -288,7 +284,9 @@ def _retry(folder: Path, to: Repository) -> str:
 
 
 def _reason(error: Exception, to: Repository) -> str:
-    root = _root(error)
+    root: BaseException = error
+    while getattr(root, "response", None) is None and root.__cause__ is not None:  # upload threads wrap it
+        root = root.__cause__
     status = getattr(getattr(root, "response", None), "status_code", None)
     if status == 401:
         return f"the Hub does not accept the token; {_LOGIN}"
@@ -300,10 +298,3 @@ def _reason(error: Exception, to: Repository) -> str:
         said = " ".join(str(getattr(root, "server_message", None) or "").split())
         return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
     return f"{to.name} did not reach the Hub ({first_line(root)})"
-
-
-def _root(error: BaseException) -> BaseException:
-    """Returns the error that has the Hub's answer; upload threads wrap it."""
-    while getattr(error, "response", None) is None and error.__cause__ is not None:
-        error = error.__cause__
-    return error
