@@ -127,9 +127,9 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
 
     backup = folder / BACKUP
     _refuse_linked(backup)
-    if make:
-        backup.mkdir(exist_ok=True)
     try:
+        if make:
+            backup.mkdir(exist_ok=True)
         with FileLock(backup / _LOCK).acquire(timeout=0):
             try:
                 yield backup
@@ -139,9 +139,11 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
                         for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
                             (backup / name).unlink(missing_ok=True)
                     (backup / _LOCK).unlink()
-                    backup.rmdir()
     except Timeout:
         raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
+    finally:
+        with suppress(OSError):
+            backup.rmdir()
 
 
 def _refuse_linked(backup: Path) -> None:
