@@ -212,9 +212,7 @@ def build_folder(
     if target.name in ("", ".."):
         raise CheckpointError(f"{target} is no name for a new folder; choose another")
     if aside := left_aside(target):
-        LOG.warning(
-            "%s holds the earlier %s: a command that replaced it was killed; keep it or remove it", aside, target
-        )
+        LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is at work", aside, target)
     with translated(target), _parents(target.absolute().parent), hidden_path(target) as new:
         new.mkdir()
         links = fill_folder(new)

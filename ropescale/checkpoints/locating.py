@@ -79,7 +79,8 @@ def refuse_set_aside(folder: Path) -> None:
 
     if not os.path.lexists(folder) and (aside := left_aside(folder)):
         raise CheckpointError(
-            f"there is no folder {folder}: the command that replaced it was killed; rename {aside} to {folder}"
+            f"there is no folder {folder}: a command that replaced it was killed, or is at work; rename {aside} to "
+            f"{folder}"
         )
 
 

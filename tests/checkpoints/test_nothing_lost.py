@@ -375,7 +375,7 @@ def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it(stopp
 def test_a_result_that_was_set_aside_is_named_by_the_next_patch_and_left(stopped, source, tmp_path, caplog):
     before = tree(tmp_path / "out~")
     force(source, stopped)
-    assert f"{stopped}~ holds the earlier {stopped}" in caplog.text
+    assert f"{stopped}~ is the earlier {stopped}; a command that replaced it was killed" in caplog.text
     assert tree(tmp_path / "out~") == before and rope_type(stopped) == "yarn"
     (tmp_path / "gone~").mkdir()  # a folder of this name without a record is nobody's result
     with pytest.raises(CheckpointError, match="there is no folder"):
