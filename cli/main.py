@@ -14,7 +14,7 @@ from importlib import import_module
 import click
 
 from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
-from ..files.interrupts import Terminated, terminable
+from ..files import Terminated, terminable
 from ..output.escaping import visible
 from ..output.formatting import cut
 from . import environment

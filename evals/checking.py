@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from annotated_types import Ge, Interval
 
-from ..files.reading import READING, parse_json, sha256, up_to
-from ..files.reading import Damaged as Wrong
+from ..files import READING, parse_json, sha256, up_to
+from ..files import Damaged as Wrong
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

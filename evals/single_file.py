@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..files import atomic
-from ..files.reading import local_path
+from ..files import atomic_path, local_path, set_aside
 
 Check = Callable[[Path], None]
 """Raises CheckpointError for a file that may not be replaced."""
@@ -46,7 +44,7 @@ def write(content: bytes, out: str | Path, check: Check) -> Path:
     """
     path = target(out, check)
     try:
-        with atomic.part(path, check=check) as beside:
+        with atomic_path(path, check=check) as beside:
             beside.write_bytes(content)
     except CheckpointError:
         raise
@@ -61,8 +59,6 @@ def move_aside(path: Path, why: str) -> Path:
     Args:
         why: what is wrong with it, as the end of a sentence about it.
     """
-    names = (f"{path.name}~{'' if number == 1 else number}" for number in itertools.count(1))
-    free = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
-    path.rename(free)
+    free = set_aside(path)
     print(f"note: {path} {why}; it is now called {free.name}", file=sys.stderr)
     return free

@@ -35,7 +35,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError
-from ..files.reading import sha256
+from ..files import sha256
 from .parallel.processes import Group, World
 from .scoring.batches import BatchPlan
 from .single_file import move_aside

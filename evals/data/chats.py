@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from ...errors import DataError
-from ...files.reading import sha256
+from ...files import sha256
 from ...output.formatting import brief, first_line
 from .documents import Document
 from .encoding import byte_ends_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ...files.reading import sha256
+from ...files import sha256
 from .documents import Document
 from .encoding import PIECE, Encoded, TextEncoder, joined
 from .texts import Reading, Text, TextFile

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...errors import DataError
-from ...files.reading import sha256
+from ...files import sha256
 from .encoding import TextEncoder
 from .texts import Text as Text
 from .texts import TextFile

@@ -22,7 +22,7 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files.reading import local_path, sha256
+from ...files import local_path, sha256
 from .. import checking
 from ..checking import Count, Shape, Wrong
 from ..single_file import write

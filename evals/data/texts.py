@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...errors import DataError
-from ...files.reading import sha256_of
+from ...files import sha256_of
 
 SMALL = 4 * 2**20
 """Bytes up to which a file is read whole: it is checked to its end, and its hash is that of its content."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError, DataError, RopescaleError
-from ...files.reading import sha256
+from ...files import sha256
 from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
 from .. import checking, single_file

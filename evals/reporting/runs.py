@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import DataError
-from ...files.reading import local_path
+from ...files import local_path
 from ..checking import Wrong
 from ..results.folder import RESULTS
 from ..results.formats import Results

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from ...files import atomic
-from ...files.reading import local_path, sha256, sha256_of
+from ...files import atomic_write, local_path, sha256, sha256_of
 from ...output.formatting import listed
 from .. import checking, store
 from ..checking import Wrong, sealed
@@ -190,14 +189,14 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
         known = {name: [*digests.get(name, []), *listed_there.get(name, [])] for name in names}
         if there is None:
             _move_foreign_aside(folder / RESULTS, [])
-        atomic.write(folder / RESULTS, sealed({**results, "files": known}))
+        atomic_write(folder / RESULTS, sealed({**results, "files": known}))
         for name in names:
             _move_foreign_aside(folder / name, known[name])
             if name in files:
-                atomic.write(folder / name, files[name])
+                atomic_write(folder / name, files[name])
             else:  # of what is measured no more, or drawn no more
                 (folder / name).unlink(missing_ok=True)
-        atomic.write(folder / RESULTS, sealed({**results, "files": digests}))
+        atomic_write(folder / RESULTS, sealed({**results, "files": digests}))
 
 
 def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...files.reading import parse_json, sha256
+from ...files import parse_json, sha256
 from .. import checking
 from ..checking import Wrong
 from ..scoring.batches import Cost

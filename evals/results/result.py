@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError
-from ...files.reading import local_path
+from ...files import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
 from ..data.chats import ASSISTANT

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import RopescaleError
-from ...files.reading import local_path
+from ...files import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
 from ...output.plotting import drawn, save

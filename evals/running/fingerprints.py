@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...files.reading import sha256, sha256_of
+from ...files import sha256, sha256_of
 from ..data.documents import Document
 from ..results.stored import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape

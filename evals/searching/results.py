@@ -14,7 +14,7 @@ import torch
 
 from ...engines.registry import engine_warnings
 from ...errors import CheckpointError, VerificationError
-from ...files.reading import local_path
+from ...files import local_path
 from ...output.escaping import escaped
 from ...output.formatting import cut
 from ...planning.plan import Plan, make_plan

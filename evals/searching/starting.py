@@ -8,7 +8,7 @@ from pathlib import Path
 from ...adapters.finding import read_configs
 from ...engines.registry import ENGINES
 from ...errors import DataError
-from ...files.reading import local_path
+from ...files import local_path
 from ...planning.plan import Plan, make_plan
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest

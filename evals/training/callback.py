@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ...checkpoints.completing import carries_ours, complete
+from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...keywords import refuse_unknown
 from ..running.keywords import PerplexityKeywords

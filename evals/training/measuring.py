@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ...checkpoints.completing import carries_ours
+from ...checkpoints.saving import carries_ours
 from ...configs.configuration import read_rope
 from ...errors import ConfigError, RopescaleError
 from ...models.patching import configuration_before

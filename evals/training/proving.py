@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...checkpoints.completing import carries_ours, refuse_incompletable
+from ...checkpoints.saving import carries_ours, refuse_incompletable
 from ...errors import VerificationError
 from ...models.patching import Patch, check_live, configuration_before, held_at, patch
 from ...planning.plan import make_plan

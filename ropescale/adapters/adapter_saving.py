@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints import model_card
+from ..checkpoints.contents import raised_tokenizer
 from ..checkpoints.folders import (
-    bring,
     files_of,
     is_weight,
+    link_or_copy,
     refuse_missing_shards,
     remove_ours,
     share,
@@ -18,13 +20,10 @@ from ..checkpoints.folders import (
     write_record,
 )
 from ..checkpoints.in_memory import Carried, save_pretrained
-from ..checkpoints.metadata import model_card
 from ..checkpoints.metadata.record import NAME as RECORD
 from ..checkpoints.metadata.record import as_json
-from ..checkpoints.repairing import raised_tokenizer
 from ..errors import CheckpointError
-from ..files import atomic
-from ..files.reading import read_json, translated
+from ..files import read_json, translated, write_synced
 from .base_weights import refuse_changed
 from .finding import BASE, CONFIG
 
@@ -51,13 +50,13 @@ def linkable(found: Carried) -> Path:
 def fill(
     model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
-    """Lets PEFT write an adapter into a hidden folder, and adds to it as :func:`dress` does."""
+    """Lets PEFT write an adapter into a hidden folder, and adds to it as :func:`write_adapter_base` does."""
     linkable(found)  # before PEFT says what it misses in such a base
     save_pretrained(model, folder)
-    return dress(model, found, tokenizer, target, folder)
+    return write_adapter_base(model, found, tokenizer, target, folder)
 
 
-def dress(
+def write_adapter_base(
     model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
     """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
@@ -76,14 +75,14 @@ def dress(
     for path in sorted(folder.rglob(CONFIG)):
         # PEFT reads a relative path from where it runs, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
-        atomic.fill(path, as_json({**read_json(path), **named}, CONFIG))
+        write_synced(path, as_json({**read_json(path), **named}, CONFIG))
         if path.parent != folder:  # a further adapter, in a folder of its name
-            atomic.fill(path.parent / RECORD, as_json(found.record, RECORD))
+            write_synced(path.parent / RECORD, as_json(found.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
     if raised := raised_tokenizer(folder / "tokenizer_config.json", found.plan.length):
-        atomic.fill(folder / "tokenizer_config.json", raised)
-    atomic.fill(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
+        write_synced(folder / "tokenizer_config.json", raised)
+    write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
     share(folder, "README.md")
     return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
 
@@ -101,7 +100,7 @@ def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
     shutil.rmtree(new, ignore_errors=True)  # what a killed process left
     new.mkdir()
     with translated(source, "read"):
-        links = bring(source, new, {}, "auto")
+        links = link_or_copy(source, new, {}, "auto")
     found.write(new)
     write_record(new, found.record, links)
     new.rename(base)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, RopescaleError
-from ..files.reading import refuse_special_files
+from ..files import refuse_special_files
 from ..models.loading import refusal
 from ..output.formatting import first_line
 

@@ -12,7 +12,7 @@ from ..checkpoints.locating import ADAPTER, checked, find_model, locate, read_co
 from ..checkpoints.metadata.record import NAME, original_config, read_record
 from ..configs.configuration import read_rope
 from ..errors import CheckpointError
-from ..files.reading import local_path, read_json
+from ..files import local_path, read_json
 from ..output.escaping import named
 from ..output.formatting import cut, first_line
 from ..planning.grounds import describe_scaling

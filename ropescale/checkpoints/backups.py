@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..errors import CheckpointError, ConfigError
-from ..files import atomic, interrupts, locks, renaming
-from ..files.reading import read_bytes, read_json, sha256
+from ..files import deferred, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps what it replaced."""
@@ -26,9 +25,7 @@ BACKUP = "ropescale-backup"
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 """All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
 
-_MANIFEST, _PART = "manifest.json", ".part.ropescale"
-_EARLIER_PART = "part"
-"""The name of a file that is being written, in versions that kept no hashes."""
+_MANIFEST, _PART, _LOCK = "manifest.json", ".part.ropescale", ".lock"
 
 
 @dataclass
@@ -38,16 +35,16 @@ class Manifest:
     Attributes:
         replaced: names whose originals are kept here.
         added: names that were not there.
-        written: SHA-256 of whatever ropescale wrote under each name.
+        written: SHA-256 of everything that ropescale wrote under each name.
         originals: SHA-256 of each original.
-        finished: whether all that was begun was done; None in one of a version that did not say.
+        finished: whether the change was completed.
     """
 
     replaced: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
     written: dict[str, list[str]] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
-    finished: bool | None = True
+    finished: bool = True
 
     @property
     def names(self) -> list[str]:
@@ -68,10 +65,9 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
         ConfigError: an earlier backup is damaged.
     """
     assert set(files) <= set(FILES), "restoring would refuse the others"
-    with _held(folder, make=True) as backup:
+    with _locked(folder, make=True) as backup:
         manifest = _manifest(backup)
         _refuse_changed(folder, manifest, "patching again")
-        _adopt(folder, backup, manifest)
         _keep_originals(folder, backup, list(files), manifest)
         for name, content in files.items():
             manifest.written.setdefault(name, []).append(sha256(content))
@@ -92,14 +88,19 @@ def put_back(folder: Path) -> bool:
     """
     if not os.path.lexists(folder / BACKUP):
         return False
-    with _held(folder) as backup:
+    with _locked(folder) as backup:
         manifest = _manifest(backup)
         changed = (backup / _MANIFEST).exists()
         _refuse_damaged(folder, backup, manifest)
         if changed:
             _refuse_changed(folder, manifest, "restoring")
-            _put_back(folder, backup, manifest)
-        _clear(folder, backup, manifest)
+            for name in manifest.names:
+                _refuse_foreign(folder / name, name, manifest, "restoring")
+                if name in manifest.added:
+                    (folder / name).unlink(missing_ok=True)
+                elif os.path.lexists(backup / name):  # else a restore that was interrupted has put it back
+                    os.replace(backup / name, folder / name)
+            (backup / _MANIFEST).unlink()
     return changed
 
 
@@ -114,68 +115,43 @@ def is_interrupted(folder: Path) -> bool:
     if not (backup / _MANIFEST).exists():
         return False
     manifest = _manifest(backup)
-    if any(not os.path.lexists(backup / name) for name in manifest.replaced):
-        return True  # a restore has put it back
-    if manifest.finished and not os.path.lexists(folder / FILES[1]):
-        return True  # without its record nobody knows what the configuration was made of
-    return not (_looks_finished(folder, manifest) if manifest.finished is None else manifest.finished)
-
-
-def can_tell(folder: Path) -> bool:
-    """Whether the manifest has the hash of every file that ropescale wrote, so that nothing else is overwritten."""
-    manifest = _manifest(folder / BACKUP)
-    return all(name in manifest.written for name in manifest.names)
-
-
-def _looks_finished(folder: Path, manifest: Manifest) -> bool:
-    """Whether an old version finished: it wrote the record after the configuration."""
-    backup, record = folder / BACKUP, FILES[1]
-    if record in manifest.added:
-        return (folder / record).exists()
-    replaced = [name for name in FILES[:2] if name in manifest.replaced]
-    changed = [(folder / name).exists() and not _is_copy(folder, backup, name) for name in replaced]
-    return all(changed) or not any(changed)
+    restored = any(not os.path.lexists(backup / name) for name in manifest.replaced)
+    recorded = os.path.lexists(folder / FILES[1])  # nobody knows what a configuration without a record was made of
+    return restored or not recorded or not manifest.finished
 
 
 @contextmanager
-def _held(folder: Path, make: bool = False) -> Iterator[Path]:
-    """Yields the backup's folder, made if wanted, and locked against other commands where the system has locks."""
+def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
+    """Yields the backup's folder, made if wanted, and locked against other commands; removes it if nothing is in it."""
+    from filelock import FileLock, Timeout
+
     backup = folder / BACKUP
-    _refuse_link(backup)
-    if make:
-        backup.mkdir(exist_ok=True)
-    handle = None
-    with suppress(OSError):  # Windows opens no folders
-        handle = os.open(backup, os.O_RDONLY)
+    _refuse_linked(backup)
     try:
-        if handle is not None and (locks.take(handle) is False or not atomic.is_still(handle, backup)):
-            make = False
-            raise CheckpointError(f"another command is changing {folder} in place; wait until it is done")
-        yield backup
-    except BaseException:
-        if make and not (backup / _MANIFEST).exists():
-            with suppress(OSError, CheckpointError):
-                _clear(folder, backup, Manifest())  # nothing was changed yet
-        raise
+        if make:
+            backup.mkdir(exist_ok=True)
+        with FileLock(backup / _LOCK).acquire(timeout=0):
+            try:
+                yield backup
+            finally:
+                with deferred(), suppress(OSError, CheckpointError):
+                    if not (backup / _MANIFEST).exists():  # nothing was changed, or everything is restored
+                        for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
+                            (backup / name).unlink(missing_ok=True)
+                    (backup / _LOCK).unlink()
+    except Timeout:
+        raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
     finally:
-        if handle is not None:
-            os.close(handle)
+        with suppress(OSError):
+            backup.rmdir()
 
 
-def _refuse_link(backup: Path) -> None:
-    if backup.is_symlink():
-        raise CheckpointError(f"{backup} is a symbolic link, and only a folder holds originals; remove the link")
+def _refuse_linked(backup: Path) -> None:
+    for path in (backup, backup / _LOCK):
+        if path.is_symlink():
+            raise CheckpointError(f"{path} is a symbolic link, and only a folder holds originals; remove the link")
     if backup.exists() and not backup.is_dir():
         raise CheckpointError(f"{backup} is a file, and originals are kept in a folder of that name; move it away")
-
-
-def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Adds hashes to a manifest without them: what lies there counts as what was written."""
-    for name in manifest.names:
-        if name not in manifest.written and os.path.lexists(folder / name):
-            manifest.written[name] = [sha256(read_bytes(folder / name))]
-        if name in manifest.replaced and name not in manifest.originals:
-            manifest.originals[name] = sha256(read_bytes(backup / name))
 
 
 def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
@@ -185,27 +161,15 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
         ConfigError: names the file.
     """
     for name in FILES:
-        kept, there = backup / name, folder / name
-        original = manifest.originals.get(name)
+        kept, current = backup / name, folder / name
         if name not in manifest.replaced:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
                 raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; put it back by hand if it is yours")
         elif os.path.lexists(kept):
-            if original not in (None, sha256(read_bytes(kept))):
+            if sha256(read_bytes(kept)) != manifest.originals.get(name):
                 raise ConfigError(f"{kept} is not the original that was kept; download the checkpoint's {name} again")
-        elif original is not None and not (there.is_file() and sha256(read_bytes(there)) == original):
-            raise ConfigError(f"{kept} is missing, and {there} is not the original; download that file again")
-    for name in manifest.added:
-        if name not in manifest.written and not _has_our_marks(folder / name):
-            raise ConfigError(f"{folder / name} was not written by ropescale, whatever {backup / _MANIFEST} says")
-
-
-def _has_our_marks(path: Path) -> bool:
-    """Whether a file is clearly ours, so that a manifest without hashes suffices to remove it."""
-    if not os.path.lexists(path):
-        return True
-    marks = {"ropescale.json": (b'"schema"', b'"undo"'), "README.md": (b"<!-- ropescale: begin -->",)}.get(path.name)
-    return marks is not None and all(mark in read_bytes(path) for mark in marks)
+        elif not (current.is_file() and sha256(read_bytes(current)) == manifest.originals.get(name)):
+            raise ConfigError(f"{kept} is missing, and {current} is not the original; download that file again")
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
@@ -216,54 +180,35 @@ def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
 
 def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
     """Refuses to overwrite a file that is neither what ropescale wrote nor the original."""
-    if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
-        return  # versions that kept no hashes knew no better
     ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
+    if not os.path.lexists(path):
+        return
     if path.is_symlink() or sha256(read_bytes(path)) not in ours:
         raise CheckpointError(
             f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
         )
 
 
-def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
-    for name in manifest.names:
-        _refuse_foreign(folder / name, name, manifest, "restoring")
-        if name in manifest.added:
-            (folder / name).unlink(missing_ok=True)
-        elif os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
-            os.replace(backup / name, folder / name)
-
-
-def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Removes our files from the backup, the manifest last, and then the folder if it is empty."""
-    with interrupts.deferred():
-        earlier = [_EARLIER_PART] if manifest.finished is None else []
-        for name in (_PART, *earlier, *(name for name in FILES if _is_copy(folder, backup, name)), _MANIFEST):
-            (backup / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            backup.rmdir()
-
-
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:
     """Whether a file in the backup is only a copy, as a patch leaves that was killed before it wrote the manifest."""
-    kept, there = backup / name, folder / name
-    both = kept.is_file() and there.is_file() and not kept.is_symlink()
-    return both and read_bytes(kept) == read_bytes(there)
+    kept, current = backup / name, folder / name
+    both = kept.is_file() and current.is_file() and not kept.is_symlink()
+    return both and read_bytes(kept) == read_bytes(current)
 
 
 def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:
     """Adds to the backup what is not in it yet: after a second patch it still holds the first originals."""
     new = [name for name in names if name not in manifest.names]
-    there = [name for name in new if os.path.lexists(folder / name)]
-    for name in there:
+    existing = [name for name in new if os.path.lexists(folder / name)]
+    for name in existing:
         if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
             raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
-        atomic.fill(backup / _PART, read_bytes(folder / name))
+        write_synced(backup / _PART, read_bytes(folder / name))
         shutil.copystat(folder / name, backup / _PART)
         os.replace(backup / _PART, backup / name)
         manifest.originals[name] = sha256(read_bytes(backup / name))
-    manifest.replaced += there
-    manifest.added += [name for name in new if name not in there]
+    manifest.replaced += existing
+    manifest.added += [name for name in new if name not in existing]
 
 
 def _manifest(backup: Path) -> Manifest:
@@ -274,7 +219,7 @@ def _manifest(backup: Path) -> Manifest:
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
     path = backup / _MANIFEST
-    _refuse_link(backup)
+    _refuse_linked(backup)
     if not path.exists():
         return Manifest()
     from pydantic import TypeAdapter, ValidationError
@@ -294,7 +239,7 @@ def _manifest(backup: Path) -> Manifest:
 
 def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
     manifest.finished = finished
-    atomic.fill(backup / _PART, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+    write_synced(backup / _PART, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
     os.replace(backup / _PART, backup / _MANIFEST)
 
 
@@ -305,20 +250,11 @@ def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> Non
         CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.
     """
     part, target = folder / BACKUP / _PART, folder / name
-    atomic.fill(part, content)
-    _refuse_foreign(target, name, manifest, "patching")
+    write_synced(part, content)
     if target.exists():
         shutil.copymode(target, part)
-    with interrupts.deferred():
-        if not os.path.lexists(target) or not renaming.exchange(part, target):
-            os.replace(part, target)
-            return
-        try:
-            _refuse_foreign(part, name, manifest, "patching")
-        except BaseException:
-            renaming.exchange(part, target)
-            raise
-        part.unlink()
+    _refuse_foreign(target, name, manifest, "patching")
+    os.replace(part, target)
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:

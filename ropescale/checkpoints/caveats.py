@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..configs import class_defaults
 from ..engines import engine_warnings
-from ..files.reading import open_regular, read_json
+from ..files import open_regular, read_json
 from ..output.formatting import brief
 from ..planning.plan import Plan
 from . import links
@@ -91,11 +91,6 @@ def number(value: object) -> float | None:
 
 def optional_json(path: Path) -> Mapping[str, object]:
     return read_json(path) if path.exists() else {}
-
-
-def on_left(path: Path) -> str:
-    """Returns a warning about a leftover that may belong to a running command."""
-    return f"{path} was left by a command that was stopped; remove it once no other is writing there"
 
 
 def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:

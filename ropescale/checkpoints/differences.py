@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from ..files.reading import read_bytes, read_json
+from ..files import read_bytes, read_json
 from ..output.formatting import brief, cut
-from .metadata import front_matter
 from .metadata.record import NAME as RECORD
+from .model_card import front_matter
 
 _LONGEST = 200
 """The most characters of a text on one line: a chat template is a page."""
@@ -45,7 +45,7 @@ def _added(old: bytes | None, new: bytes) -> str:
     if old is None:
         return f'new file, {more} lines: section "Context extension"'
     counts = " ".join(f"{sign}{count}" for sign, count in (("+", more), ("-", fewer)) if count)
-    also = "" if front_matter.block(old) == front_matter.block(new) else " and the front matter"
+    also = "" if front_matter(old) == front_matter(new) else " and the front matter"
     return f'{counts or "other"} lines: section "Context extension"{also}'
 
 

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import logging
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
 from ..errors import CheckpointError, ConfigError
-from ..files import atomic, building, ownership
-from ..files.reading import read_json, refuse_system, translated
+from ..files import (
+    deferred,
+    entry_of,
+    foreign_files,
+    hidden_path,
+    read_json,
+    refuse_system,
+    remove_files,
+    set_aside,
+    translated,
+    write_synced,
+)
 from ..output.escaping import stays_below
 from ..output.formatting import brief, cut
 from .backups import BACKUP
 from .metadata.record import NAME as RECORD
 from .metadata.record import files_in, with_files
+
+LOG = logging.getLogger(__name__)
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways to bring a weight file over."""
@@ -121,9 +135,9 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force=True", "force")
     with translated(target, "read"):
-        foreign = None if _is_empty(target) else why_not_ours(target)
-    if foreign is not None:
-        raise CheckpointError(foreign, "force")
+        why = None if _is_empty(target) else why_not_ours(target)
+    if why is not None:
+        raise CheckpointError(why, "force")
     there = target.resolve()
     if there in (here := Path.cwd(), *here.parents):
         raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
@@ -154,10 +168,10 @@ def why_not_ours(folder: Path) -> str | None:
     files = files_in(folder)
     if files is None:
         return (
-            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged, or of an earlier "
-            f"version), so force=True cannot tell them from yours; look into {folder} and remove it yourself"
+            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), so force=True cannot "
+            f"tell them from yours; look into {folder} and remove it yourself"
         )
-    found = list(islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
+    found = list(islice(foreign_files(folder, files, (RECORD,)), _MOST_COUNTED))
     if not found:
         return None
     if files_in(folder) != files:  # another command has replaced the folder meanwhile
@@ -171,24 +185,25 @@ _MOST_COUNTED = 1000
 
 
 def remove_ours(folder: Path) -> bool:
-    """Removes what ropescale wrote in a folder, and the folder; False where something else is in it, which stays."""
-    return ownership.remove(folder, files_in(folder) or (), (RECORD,))
+    """Removes the files that ropescale wrote in a folder, and the folder; False where it holds others, which stay."""
+    return remove_files(folder, files_in(folder) or (), (RECORD,))
 
 
-def recover(target: Path) -> list[Path]:
-    """Finishes or undoes what killed commands left beside a folder; returns what had to be left."""
-    return building.recover(target, why_not_ours, remove_ours)
+def left_aside(folder: Path) -> Path | None:
+    """Returns ``NAME~`` where a ``force`` that was killed left the earlier result there."""
+    aside = Path(f"{folder}~")
+    return aside if os.path.lexists(aside / RECORD) else None
 
 
 def build_folder(
-    target: Path, fill: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
+    target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
     """Builds the folder beside its final place and renames it: it is there whole, or not at all.
 
     Args:
-        fill: writes into the hidden folder, and says of each weight file how it came there.
+        fill_folder: writes into the hidden folder, and returns how each weight file came there.
         record: the record, without the list of files.
-        force: replace what is there, if it is an empty folder or all in it was written by ropescale.
+        force: replace an empty folder, or one in which ropescale wrote everything.
 
     Returns:
         How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
@@ -196,15 +211,59 @@ def build_folder(
     Raises:
         CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
     """
-    with translated(target), building.building(target) as new:
-        links = fill(new.path)
-        write_record(new.path, record, links)
-        exists = force and os.path.lexists(target)
-        if exists and not _is_empty(target):
-            new.replace(why_not_ours, remove_ours)
-        else:
-            new.place(in_empty=exists)
+    if target.name in ("", ".."):
+        raise CheckpointError(f"{target} is no name for a new folder; choose another")
+    if aside := left_aside(target):
+        LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is at work", aside, target)
+    with translated(target), _parents(target.absolute().parent), hidden_path(target) as new:
+        new.mkdir()
+        links = fill_folder(new)
+        write_record(new, record, links)
+        with deferred():
+            _place(new, target, force)
     return links
+
+
+@contextmanager
+def _parents(folder: Path) -> Iterator[None]:
+    """Makes a folder and those above it; removes them again on failure."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _place(new: Path, target: Path, force: bool) -> None:
+    """Gives a new folder its name; an earlier result is first renamed to ``NAME~``, and then removed."""
+    exists, aside = os.path.lexists(target), None
+    if exists and not force:
+        raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another folder, or remove it")
+    if exists and not _is_empty(target):
+        if why := why_not_ours(target):
+            raise CheckpointError(why, "force")
+        aside = set_aside(target)
+    try:
+        os.rename(new, target)
+    except OSError:
+        if aside and os.path.lexists(target):
+            raise CheckpointError(
+                f"{target} appeared while it was replaced; the earlier one is {aside}; move one of them away"
+            ) from None
+        if aside:
+            os.rename(aside, target)
+        raise
+    if aside:
+        try:
+            removed = why_not_ours(aside) is None and remove_ours(aside)  # nobody can change it under this name
+        except OSError:
+            removed = False
+        if not removed:
+            LOG.warning("%s is the earlier %s and cannot be removed whole; look into it, remove it", aside, target)
 
 
 def write_record(
@@ -217,33 +276,45 @@ def write_record(
         names: the files that are listed; all of them where they are not given.
     """
     listed = map(Path.as_posix, files_of(folder)) if names is None else names
-    files = {name: ownership.entry_of(folder / name, links.get(name)) for name in listed}
-    atomic.fill(folder / RECORD, with_files(record, files))
+    files = {name: entry_of(folder / name, links.get(name)) for name in listed}
+    write_synced(folder / RECORD, with_files(record, files))
 
 
-def bring(
+def link_or_copy(
     source: Path,
     folder: Path,
     files: Mapping[str, bytes],
     link: str,
     leave: Callable[[Path], bool] = lambda name: False,
 ) -> dict[str, str]:
-    """Brings a checkpoint's files into a folder, and writes those that differ; returns how each weight file came over.
+    """Links or copies a checkpoint's files into a folder, and writes those that differ.
+
+    Weights are linked; other files are copied, because a later ``save_pretrained`` would write through a link.
 
     Args:
-        files: the content of every file that differs from the source's, or is not there.
+        files: the content of every file that differs from the source's, or that the source lacks.
         link: how weights come over, one of :data:`LINKS`.
-        leave: says of a name, relative to the source, whether it is left out.
+        leave: whether to leave a file out, by its name relative to the source.
+
+    Returns:
+        How each weight file came over.
     """
     links = {}
     for name in files_of(source):
         if name.as_posix() in (*files, RECORD) or leave(name):
             continue
+        path, real = source / name, (source / name).resolve()
+        if not real.exists():
+            raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
+        if not real.is_file():
+            raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
-        links |= {name.as_posix(): how} if how else {}
+        if is_weight(name.name):
+            links[name.as_posix()] = _link(real, folder / name, link)
+        else:
+            shutil.copyfile(real, folder / name)
     for text, content in files.items():
-        atomic.fill(folder / text, content)
+        write_synced(folder / text, content)
     return links
 
 
@@ -263,19 +334,6 @@ def share(folder: Path, like: str) -> None:
 def is_of_weights(name: Path) -> bool:
     """Whether a file holds weights, or lists the files that do."""
     return is_weight(name.name) or name.name.endswith(".index.json")
-
-
-def _bring(path: Path, destination: Path, link: str | None) -> str | None:
-    """Links a weight file; copies any other, because a later ``save_pretrained`` would write through a link."""
-    real = path.resolve()
-    if not real.exists():
-        raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
-    if not real.is_file():
-        raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
-    if link is not None:
-        return _link(real, destination, link)
-    shutil.copyfile(real, destination)
-    return None
 
 
 def _link(real: Path, destination: Path, how: str) -> str:

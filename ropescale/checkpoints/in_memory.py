@@ -13,18 +13,16 @@ from torch import nn
 
 from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
-from ..files import atomic
-from ..files.reading import read_bytes
+from ..files import read_bytes, write_synced
 from ..models.module_state import table_at
 from ..models.patching import installed, why_held
 from ..models.rotary_modules import RTOL, difference, layer_keys, quiet_transformers, rotary_modules, whole_config
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..request import Request
+from .contents import kept_record, new_files, source_name
 from .locating import read_config
-from .metadata.contents import new_files, source_name
 from .metadata.record import as_json, make_record, original_config, read_record
-from .repairing import kept_record
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -51,7 +49,7 @@ class Carried:
         name = str(self.record["source"])
         config = as_json(self.plan.config, "config.json")
         for each, content in {"config.json": config, **new_files(folder, name, self.plan, self.hub_id)}.items():
-            atomic.fill(folder / each, content)
+            write_synced(folder / each, content)
 
 
 def is_adapted(model: nn.Module) -> bool:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointError, RopescaleError
-from ..files import ownership
-from ..files.reading import read_json, translated
+from ..files import entry_of, read_json, translated
 from ..output.escaping import named
 from .folders import SKIPPED, is_weight
 from .metadata.record import NAME as RECORD
@@ -130,6 +129,6 @@ def _is_recorded(path: Path, name: str, recorded: Mapping[str, object]) -> bool:
 
     Anybody can write a record, so it vouches for no more than weights that lead to weights, by their name.
     """
-    known = ownership.entry_of(path, "symlink")
+    known = entry_of(path, "symlink")
     leads_to = os.path.basename(os.path.realpath(path))
     return recorded.get(Path(name).as_posix()) == known and is_weight(path.name) and is_weight(leads_to)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..files.reading import local_path, read_json, translated
+from ..files import local_path, read_json, translated
 from ..output.formatting import brief, cut, first_line
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
@@ -42,7 +43,7 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
     path = local_path(model)
     if not str(model):
         raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
-    bring_back(path)
+    refuse_set_aside(path)
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(
@@ -72,12 +73,15 @@ LARGEST_CONFIG = 8 * 2**20
 several times over, which takes a hundred times its size."""
 
 
-def bring_back(folder: Path) -> None:
-    """Puts back an earlier result that a killed ``force`` had set aside and not replaced yet."""
-    from .folders import recover
+def refuse_set_aside(folder: Path) -> None:
+    """Refuses a missing folder that a killed ``force`` had renamed to ``NAME~`` and not replaced yet."""
+    from .folders import left_aside
 
-    if not folder.exists():
-        recover(folder)
+    if not os.path.lexists(folder) and (aside := left_aside(folder)):
+        raise CheckpointError(
+            f"there is no folder {folder}: a command that replaced it was killed, or is at work; rename {aside} to "
+            f"{folder}"
+        )
 
 
 def _refuse_interrupted(folder: Path) -> None:

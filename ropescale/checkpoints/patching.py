@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..errors import CheckpointError, RunError, ScheduleError
-from ..files import temporary
-from ..files.reading import local_path, read_bytes, read_json, sha256, translated
+from ..files import local_path, read_bytes, read_json, sha256, temporary_folder, translated
 from ..keywords import refuse_unknown
 from ..output.escaping import visible
 from ..output.formatting import cut
@@ -22,15 +21,14 @@ from ..request import Request, RequestOptions
 from ..schedules import describe
 from ..schedules.reading import specs
 from . import links, uploading
-from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
-from .caveats import on_left, on_links, warnings_of
+from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
+from .caveats import on_links, warnings_of
+from .contents import completed, kept_record, new_files, source_name
 from .differences import changes, diff
-from .folders import LINKS, bring, build_folder, check_target, recover, refuse_missing_shards, target_or_warning
-from .locating import bring_back, find_model, read_config
-from .metadata.contents import new_files, source_name
+from .folders import LINKS, build_folder, check_target, link_or_copy, refuse_missing_shards, target_or_warning
+from .locating import find_model, read_config, refuse_set_aside
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
-from .repairing import completed, kept_record
 
 
 @dataclass
@@ -109,7 +107,6 @@ def patch_checkpoint(
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
-    left = [] if out is None or dry_run else recover(local_path(out))
     plan = _planned(source, request, resumed)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
@@ -117,7 +114,12 @@ def patch_checkpoint(
         files = new_files(
             source, source_name(str(model)), plan, None if is_local else str(model), to.name if to else None
         )
-        record = _record(source, str(model), plan)
+        earlier = read_record(source)
+        if earlier is not None and not plan.changes:
+            record: Mapping[str, object] = kept_record(source, plan)
+        else:
+            below = None if request.on_top else earlier
+            record = make_record(plan, source_name(str(model)), read_bytes(source / "config.json"), below)
         told = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
@@ -130,10 +132,13 @@ def patch_checkpoint(
         return result
     with _place(target, None if in_place else to) as place:
         result.folder, result.links = _write(source, place, files, record, link, force)
-        result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
+        if to:
+            schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
+            title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
+            result.upload = uploading.upload(result.folder, to, title, [*fine, *result.links])
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
-    result.warnings += [*on_links(result.links, link), *map(on_left, left)]
+    result.warnings += on_links(result.links, link)
     return result
 
 
@@ -144,25 +149,21 @@ def restore(folder: str | Path) -> Path:
         CheckpointError: there is nothing to restore.
     """
     path = local_path(folder)
-    bring_back(path)
+    refuse_set_aside(path)
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
-        raise CheckpointError(f"there is nothing to restore in {path}: {_why_nothing(path / RECORD)}")
+        record = read_json(path / RECORD) if (path / RECORD).exists() else {}
+        source = cut(visible(str(record.get("source"))), 100)
+        why = "it was not patched in place"
+        if "files" in record:  # which lists those of a folder that was made beside its source
+            why += f"; it was patched from {source}, which is untouched"
+        elif record:
+            why = f"it holds no {BACKUP}; its record says that it was patched from {source}"
+        raise CheckpointError(f"there is nothing to restore in {path}: {why}")
     with translated(path):
         put_back(path)
     return path
-
-
-def _why_nothing(record: Path) -> str:
-    """Says why a folder has no backup; the record of one that was made beside its source lists its files."""
-    if not record.exists():
-        return "it was not patched in place"
-    found = read_json(record)
-    source = cut(visible(str(found.get("source"))), 100)
-    if "files" in found:
-        return f"it was not patched in place; it was patched from {source}, which is untouched"
-    return f"it holds no {BACKUP}; its record says that it was patched from {source}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -204,24 +205,8 @@ def _resumed(folder: Path) -> tuple[str, ...]:
     with translated(folder):
         if not is_interrupted(folder):
             return ()
-        if not can_tell(folder):
-            raise CheckpointError(
-                f"{folder} was being patched in place by an earlier version, and that was interrupted; see that you "
-                f"changed nothing since, and undo it with `ropescale restore {folder}`"
-            )
         put_back(folder)
     return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
-
-
-def _on_earlier(source: Path, on_top: bool) -> Iterator[str]:
-    """Yields a note on the schedule that an already patched checkpoint has."""
-    record = read_record(source)
-    if record is not None:
-        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
-        what = "that is undone, and the new schedule replaces it"
-        if on_top:
-            what = "the new schedule goes on top, and patching the result again begins from there"
-        yield f"ropescale patched this checkpoint before ({labels}); {what}"
 
 
 def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
@@ -233,10 +218,16 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
+    notes = list(resumed)
     if not plan.changes:
         plan = completed(source, request)
-        return replace(plan, notes=(*resumed, *plan.notes))
-    return replace(plan, notes=(*resumed, *_on_earlier(source, request.on_top), *plan.notes))
+    elif record := read_record(source):
+        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
+        what = "that is undone, and the new schedule replaces it"
+        if request.on_top:
+            what = "the new schedule goes on top, and patching the result again begins from there"
+        notes.append(f"ropescale patched this checkpoint before ({labels}); {what}")
+    return replace(plan, notes=(*notes, *plan.notes))
 
 
 def _write(
@@ -246,7 +237,7 @@ def _write(
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
-        return target, build_folder(target, lambda folder: bring(source, folder, files, link), record, force)
+        return target, build_folder(target, lambda folder: link_or_copy(source, folder, files, link), record, force)
     told, listed = as_json(record, RECORD), files_in(source)
     if listed is not None:  # the links among them are still ours
         new = {name: {"sha256": sha256(content)} for name, content in files.items()}
@@ -256,26 +247,11 @@ def _write(
     return source, {}
 
 
-def _record(source: Path, name: str, plan: Plan) -> Mapping[str, object]:
-    """Returns the record to write, without the list of files."""
-    earlier = read_record(source)
-    if earlier is not None and not plan.changes:
-        return kept_record(source, plan)
-    below = None if plan.request.on_top else earlier
-    return make_record(plan, source_name(name), read_bytes(source / "config.json"), below)
-
-
 @contextmanager
 def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Path | None]:
     """Yields where to write. What goes only to the Hub passes through a temporary folder, kept if the upload fails."""
     if target is not None or to is None:
         yield target
         return
-    with temporary.folder(keep=RunError) as above:  # that error names the folder and the way to send it again
+    with temporary_folder(keep=RunError) as above:  # that error names the folder and the way to send it again
         yield above / to.name.partition("/")[2]
-
-
-def _message(plan: Plan) -> str:
-    """Returns the title of the commit on the Hub."""
-    schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
-    return visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")

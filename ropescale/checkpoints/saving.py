@@ -1,8 +1,13 @@
-"""Saves a loaded model with the schedule that it carries, as ``ropescale patch`` would have written its checkpoint."""
+"""Saves a loaded model with the schedule that it carries, as ``ropescale patch`` would have written its checkpoint.
+
+Completes a folder that a trainer saved such a model into, so that it holds the same files.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +16,21 @@ from torch import nn
 
 from ..adapters import adapter_saving
 from ..errors import CheckpointError
-from ..files.reading import local_path, translated
-from .folders import bring, build_folder, check_target, is_of_weights, is_weight, recover, share
+from ..files import local_path, read_json, translated, write_synced
+from ..models.patching import installed
+from ..models.rotary_modules import quiet_transformers, whole_config
+from .folders import build_folder, check_target, files_of, is_of_weights, is_weight, link_or_copy, share, write_record
 from .in_memory import Carried, carried, is_adapted, refuse_parts, save_pretrained
+from .metadata.record import NAME as RECORD
+from .metadata.record import as_json, read_record
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_TRAINERS = (
+    "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step*"
+)
+"""What a trainer writes beside a model, and what :func:`ropescale.save` would not."""
 
 
 def save(
@@ -55,7 +69,10 @@ def save(
     whole = getattr(model, "_orig_mod", model)
     refuse_parts(whole)
     found = carried(whole)
-    target = _target(found.source, folder)
+    path = local_path(folder)
+    if os.path.lexists(path):
+        raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
+    target = check_target(found.source, folder)
     if is_adapted(whole):
         fill = partial(adapter_saving.fill, whole, found, tokenizer, target)
     else:
@@ -63,14 +80,6 @@ def save(
         fill = partial(_fill, whole, found, tokenizer, options)
     build_folder(target, fill, found.record)
     return target
-
-
-def _target(source: Path | None, folder: str | Path) -> Path:
-    path = local_path(folder)
-    recover(path)
-    if os.path.lexists(path):
-        raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
-    return check_target(source, folder)
 
 
 def _fill(
@@ -81,7 +90,7 @@ def _fill(
     generation = generation_config(model, found.source, folder)
     if found.source is not None:
         with translated(found.source, "read"):
-            bring(found.source, folder, generation, "copy", is_of_weights)
+            link_or_copy(found.source, folder, generation, "copy", is_of_weights)
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
     found.write(folder)
@@ -112,3 +121,118 @@ def generation_config(model: Any, source: Path | None, folder: Path) -> dict[str
 
 def _settings(config: Any) -> dict[str, object]:
     return {key: value for key, value in config.to_dict().items() if key not in ("transformers_version",)}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Folders that a trainer wrote
+
+
+def refuse_incompletable(model: nn.Module) -> bool:
+    """Makes sure, before a long training, that :func:`complete` will be able to.
+
+    Returns:
+        Whether there is anything for it to write: False where the model carries no schedule that ropescale put there.
+
+    Raises:
+        RopescaleError: the schedule is one that no file can hold, or an adapter's base has no folder to link.
+    """
+    if not carries_ours(model):
+        return False
+    found = carried(model)
+    if is_adapted(model):
+        adapter_saving.linkable(found)
+    return True
+
+
+def carries_ours(model: nn.Module) -> bool:
+    """Whether a model carries a schedule that ropescale put there: in memory, or in the folder it was loaded from."""
+    name = str(getattr(whole_config(model), "_name_or_path", "") or "")
+    return installed(model) is not None or (os.path.isdir(name) and read_record(Path(name)) is not None)
+
+
+def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Completes a folder into which a trainer has saved a model with its ``save_pretrained``.
+
+    Afterwards it holds, beside the trainer's own files, what :func:`ropescale.save` writes: ``config.json`` with the
+    keys of transformers 4 and 5 (of 5 alone where Trainer could not resume with both), the tokenizer with its limit
+    raised, the card, ``ropescale.json``; of an adapter, the base with the schedule. The weights stay as the trainer
+    wrote them, so they may be spread over processes. The record is written last. A second call does the same again.
+
+    Args:
+        model: the model, as for :func:`ropescale.save`.
+        folder: the trainer's.
+        tokenizer: is saved into it where the trainer saved none; else the source's is copied.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RopescaleError: as :func:`ropescale.save` does.
+    """
+    path = local_path(folder)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no folder; let the trainer save the model into it first")
+    found = carried(model)
+    with translated(path):
+        (path / RECORD).unlink(missing_ok=True)
+        if is_adapted(model):
+            links = adapter_saving.write_adapter_base(model, found, tokenizer, path, path)
+        else:
+            links = _complete_whole(model, found, tokenizer, path)
+        write_record(path, found.record, links, _ours(path))
+    return path
+
+
+def _complete_whole(
+    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> dict[str, str]:
+    for name, content in generation_config(model, found.source, folder).items():
+        write_synced(folder / name, content)
+    if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
+        save_pretrained(tokenizer, folder)
+    if found.source is not None:
+        _copy_missing(found.source, folder)
+    found.write(folder)
+    _keep_resumable(folder)
+    return {name: "copy" for name in _ours(folder) if is_weight(name)}
+
+
+def _keep_resumable(folder: Path) -> None:
+    """Leaves transformers 4's ``rope_scaling`` out where transformers' Trainer could not resume with it.
+
+    Trainer reads ``config.json`` as a configuration of no particular model, which stops (5.23) where ``rope_theta`` and
+    a ``rope_scaling`` of yarn, longrope or llama3 stand side by side. ``rope_parameters`` says the same.
+    """
+    from transformers import PreTrainedConfig
+
+    path = folder / "config.json"
+    config = read_json(path)
+    if not (folder / "trainer_state.json").exists() or "rope_parameters" not in config:
+        return
+    try:
+        with quiet_transformers("transformers.configuration_utils"):
+            PreTrainedConfig.from_json_file(str(path))
+    except AttributeError:
+        write_synced(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}, path.name))
+
+
+def _copy_missing(source: Path, folder: Path) -> None:
+    """Copies what the trainer did not write: other files than weights, and the card without our section."""
+
+    def stays(name: Path) -> bool:
+        above = source / name.parts[0] in folder.absolute().parents
+        there = name.as_posix() != "README.md" and (folder / name).exists()
+        return above or there or is_of_weights(name) or _is_trainers(name.parts[0])
+
+    link_or_copy(source, folder, {}, "copy", stays)
+
+
+def _ours(folder: Path) -> Iterator[str]:
+    """Yields the files of a completed folder that :func:`ropescale.save` would have written."""
+    for name in files_of(folder):
+        if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp*"):
+            yield name.as_posix()
+
+
+def _is_trainers(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _TRAINERS.split())

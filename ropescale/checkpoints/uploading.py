@@ -8,18 +8,17 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckpointError, RopescaleError, RunError
-from ..files.ownership import Entry
-from ..files.reading import read_json, sha256_of
+from ..errors import CheckpointError, RunError
+from ..files import Entry, sha256_of
 from ..output.escaping import argument, named, shell_word
 from ..output.formatting import first_line
 from .folders import SKIPPED, files_of
 from .links import refuse_leaving
 from .metadata.record import NAME as RECORD
+from .metadata.record import files_in
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
@@ -34,10 +33,6 @@ _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
 _PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
 
-_LARGEST_FILE = 16_000_000
-"""The largest file, in bytes, that is downloaded to compare it. Larger ones the Hub keeps in Git LFS, and states their
-SHA-256; a record needs some hundred bytes per file and some thousand for its tables."""
-
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
@@ -48,15 +43,13 @@ class Repository:
     Attributes:
         name: ``user/name``.
         private: whether to make it private, where it does not exist yet.
-        replace: whether what ropescale sent there before may be replaced.
-        replaced: the files there that ropescale sent, and that go unless the checkpoint has them too.
-        commit: the one that was looked at, on which alone ours may follow; None where there is no repository yet.
+        replaced: the files in it that ropescale sent, which are deleted unless the checkpoint has them too.
+        commit: the one that was checked, which alone may be followed by ours; None where there is no repository yet.
         token: never printed; every message goes through :meth:`hide`.
     """
 
     name: str
     private: bool = False
-    replace: bool = False
     replaced: tuple[str, ...] = ()
     commit: str | None = None
     token: str = field(default="", repr=False)
@@ -104,15 +97,31 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         CheckpointError: the name is invalid, there is no token, the Hub refuses it or cannot be reached, or the
             repository holds something already.
     """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     _refuse_name(name)
-    found = Repository(name, private, force, token=_token() if ask else "")
-    if ask:
-        held = _held(found)
-        _refuse_identity(found)
-        if held is not None:
-            _refuse_held(found, held)
-            return replace(found, replaced=_sent_before(found, held), commit=held.sha)
-    return found
+    if not ask:
+        return Repository(name, private)
+    to = Repository(name, private, token=_token())
+    info = None
+    with _translated(to):
+        with suppress(RepositoryNotFoundError):
+            info = to.api().model_info(name, timeout=_PATIENCE, files_metadata=True)
+        user = to.api().whoami()
+    _refuse_user(to, user)
+    if info is None:
+        return to
+    if private and not info.private:
+        raise CheckpointError(
+            f"{name} exists on the Hub and is public; make it private there, or leave out private=True", "private"
+        )
+    existing = {file.rfilename: file for file in info.siblings or ()}
+    if (count := len(existing.keys() - _EMPTY)) and not force:
+        raise CheckpointError(
+            f"{name} exists on the Hub and holds {count} file(s); choose another name, or replace it with force=True",
+            "force",
+        )
+    return replace(to, replaced=_sent_before(to, info, existing), commit=info.sha)
 
 
 def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
@@ -131,7 +140,7 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
         RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
     """
     refuse_leaving(folder, ours)
-    with _told(to, folder):
+    with _translated(to, folder):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()
         url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
@@ -154,8 +163,8 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
 
 def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights_elsewhere: bool) -> Upload:
     """Lists what would be sent: the source's files, as far as they are here, with those that change."""
-    there = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
-    files = there | {name: len(content) for name, content in changed.items()}
+    files = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
+    files |= {name: len(content) for name, content in changed.items()}
     return Upload(to.name, None, to.private, files, weights_elsewhere)
 
 
@@ -187,137 +196,76 @@ def _token() -> str:
     return token
 
 
-def _held(to: Repository) -> ModelInfo | None:
-    """Returns what a repository holds, with the size of each file; None where there is none."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    with _told(to), suppress(RepositoryNotFoundError):
-        return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
-    return None
-
-
-def _names(held: ModelInfo) -> set[str]:
-    return {each.rfilename for each in held.siblings or ()}
-
-
-def _refuse_identity(to: Repository) -> None:
-    """Refuses a token that is not valid, that can only read, or that cannot write to this repository."""
-    with _told(to):
-        me = to.api().whoami()
-    role = me.get("auth", {}).get("accessToken", {}).get("role")
+def _refuse_user(to: Repository, user: Mapping[str, Any]) -> None:
+    """Refuses a token that can only read, or that cannot write to this repository."""
+    role, name = user.get("auth", {}).get("accessToken", {}).get("role"), user["name"]
     if role == "read":
         raise CheckpointError(
-            f"the token of {me['name']} can only read; make one that can write at https://huggingface.co/settings/tokens"
+            f"the token of {name} can only read; make one that can write at https://huggingface.co/settings/tokens"
         )
-    owners = [me["name"], *(org["name"] for org in me.get("orgs", ()))]
+    owners = [name, *(org["name"] for org in user.get("orgs", ()))]
     owner = to.name.partition("/")[0]
-    if role == "write" and owner not in owners:  # what a fine-grained token may do is not listed
-        raise CheckpointError(f"{me['name']} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
+    if role == "write" and owner not in owners:  # the rights of a fine-grained token are not listed
+        raise CheckpointError(f"{name} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
 
 
-def _refuse_held(to: Repository, held: ModelInfo) -> None:
-    if to.private and not held.private:
-        raise CheckpointError(
-            f"{to.name} exists on the Hub and is public; make it private there, or leave out private=True",
-            "private",
-        )
-    count = len(_names(held) - _EMPTY)
-    if count and not to.replace:
-        raise CheckpointError(
-            f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with "
-            "force=True",
-            "force",
-        )
-
-
-def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
-    """Returns the files there that the repository's own record lists, sorted.
+def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
+    """Returns the repository's files that its own record lists, sorted.
 
     Raises:
-        CheckpointError: it holds files that nobody accounts for, or that were changed since they were sent, so that
-            replacing it would delete somebody's work.
+        CheckpointError: it holds files that the record does not list, or that were changed since they were sent, so
+            that replacing it would delete somebody's work.
     """
-    if _names(held) <= _FORMALITIES:
+    if existing.keys() <= _FORMALITIES:
         return ()
-    if RECORD not in _names(held):
-        raise _stays(f"{to.name} was not written by ropescale (no {RECORD})")
-    listed = _listed(to, held)
-    _refuse_foreign(to, sorted(_names(held) - _FORMALITIES - set(listed)), "ropescale did not send")
-    there = [each for each in held.siblings or () if each.rfilename in listed]
-    changed = (each.rfilename for each in there if _is_changed(to, held, each, listed[each.rfilename]))
-    _refuse_foreign(to, [*islice(changed, 1)], "was changed since ropescale sent it")
-    return tuple(sorted(each.rfilename for each in there))
+    if RECORD not in existing:
+        raise _refusal(f"{to.name} was not written by ropescale (no {RECORD})")
+    with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
+        listed = files_in(_download(to, info, RECORD, cache).parent)
+        if listed is None:
+            raise _refusal(f"{to.name} on the Hub has a {RECORD} that cannot be read")
+        foreign = sorted(existing.keys() - _FORMALITIES - {RECORD, *listed})
+        if foreign:
+            more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
+            raise _refusal(f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send")
+        for name in sorted(existing.keys() & listed.keys()):
+            if _is_changed(to, info, existing[name], listed[name], cache):
+                raise _refusal(f"{to.name} on the Hub holds {named(name)} that was changed since ropescale sent it")
+    return tuple(sorted(existing.keys() & {RECORD, *listed}))
 
 
-def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
-    if foreign:
-        more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
-        raise _stays(f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}")
-
-
-def _stays(why: str) -> CheckpointError:
-    """Says why a repository is not replaced."""
+def _refusal(why: str) -> CheckpointError:
     what = "delete what you do not need there, or choose another name"
     return CheckpointError(f"{why}, so force=True leaves it; {what}", "force")
 
 
-def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Entry | None) -> bool:
+def _is_changed(to: Repository, info: ModelInfo, file: RepoSibling, entry: Entry, cache: str) -> bool:
     """Whether a file was changed since it was sent.
 
     The record has no checksum of weights, because they were not read: their name counts, and their size where they
     were copied. The old content stays in the repository's history in any case.
     """
-    if entry is None:  # the record itself
-        return False
     if "how" in entry:
-        return "size" in entry and entry["size"] != there.size
-    if there.lfs is not None:
-        return there.lfs.sha256 != entry.get("sha256")
-    with _downloaded(to, held, there.rfilename) as path:
-        return path is None or sha256_of(path) != entry.get("sha256")
+        return "size" in entry and entry["size"] != file.size
+    digest = file.lfs.sha256 if file.lfs else sha256_of(_download(to, info, file.rfilename, cache))
+    return digest != entry.get("sha256")
 
 
-def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
-    """Returns the entries of the files that a repository's own record lists; None for the record itself.
-
-    Raises:
-        CheckpointError: it cannot be read, or is of a version that listed no files.
-    """
-    record = None
-    with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
-        record = None if path is None else read_json(path)
-    if record is None:
-        raise _stays(f"{to.name} on the Hub has a {RECORD} that cannot be read")
-    files = record.get("files")
-    if not isinstance(files, Mapping):
-        raise _stays(f"{to.name} was sent by an earlier version of ropescale, which did not record its files")
-    return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
-
-
-@contextmanager
-def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | None]:
-    """Downloads a small file of a repository for the block; yields None where it is too large."""
-    size = next((each.size for each in held.siblings or () if each.rfilename == name), None)
-    if size is None or size > _LARGEST_FILE:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
-        with _told(to):
-            path = to.api().hf_hub_download(
-                to.name, name, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
-            )
-        yield Path(path)
-
-
-def _no_bar() -> Any:
-    """Returns the client's progress bar, switched off: stderr is for notes and warnings."""
+def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
+    """Downloads a file of a repository into a folder; large files are in Git LFS and need no download."""
     from huggingface_hub.utils import tqdm
 
-    return partial(tqdm, disable=True)
+    bar: Any = partial(tqdm, disable=True)  # stderr is for notes and warnings
+    with _translated(to):
+        return Path(
+            to.api().hf_hub_download(
+                to.name, name, revision=info.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=bar
+            )
+        )
 
 
 @contextmanager
-def _told(to: Repository, folder: Path | None = None) -> Iterator[None]:
+def _translated(to: Repository, folder: Path | None = None) -> Iterator[None]:
     """Turns an error of the client into one sentence; drops the cause: it may hold the token.
 
     Args:
@@ -336,7 +284,9 @@ def _retry(folder: Path, to: Repository) -> str:
 
 
 def _reason(error: Exception, to: Repository) -> str:
-    root = _root(error)
+    root: BaseException = error
+    while getattr(root, "response", None) is None and root.__cause__ is not None:  # upload threads wrap it
+        root = root.__cause__
     status = getattr(getattr(root, "response", None), "status_code", None)
     if status == 401:
         return f"the Hub does not accept the token; {_LOGIN}"
@@ -348,10 +298,3 @@ def _reason(error: Exception, to: Repository) -> str:
         said = " ".join(str(getattr(root, "server_message", None) or "").split())
         return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
     return f"{to.name} did not reach the Hub ({first_line(root)})"
-
-
-def _root(error: BaseException) -> BaseException:
-    """Returns the error that has the Hub's answer; upload threads wrap it."""
-    while getattr(error, "response", None) is None and error.__cause__ is not None:
-        error = error.__cause__
-    return error

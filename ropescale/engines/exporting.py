@@ -12,7 +12,7 @@ from ..checkpoints.locating import find_model, read_config
 from ..checkpoints.metadata.record import original_config, read_record
 from ..configs.configuration import Configuration
 from ..errors import ScheduleError
-from ..files.reading import local_path
+from ..files import local_path
 from ..output.escaping import argument
 from ..output.formatting import brief
 from ..planning.choosing import is_windowed

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import CheckpointError, ConfigError, RopescaleError
-from ..files import atomic
-from ..files.reading import local_path, open_regular, translated
+from ..files import atomic_path, local_path, open_regular, translated
 from ..output.formatting import brief, first_line
 from ..rope import LARGEST_HEAD
 
@@ -313,9 +312,9 @@ def _pad(file: BinaryIO, alignment: int) -> None:
 def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
     """Opens a file beside ``target`` that gets its name at the end, and is removed on failure."""
     try:
-        with atomic.part(target, new=check is None, check=check) as part:
-            with part.open("wb") as file:
+        with atomic_path(target, new=check is None, check=check) as beside:
+            with beside.open("wb") as file:
                 yield file
-            os.utime(part, (seconds, seconds))
+            os.utime(beside, (seconds, seconds))
     except FileExistsError:
         raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another file") from None

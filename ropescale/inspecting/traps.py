@@ -11,7 +11,7 @@ from pathlib import Path
 from ..configs.checks import LARGEST
 from ..configs.configuration import Configuration
 from ..configs.writing import ONLY_V5_KEYS, unread_by_v4
-from ..files.reading import read_json
+from ..files import read_json
 from ..output.formatting import brief
 
 Files = Mapping[str, Mapping[str, object]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoints.folders import refuse_wild_indexes
 from ..checkpoints.locating import read_config
 from ..errors import CheckpointError, ConfigError, DataError
-from ..files.reading import open_regular, refuse_special_files
+from ..files import open_regular, refuse_special_files
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 

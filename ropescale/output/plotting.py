@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError
-from ..files import atomic
+from ..files import atomic_path
 from .formatting import first_line
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def save(figure: Figure, path: str | Path) -> None:
     try:
         path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
         _check_ours(path)
-        with _loading(), atomic.part(path, check=_check_ours) as beside:
+        with _loading(), atomic_path(path, check=_check_ours) as beside:
             figure.savefig(beside, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
     except CheckpointError:
         raise

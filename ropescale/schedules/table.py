@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..errors import CheckpointError, ScheduleError
-from ..files.reading import local_path
+from ..files import local_path
 from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,14 +21,13 @@ import pytest
 from configurations import edit, read, write_checkpoint
 from crashing import failures, raising, tree, unchanged
 from launching import HELPERS, environment
-from refusing import untouched
+from refusing import refused, untouched
 
-import ropescale
-from ropescale.checkpoints import backups
+from ropescale import files
+from ropescale.checkpoints import backups, folders
 from ropescale.checkpoints.patching import patch_checkpoint, restore
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, ConfigError, RunError
-from ropescale.files import atomic, building, interrupts, locks, ownership, renaming, temporary
 
 WEIGHTS = "model.safetensors"
 
@@ -56,20 +56,12 @@ def rope_type(folder: Path) -> str:
     return read(folder / "config.json")["rope_parameters"]["rope_type"]
 
 
-@pytest.fixture(params=["exchange", "two renames"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the system exchanges two names in one step, and where it cannot."""
-    if request.param == "two renames":
-        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
-    return request.param
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What --force replaces
 
 
 @pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
-def test_force_replaces_what_the_record_says_we_wrote(source, tmp_path, link, either_way):
+def test_force_replaces_what_the_record_says_we_wrote(source, tmp_path, link):
     patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link)
     for _ in range(2):
         force(source, tmp_path / "out", link=link)
@@ -155,9 +147,9 @@ def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, r
         force(source, fake)
 
 
-def test_a_record_of_an_earlier_version_lists_no_files_and_the_folder_is_left(source, out, tmp_path):
+def test_a_record_without_a_list_of_files_gives_no_leave_to_delete(source, out, tmp_path):
     edit(out, "ropescale.json", files=None)
-    with untouched(tmp_path, r"of an earlier version.*remove it yourself"):
+    with untouched(tmp_path, r"does not list the files.*remove it yourself"):
         force(source, out)
 
 
@@ -182,18 +174,18 @@ def test_a_link_to_an_earlier_result_is_left(source, out, tmp_path):
 
 def during(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
     """Calls ``act`` when the new folder is whole and has not its name yet."""
-    whole = atomic.fill
+    whole = folders.write_synced
 
     def written(path: Path, content: bytes) -> None:
         whole(path, content)
         if path.name == "ropescale.json":
             act()
 
-    monkeypatch.setattr(atomic, "fill", written)
+    monkeypatch.setattr(folders, "write_synced", written)
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])
-def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch, either_way, kind):
+def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch, kind):
     out = tmp_path / "out"
     make = {
         "folder": lambda: plant(out / "thesis.txt"),
@@ -228,7 +220,7 @@ def test_a_result_of_another_patch_that_appears_meanwhile_is_left(source, tmp_pa
     assert rope_type(out) == "linear"
 
 
-def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monkeypatch, either_way):
+def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     during(monkeypatch, lambda: plant(tmp_path / "out" / "thesis.txt"))
     with pytest.raises(CheckpointError):
@@ -247,7 +239,7 @@ def gains_a_thesis(out: Path) -> Iterator[None]:
     assert sorted(os.listdir(out.parent)) == ["out", "source"]
 
 
-def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out, monkeypatch, either_way):
+def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out, monkeypatch):
     during(monkeypatch, lambda: plant(out / "thesis.txt"))
     with gains_a_thesis(out), pytest.raises(CheckpointError, match=r"thesis.txt was not written by ropescale"):
         force(source, out)
@@ -256,12 +248,12 @@ def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out,
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(2, "gone"), PermissionError(13, "no"), MemoryError(), KeyError("x")]
 )
-def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(source, out, monkeypatch, either_way, error):
+def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(source, out, monkeypatch, error):
     """A file that a trainer writes there may come and go while it is looked at."""
 
     def meanwhile() -> None:
         plant(out / "thesis.txt")
-        monkeypatch.setattr(ownership, "foreign", raising(error))
+        monkeypatch.setattr(folders, "foreign_files", raising(error))
 
     during(monkeypatch, meanwhile)
     with gains_a_thesis(out), pytest.raises((type(error), CheckpointError)):
@@ -269,96 +261,125 @@ def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(source, ou
 
 
 def test_what_cannot_be_removed_is_named_and_the_new_result_stands(source, out, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(ownership, "remove", raising(PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(folders, "remove_files", raising(PermissionError(13, "Permission denied")))
+    before = tree(out)
     force(source, out)
     monkeypatch.undo()
     assert rope_type(out) == "yarn"
-    [left] = tmp_path.glob(".out.*.ropescale")
-    assert str(left) in caplog.text
+    assert tree(tmp_path / "out~") == before
+    assert f"{out}~ is the earlier {out}" in caplog.text
+    force(source, out)  # which takes no notice of what was set aside
+    assert tree(tmp_path / "out~") == before
+    assert sorted(os.listdir(tmp_path)) == ["out", "out~", "source"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_is_added_to_the_earlier_result_while_it_is_replaced_is_named_and_left(source, out, monkeypatch, taken):
+    """After the check, before it has its other name."""
+    if taken:
+        plant(Path(f"{out}~"))
+    aside = folders.set_aside
+    monkeypatch.setattr(folders, "set_aside", lambda path: plant(path / "thesis.txt") or aside(path))
     force(source, out)
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+    left = Path(f"{out}~2" if taken else f"{out}~")
+    assert (left / "thesis.txt").read_text() == "years of work"
+    assert rope_type(left) == "linear" and rope_type(out) == "yarn"
 
 
 # ---------------------------------------------------------------------------------------------------------
 # Interrupted and killed
 
 
-def test_an_interruption_while_replacing_leaves_one_whole_result(source, out, tmp_path, either_way, monkeypatch):
+def settled(root: Path) -> None:
+    """Puts a result back that was set aside, as the messages say, and removes one that was replaced already."""
+    if (root / "out~").exists() and not (root / "out").exists():
+        (root / "out~").rename(root / "out")
+    shutil.rmtree(root / "out~", ignore_errors=True)
+
+
+def test_an_interruption_while_replacing_leaves_one_whole_result(source, out, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # against power cuts, which this is not
     (tmp_path / ".out.notes").write_text("mine")
     before, whole, seen = tree(tmp_path), set(tree(out)), set()
     for raised in failures(tmp_path, partial(force, source, out), KeyboardInterrupt()):
         assert raised is None or isinstance(raised, KeyboardInterrupt)
+        settled(tmp_path)
         seen.add(kind := rope_type(out))
-        assert set(tree(out)) == whole and (kind == "yarn" or tree(tmp_path) == before)
+        assert set(tree(out)) == whole
         force(source, out, schedule="linear:factor=2")
-        assert tree(tmp_path) == before
+        assert tree(tmp_path) == before, kind
     assert seen == {"linear", "yarn"}
 
 
 KILLED = """
-import os, sys
+import os, shutil, sys
 os.fsync = lambda handle: None  # against power cuts, which this is not
 from pathlib import Path
 from crashing import kills, tree
-from ropescale.files import renaming
 from ropescale import patch_checkpoint
-root, way, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-if way == "two renames":
-    renaming._renamed = lambda *_: False
-source, out = root / "source", root / "out"
-before, steps, hidden = tree(source), 0, 0
+root, every = Path(sys.argv[1]), int(sys.argv[2])
+source, out, aside = root / "source", root / "out", root / "out~"
+before, steps, missing = tree(source), 0, 0
 patch_checkpoint(source, out, "yarn:factor=4"); new = tree(out)
 patch_checkpoint(source, out, "linear:factor=2", force=True); old = tree(out)
 for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4", force=True), every=every):
     assert tree(source) == before, step
-    hidden += not out.exists()
-    assert not out.exists() or tree(out) in (old, new), step
-    try:
-        patch_checkpoint(source, out, "as-is", force=True)  # changes nothing, but sees what was left
-    except Exception as error:
-        assert "as-is" in str(error), error
+    if not out.exists():
+        missing += 1
+        assert tree(aside) == old, step
+        try:
+            patch_checkpoint(out, None, "as-is", dry_run=True)
+        except Exception as error:
+            assert f"rename {aside} to {out}" in str(error), error
+        aside.rename(out)
     assert tree(out) in (old, new), step
-    assert sorted(os.listdir(root)) == ["out", "source"], (step, os.listdir(root))
+    if aside.exists():
+        assert tree(out) == new, step
+        shutil.rmtree(aside)
     patch_checkpoint(source, out, "linear:factor=2", force=True)
     assert tree(out) == old
     assert sorted(os.listdir(root)) == ["out", "source"], (step, os.listdir(root))
     steps += 1
-print(steps, hidden)
+print(steps, missing)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("way", ["exchange", "two renames"])
-def test_a_kill_at_any_step_of_replacing_leaves_one_whole_result(source, tmp_path, python, way, every):
-    done = python("-c", KILLED, str(tmp_path), way, str(every), env=environment(HELPERS))
+def test_a_kill_at_any_step_of_replacing_leaves_one_whole_result(source, tmp_path, python, every):
+    done = python("-c", KILLED, str(tmp_path), str(every), env=environment(HELPERS))
     assert done.returncode == 0, done.stderr
-    steps, hidden = map(int, done.stdout.split())
+    steps, missing = map(int, done.stdout.split())
     assert steps > 30 // every
     if every == 1:
-        assert hidden == (0 if way == "exchange" and sys.platform in ("linux", "darwin") else 1)
+        assert missing == 1
 
 
 @pytest.fixture
-def stopped(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(source: Path, tmp_path: Path) -> Path:
     """A result that was set aside and not replaced when the process died; gives the result's name."""
-    out = tmp_path / "out"
-    patch_checkpoint(source, out, "linear:factor=2")
-    journal = out.with_name(atomic.hidden_name("out") + building.JOURNAL)
-    journal.write_text('{"building": ""}\n{"complete": ""}\n{"old": ""}\n')
-    out.rename(building._named(journal, building.OLD))
-    return out
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    (tmp_path / "out").rename(tmp_path / "out~")
+    return tmp_path / "out"
 
 
 @pytest.mark.parametrize(
     "command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2", "restore"]
 )
-def test_a_result_that_was_set_aside_is_put_back_by_whatever_command_reads_it(stopped, tmp_path, command, capsys):
+def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it(stopped, tmp_path, command, capsys):
     name, *options = command.split()
-    assert main([name, str(stopped), *options]) == (2 if name == "restore" else 0)  # there is nothing to restore
-    assert rope_type(stopped) == "linear"
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+    refused(capsys, [name, str(stopped), *options], f"rename {stopped}~ to {stopped}")
+    assert sorted(os.listdir(tmp_path)) == ["out~", "source"]
+
+
+def test_a_result_that_was_set_aside_is_named_by_the_next_patch_and_left(stopped, source, tmp_path, caplog):
+    before = tree(tmp_path / "out~")
+    force(source, stopped)
+    assert f"{stopped}~ is the earlier {stopped}; a command that replaced it was killed" in caplog.text
+    assert tree(tmp_path / "out~") == before and rope_type(stopped) == "yarn"
+    (tmp_path / "gone~").mkdir()  # a folder of this name without a record is nobody's result
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        restore(tmp_path / "gone")
 
 
 def test_leftovers_are_swept_beside_a_living_patch_which_is_left_alone(source, tmp_path, monkeypatch):
@@ -366,36 +387,18 @@ def test_leftovers_are_swept_beside_a_living_patch_which_is_left_alone(source, t
 
     def sweep() -> None:
         living = set(os.listdir(tmp_path))
-        dead = building.Building(out)
-        os.close(dead._handle)  # as the death of its process does
-        plant(dead.path / "half" / "a file")
-        assert not building.recover(out, lambda path: pytest.fail("complete"), lambda path: pytest.fail("complete"))
+        dead = tmp_path / files.hidden_name("out")
+        plant(dead / "half" / "a file")
+        (tmp_path / f"{dead.name}-lock").touch()
+        files.sweep_leftovers(out)
         assert set(os.listdir(tmp_path)) == living
         seen.append(living)
 
     during(monkeypatch, sweep)
     patch_checkpoint(source, out, "yarn:factor=4")
     assert len(seen) == 1
-    assert len(seen[0]) == 3  # the source, what is built, its journal
+    assert len(seen[0]) == 3  # the source, the hidden folder and its lock
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
-
-
-def test_where_locks_are_unreliable_leftovers_are_named_and_left(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_kind_of", lambda folder: "nfs")
-    left = building.Building(tmp_path / "out")
-    os.close(left._handle)
-    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    assert any(str(left._journal) in warning for warning in done.warnings)
-    assert left.path.exists()
-
-
-def test_leftovers_of_versions_without_locks_are_named(source, tmp_path):
-    for name in (".out.abcd1234.ropescale", ".out.x_y_z_12.ropescale.old"):
-        plant(tmp_path / name / "config.json")
-    before = tree(tmp_path)
-    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    assert sum("was left by a command that was stopped" in warning for warning in done.warnings) == 2
-    assert {name: it for name, it in tree(tmp_path).items() if not name.startswith("out")} == before
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -443,35 +446,8 @@ def test_an_in_place_that_was_killed_at_any_step_is_continued_from_the_originals
     assert refused > 0
 
 
-def older(source: Path) -> None:
-    """The manifest as versions wrote it that kept no hashes."""
-    edit(source / backups.BACKUP, "manifest.json", written=None, originals=None, finished=None)
-
-
-def test_an_in_place_that_an_earlier_version_did_not_finish_is_recognised(source):
-    with unchanged(source):
-        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-        older(source)
-        assert not backups.is_interrupted(source)
-        (source / "ropescale.json").unlink()  # config.json is written first
-        with pytest.raises(CheckpointError, match=r"interrupted.*restore"):
-            ropescale.frequencies(source, "base")
-        with pytest.raises(CheckpointError, match=r"earlier version.*interrupted.*restore"):
-            patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-        restore(source)
-
-
-def test_what_an_earlier_version_patched_in_place_can_be_patched_again_and_restored(source):
-    with unchanged(source):
-        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-        older(source)
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-        assert read(source / "config.json")["max_position_embeddings"] == 512
-        restore(source)
-
-
 @pytest.mark.parametrize("key", ["added", "replaced"])
-@pytest.mark.parametrize("finished", [False, None])
+@pytest.mark.parametrize("finished", [False, True, None])
 def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(source, key, finished):
     (source / "README.md").write_text("my own notes")
     (source / backups.BACKUP).mkdir()
@@ -488,7 +464,7 @@ def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(sourc
             restore(source)
 
 
-@pytest.mark.parametrize("name", [".part.ropescale", "config.json", "manifest.json"])
+@pytest.mark.parametrize("name", [".part.ropescale", ".lock", "config.json", "manifest.json"])
 def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_path, name):
     plant(tmp_path / "thesis.txt")
     (source / backups.BACKUP).mkdir()
@@ -503,9 +479,8 @@ def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("way", ["exchange", "replace"])
 @pytest.mark.parametrize("name", ["README.md", "config.json"])
-def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monkeypatch, name, way):
+def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monkeypatch, name):
     (source / "README.md").write_text("the card")
     keep = backups._keep_originals
 
@@ -514,8 +489,6 @@ def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monk
         (source / name).write_text("an afternoon later")
 
     monkeypatch.setattr(backups, "_keep_originals", edited_meanwhile)
-    if way == "replace":
-        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
     with pytest.raises(CheckpointError, match=f"{name} was changed"):
         patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
     assert (source / name).read_text() == "an afternoon later"
@@ -551,7 +524,7 @@ def test_a_folder_of_the_backups_name_that_is_not_ours_is_left(source):
 
 
 def test_two_commands_do_not_change_one_checkpoint_at_once(source):
-    with backups._held(source, make=True):
+    with backups._locked(source, make=True):
         for act in (lambda: patch_checkpoint(source, None, "yarn:factor=4", in_place=True), lambda: restore(source)):
             with pytest.raises(CheckpointError, match="another command is changing"):
                 act()
@@ -579,14 +552,14 @@ def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_old_result_is_removed_waits_until_it_is(source, out, tmp_path, monkeypatch, number):
-    remove = ownership.remove
+    remove = folders.remove_files
 
     def interrupted(*arguments: object) -> bool:
         os.kill(os.getpid(), number)
         time.sleep(0.01)
         return remove(*arguments)
 
-    monkeypatch.setattr(ownership, "remove", interrupted)
+    monkeypatch.setattr(folders, "remove_files", interrupted)
     code = main(["patch", str(source), "-o", str(out), "--schedule", "yarn:factor=4", "--force"])
     assert code == 128 + number
     assert rope_type(out) == "yarn"
@@ -603,10 +576,10 @@ def test_handlers_are_put_back_whichever_signal_comes_meanwhile(monkeypatch, num
         if armed and which == number and handler == before[number] and not isinstance(handler, signal.Handlers):
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(interrupts.signal, "signal", interrupted)
+    monkeypatch.setattr(files.signal, "signal", interrupted)
 
     def step() -> None:
-        with interrupts.deferred():
+        with files.deferred():
             armed.append(True)
 
     if number == signal.SIGINT:
@@ -620,10 +593,10 @@ def test_handlers_are_put_back_whichever_signal_comes_meanwhile(monkeypatch, num
 
 def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with interrupts.terminable():
+    with files.terminable():
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     monkeypatch.delenv("WORLD_SIZE")
-    with interrupts.terminable():
+    with files.terminable():
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
 
@@ -643,107 +616,52 @@ def test_a_process_that_is_terminated_exits_with_143(source, tmp_path):
 # What only passes through a temporary folder
 
 
+def left_over(folder: Path) -> list[Path]:
+    """The temporary folder of a command that was killed, and its lock."""
+    dead = folder / files.hidden_name("ropescale")
+    plant(dead / "model" / "config.json")
+    lock = folder / f"{dead.name}-lock"
+    lock.touch()
+    return [dead, lock]
+
+
 def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     plant(tmp_path / "ropescale-mine" / "thesis.txt")
-    with pytest.raises(RunError), temporary.folder(keep=RunError) as kept:
+    with pytest.raises(RunError), files.temporary_folder(keep=RunError) as kept:
         raise RunError("the folder is named")
-    with temporary.folder(keep=RunError) as living:
+    with files.temporary_folder(keep=RunError) as living:
         plant(living / "model" / "config.json")
-        dead = Path(shutil.copytree(living, tmp_path / "ropescale-dead"))
-        with temporary.folder(keep=RunError):
-            assert not dead.exists()
+        dead = left_over(tmp_path)
+        with files.temporary_folder(keep=RunError):
+            assert not any(path.exists() for path in dead)
             assert (living / "model" / "config.json").exists()
+    assert kept.stat().st_mode & 0o777 == 0o700
     assert set(tmp_path.iterdir()) == {kept, tmp_path / "ropescale-mine"}
-    assert (tmp_path / "ropescale-mine" / "thesis.txt").exists()
 
 
-@pytest.fixture
-def abandoned(tmp_path, monkeypatch) -> Path:
-    """A temporary folder of a command that was killed."""
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
-    folder = tmp_path / "ropescale-dead"
-    plant(folder / ".ropescale-lock")
-    plant(folder / "model" / "config.json")
-    return folder
-
-
-def sweep() -> None:
-    with temporary.folder(keep=RunError):
+@pytest.mark.parametrize("linked", [0, 1])
+def test_a_temporary_folder_that_is_a_link_leads_to_no_removal(tmp_path, monkeypatch, linked):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    link = left_over(tmp_path)[linked]
+    elsewhere = link.rename(tmp_path / "elsewhere")
+    link.symlink_to(elsewhere)
+    before = tree(elsewhere)
+    with files.temporary_folder(keep=RunError):
         pass
+    assert elsewhere.exists() and tree(elsewhere) == before
 
 
-def test_a_temporary_folder_that_becomes_a_link_while_it_is_swept_leads_to_no_removal(tmp_path, monkeypatch, abandoned):
-    plant(tmp_path / "project" / "src" / "thesis.txt")
-    is_still = atomic.is_still
-
-    def replaced(handle: int, path: Path) -> bool:
-        answer = is_still(handle, path)
-        if abandoned in (path, path.parent) and not abandoned.is_symlink():
-            abandoned.rename(tmp_path / "away")
-            abandoned.symlink_to(tmp_path / "project")
-        return answer
-
-    monkeypatch.setattr(atomic, "is_still", replaced)
-    sweep()
-    assert abandoned.is_symlink()
-    assert (tmp_path / "project" / "src" / "thesis.txt").exists()
+def test_a_temporary_folder_of_another_user_is_not_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, mine = left_over(tmp_path), os.geteuid()
+    for user, there in ((mine + 1, True), (mine, False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with files.temporary_folder(keep=RunError):
+            assert all(path.exists() == there for path in left)
 
 
-def test_a_temporary_folder_that_is_a_link_is_not_swept(tmp_path, abandoned):
-    elsewhere = abandoned.rename(tmp_path / "elsewhere")
-    abandoned.symlink_to(elsewhere)
-    sweep()
-    assert (elsewhere / "model" / "config.json").exists()
-
-
-def test_a_temporary_folder_of_another_user_is_not_swept(monkeypatch, abandoned):
-    mine = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    sweep()
-    assert (abandoned / "model" / "config.json").exists()
-    monkeypatch.setattr(os, "geteuid", lambda: mine)
-    sweep()
-    assert not abandoned.exists()
-
-
-def test_a_temporary_folder_that_is_kept_while_a_sweeper_waits_for_its_lock_stays(monkeypatch, abandoned):
-    def kept(handle: int) -> bool | None:
-        (abandoned / ".ropescale-lock").unlink(missing_ok=True)  # its command ends and names the folder
-        return take(handle)
-
-    take = locks.take
-    monkeypatch.setattr(locks, "take", kept)
-    sweep()
-    assert (abandoned / "model" / "config.json").exists()
-
-
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_temporary_folder_that_a_sweeper_takes_at_its_birth_is_made_again(tmp_path, monkeypatch, removed):
-    def taken(handle: int) -> bool | None:
-        if len(born) == 0:
-            born.extend(tmp_path.iterdir())
-            return removed and (shutil.rmtree(born[0]) or take(handle))
-        return take(handle)
-
-    born: list[Path] = []
-    take = locks.take
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(locks, "take", taken)
-    with temporary.folder(keep=RunError) as folder:
-        assert born and folder not in born
-        assert (folder / ".ropescale-lock").exists()
-
-
-def test_a_folder_whose_record_was_cut_off_by_a_kill_is_swept(source, tmp_path):
-    left = building.Building(tmp_path / "out")
-    os.close(left._handle)  # as the death of its process does
-    (left.path / "ropescale.json").touch()
-    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
-
-
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (interrupts.Terminated(signal.SIGTERM), 143)])
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (files.Terminated(signal.SIGTERM), 143)])
 def test_a_signal_that_python_wrapped_is_one_all_the_same(source, monkeypatch, error, code):
     wrapper = RuntimeError("Error calling __set_name__ on 'x' instance")
     wrapper.__cause__ = error
@@ -791,11 +709,12 @@ def test_originals_without_a_manifest_are_named(source):
 
 
 @pytest.mark.parametrize("name", ["config.json", "README.md", "tokenizer_config.json", "ropescale.json"])
-def test_a_manifest_without_hashes_removes_nothing_that_lacks_our_marks(source, name):
+def test_a_manifest_without_hashes_removes_nothing(source, name):
     plant(source / name)
     (source / backups.BACKUP).mkdir()
-    (source / backups.BACKUP / "manifest.json").write_text(json.dumps({"replaced": [], "added": [name]}))
-    with untouched(source, f"{name} was not written by ropescale", ConfigError):
+    content = {"replaced": [], "added": [name], "finished": True}
+    (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
+    with untouched(source, f"{name} was changed since"):
         restore(source)
 
 

@@ -18,7 +18,7 @@ from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.metadata.model_card import card
+from ropescale.checkpoints.model_card import card
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.engines.base.layers import layers_of

@@ -13,7 +13,7 @@ from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.metadata.model_card import card
+from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.configuration import Configuration

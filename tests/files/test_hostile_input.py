@@ -21,13 +21,13 @@ from refusing import refused
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
+from ropescale import files
 from ropescale.checkpoints import locating
 from ropescale.checkpoints.metadata.record import files_in
 from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals import checking
-from ropescale.files import reading
 from ropescale.output.escaping import stays_below
 from ropescale.output.formatting import brief, cut, first_line, listed
 
@@ -279,7 +279,7 @@ def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, n
 
 
 def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
-    monkeypatch.setattr(reading.json, "loads", raising(MemoryError()))
+    monkeypatch.setattr(files.json, "loads", raising(MemoryError()))
     refused(capsys, PATCH, "config.json does not fit into memory; restore it from where it was downloaded")
 
 
@@ -288,7 +288,7 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     tokens = {str(number): {"content": f"<|reserved_special_token_{number}|>", **flags} for number in range(100_000)}
     content = {"added_tokens_decoder": tokens, "model_max_length": 256}
     (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
-    assert reading.read_json(model / "tokenizer_config.json") == content
+    assert files.read_json(model / "tokenizer_config.json") == content
 
 
 def test_a_result_of_brackets_is_not_taken_apart_and_one_of_many_pairs_is(tmp_path):
@@ -313,11 +313,11 @@ def test_a_gguf_that_is_a_pipe_is_not_read(model, capsys):
 
 def test_a_file_larger_than_any_configuration_is_not_read(model, capsys, monkeypatch):
     monkeypatch.setattr(locating, "LARGEST_CONFIG", 1000)
-    monkeypatch.setattr(reading, "LARGEST", 2000)
+    monkeypatch.setattr(files, "LARGEST", 2000)
     (model / "tokenizer_config.json").write_text(" " * 2001)
-    refused(capsys, PATCH, "tokenizer_config.json is larger than 2 kB")
+    refused(capsys, PATCH, "tokenizer_config.json is larger than 0.002 MB")
     (model / "config.json").write_text(json.dumps(CONFIG) + " " * 1000)
-    refused(capsys, PATCH, "config.json is larger than 1 kB")
+    refused(capsys, PATCH, "config.json is larger than 0.001 MB")
 
 
 def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
@@ -325,9 +325,9 @@ def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
     path = Path("/proc/self/status")
     if not path.exists():
         pytest.skip("this system has no /proc")
-    assert reading.read_bytes(path).startswith(b"Name:")
-    with pytest.raises(OSError, match="is larger than 10 B"):
-        reading.read_bytes(path, 10)
+    assert files.read_bytes(path).startswith(b"Name:")
+    with pytest.raises(OSError, match="is larger than 1e-05 MB"):
+        files.read_bytes(path, 10)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])

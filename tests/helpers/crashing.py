@@ -77,10 +77,15 @@ def lasting(calls: int, error: BaseException) -> Callable[[Callable[..., Any]], 
 
 
 def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterator[BaseException | None]:
-    """Raises ``error`` at step 1, 2, ... of ``act`` until it has no more steps; yields what came out each time."""
+    """Raises ``error`` at step 1, 2, ... of ``act`` until it has no more steps; yields what came out each time.
+
+    A KeyboardInterrupt comes as the signal that it stands for, which may be deferred.
+    """
+    signalled = isinstance(error, KeyboardInterrupt)
+    fail = (lambda: signal.raise_signal(signal.SIGINT)) if signalled else raising(error)
     for step in count(1):
         try:
-            if not fail_at(step, root, act, raising(error)):
+            if not fail_at(step, root, act, fail):
                 return
             yield None
         except (type(error), Exception) as raised:

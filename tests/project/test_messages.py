@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND_LINES = (
     "ropescale/engines",
-    "ropescale/checkpoints/metadata/model_card.py",
+    "ropescale/checkpoints/model_card.py",
     "evals/recommending/deployment.py",
     "evals/reference/__main__.py",
     "evals/searching/next_commands.py",

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ..texts import Text, TextFile
 from .read_options import ReadOptions
 from .text_file import NoText, text_of

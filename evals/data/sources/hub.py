@@ -8,7 +8,7 @@ from typing import Any
 
 from ....checkpoints.locating import hub_silence
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import RowDocument, dataset_texts, one_split, texts_of

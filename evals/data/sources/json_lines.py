@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ..texts import Text, TextFile
 from .read_options import ReadOptions
 from .rows import Row, RowDocument, texts_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import CHAT, IDS, TOOLS, RowDocument, texts_of

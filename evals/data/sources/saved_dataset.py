@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import RowDocument, dataset_texts

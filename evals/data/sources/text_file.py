@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ....errors import DataError
-from ....files.reading import local_path
+from ....files import local_path
 from ..texts import BLOCK, SMALL, Text, TextFile
 from .read_options import ReadOptions
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import __version__
 from ...errors import CheckpointError, ConfigError
-from ...files import ownership
-from ...files.reading import read_json, sha256
+from ...files import Entry, read_json, sha256
 from ...output.escaping import stays_below, visible
 from ...output.formatting import cut
 from ...planning.plan import Plan
@@ -111,7 +110,7 @@ def read_record(folder: Path) -> Record | None:
         ) from None
 
 
-Listing = Mapping[str, ownership.Entry]
+Listing = Mapping[str, Entry]
 """The files that were written, by their name relative to the folder."""
 
 

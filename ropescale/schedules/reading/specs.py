@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...errors import ScheduleError
-from ...files.reading import local_path, sha256
+from ...files import local_path, sha256
 from ...output.formatting import brief, listed
 from ..base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .fields import PROVENANCE, Parameter, parameters

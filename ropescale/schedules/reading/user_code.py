@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Never, TypeGuard, TypeVar
 
 from ...errors import CheckpointError, ScheduleError
-from ...files.reading import is_deep, local_path, read_bytes, sha256
+from ...files import is_deep, local_path, read_bytes, sha256
 from ...output.formatting import brief, cut, first_line, listed
 from ..base import suggest
 

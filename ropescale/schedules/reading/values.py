@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Union, cast
 
 from ...errors import ScheduleError
-from ...files.reading import local_path
+from ...files import local_path
 from ...lengths import is_plain
 from ...output.formatting import brief
 

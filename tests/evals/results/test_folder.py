@@ -14,11 +14,11 @@ from crashing import failures, kills, raising, tree
 from safetensors.numpy import load_file
 from tiny import byte_tokenizer, documents, llama
 
+from ropescale import files
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.reporting import page
-from ropescale.files import atomic
 from ropescale.output import plotting
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
@@ -122,15 +122,15 @@ def _save_picture(path: Path) -> None:
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
-    path, opened = tmp_path / name, atomic.opened
+    path, hidden = tmp_path / name, files.hidden_path
 
     def overtaken(target):
         path.write_bytes(b"%PDF-1.4, years of work")
-        return opened(target)
+        return hidden(target)
 
     if before:
         path.touch()
-    monkeypatch.setattr(atomic, "opened", overtaken)
+    monkeypatch.setattr(files, "hidden_path", overtaken)
     with pytest.raises(CheckpointError, match=f"{name}: (what is|the file) there "):
         save(path)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]

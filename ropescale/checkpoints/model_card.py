@@ -1,21 +1,26 @@
-"""The model card of a patched checkpoint: the source's, with a section of ours."""
+"""The model card of a patched checkpoint: the source's, with a section of ours and the metadata that the Hub reads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...engines import ENGINES, engine_warnings
-from ...engines.base.commands import needs_remote_code
-from ...engines.base.engine import Engine
-from ...engines.base.serving import Source, as_it_lies
-from ...engines.exporting import exported, scaling_option, words
-from ...files.reading import read_bytes
-from ...output.escaping import argument, cell, code_span, sentence, uncommented
-from ...planning.plan import Plan
-from ...schedules import describe
+from ..engines import ENGINES, engine_warnings
+from ..engines.base.commands import needs_remote_code
+from ..engines.base.engine import Engine
+from ..engines.base.serving import Source, as_it_lies
+from ..engines.exporting import exported, scaling_option, words
+from ..errors import ConfigError
+from ..files import read_bytes
+from ..output.escaping import argument, cell, code_span, sentence, uncommented
+from ..planning.plan import Plan
+from ..schedules import describe
+
+if TYPE_CHECKING:
+    from yaml import MappingNode
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
@@ -120,3 +125,91 @@ def _commands(engine: Engine, plan: Plan, source: str, name: str) -> str:
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
     done = exported(engine, as_it_lies(name, plan.planned, plan.length, told), specs)
     return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The front matter: the YAML block at the top of a card, which the Hub reads
+
+TAG = "ropescale"
+_STRING, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
+_LARGEST, _DEEPEST = 1_000_000, 50
+"""Characters of a block, and how deep it may be nested: libyaml crashes at some thousand levels."""
+
+_BLOCK = re.compile(
+    r"\A---[ \t]*(?P<end>\r?\n)(?P<yaml>.*?)(?P<close>^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE
+)
+
+
+def with_metadata(card: bytes, base_model: str | None) -> bytes:
+    """Returns a card whose front matter has the tag ``ropescale``, and names the model that it was made from.
+
+    Works on YAML's nodes, which keep every value as it is written: ``ModelCard`` of huggingface_hub would turn
+    ``language: no`` into ``false``, and drop unknown keys of a ``model-index``. Comments are lost. A block that is not
+    a YAML mapping stays as it is.
+
+    Args:
+        card: the file's content.
+        base_model: a Hub id that replaces the one in ``base_model``; None leaves it.
+    """
+    import yaml
+
+    text = card.decode("utf-8", "surrogateescape")  # keeps every byte
+    found = _BLOCK.match(text)
+    root = _mapping(found["yaml"] if found else "")
+    if root is None:
+        return card
+    new: dict[str, yaml.Node] = {}
+    if base_model is not None:
+        new["base_model"] = yaml.ScalarNode(_STRING, base_model)
+    tags = next((value for key, value in root.value if key.value == "tags"), yaml.SequenceNode(_LIST, []))
+    listed = tags.value if isinstance(tags, yaml.SequenceNode) else []
+    if TAG not in [item.value for item in listed] and (listed or tags.value in ([], "", "null", "~")):
+        style = tags.flow_style if listed else False
+        new["tags"] = yaml.SequenceNode(_LIST, [*listed, yaml.ScalarNode(_STRING, TAG)], flow_style=style)
+    for name, value in new.items():
+        at = next((at for at, (key, _) in enumerate(root.value) if key.value == name), len(root.value))
+        root.value[at : at + 1] = [(yaml.ScalarNode(_STRING, name), value)]
+    kind, end = getattr(yaml, "CSafeDumper", yaml.SafeDumper), found["end"] if found else "\n"
+    block = yaml.serialize(root, Dumper=kind, allow_unicode=True, width=_LARGEST, line_break=end)
+    if found is None:
+        return f"---\n{block}---\n\n".encode() + card
+    return (text[: found.start("yaml")] + block + text[found.start("close") :]).encode("utf-8", "surrogateescape")
+
+
+def front_matter(card: bytes) -> str:
+    """Returns a card's front matter as written; empty where it has none."""
+    found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
+    return found["yaml"] if found else ""
+
+
+def refuse_unsendable(card: bytes, where: str) -> None:
+    """Refuses a card that the Hub would refuse once everything else has been sent.
+
+    Raises:
+        ConfigError: the card is not UTF-8, or its front matter is not a YAML mapping.
+    """
+    try:
+        card.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where} is not UTF-8 (byte {error.start}), and the Hub takes no other; save it so"
+        ) from None
+    if _mapping(front_matter(card)) is None:
+        raise ConfigError(f"the front matter of {where} is not valid YAML, and the Hub would refuse it; mend it first")
+
+
+def _mapping(text: str) -> MappingNode | None:
+    """Parses a YAML block without building its values; None where it is not a mapping, or could do harm."""
+    import yaml
+
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+    depth = 0
+    try:
+        for event in yaml.parse(text[: _LARGEST + 1], kind):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                return None
+        root = None if len(text) > _LARGEST else yaml.compose(text, kind) or yaml.MappingNode(_MAPPING, [])
+    except (yaml.YAMLError, ValueError):
+        return None
+    return root if isinstance(root, yaml.MappingNode) else None

@@ -1,0 +1,558 @@
+"""Reads files that may be hostile, and writes files and folders whole or not at all.
+
+A file or folder is made beside its place under a hidden name, ``.NAME.<digits>.ropescale``, and takes its name in one
+step. Its writer holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits stands for the host and
+its boot, because only there a free lock proves that the writer is gone. So the next writer of the same name sweeps
+what a killed one left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import re
+import secrets
+import shutil
+import signal
+import stat
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from .errors import CheckpointError, ConfigError
+
+LOG = logging.getLogger(__name__)
+
+# ---------------------------------------------------------------------------------------------------------
+# Reading
+
+LARGEST = 64 * 2**20
+"""Bytes of a file that is read as a whole; configurations have some thousands, tokenizers some millions."""
+
+_LARGEST_OF = {
+    "generation_config.json": 16 * 2**20,
+    "params.json": 16 * 2**20,
+    "tokenizer_config.json": 32 * 2**20,
+}
+"""Bytes; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20 million."""
+
+MOST_VALUES = 4_000_000
+"""Brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of a model
+with a million tensors has a million."""
+
+_DEEPEST = 64
+"""Brackets inside one another; configurations have fewer than ten."""
+
+_RESTORE = "restore it from where it was downloaded"
+
+READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+_SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
+"""Folders of files that the system makes up, or waits for, as they are read; ``/dev/shm`` is memory for anybody's."""
+
+
+def local_path(model: str | Path) -> Path:
+    """Expands ``~`` in a path, where there is such a home."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:
+        return Path(model)
+
+
+def sha256(content: bytes) -> str:
+    """Hashes bytes, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Hashes a file's content, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path, most: int | None = None) -> dict[str, object]:
+    """Reads a JSON object from a file, with errors that name the file and the line.
+
+    Args:
+        most: the largest size in bytes; what fits files of this name where it is not given, :data:`LARGEST` at most.
+
+    Raises:
+        CheckpointError: the file is missing or cannot be read, is no regular file, or is too large.
+        ConfigError: it is not JSON, not an object, nested too deeply, or holds too many values.
+    """
+    fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
+    content = read_bytes(path, fitting if most is None else most)
+    try:
+        if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
+            raise Damaged(f"holds more than {MOST_VALUES:,} values, and no such file does")
+        return parse_json(content)
+    except Damaged as error:
+        raise ConfigError(f"{path} {error}; {_RESTORE}") from None
+
+
+class Damaged(ValueError):
+    """Damaged content; the message is the end of a sentence about the file."""
+
+
+def parse_json(content: bytes) -> dict[str, object]:
+    """Parses a JSON object, in bounded time and memory.
+
+    Raises:
+        Damaged: it is not JSON, not an object, or nested too deeply.
+    """
+    try:
+        value = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Damaged("is not a text file") from None
+    except RecursionError:
+        raise Damaged("nests its brackets too deeply") from None
+    except MemoryError:
+        raise Damaged("does not fit into memory") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise Damaged(f"is not valid JSON ({where})") from None
+    except ValueError:  # Python's limit of 4,300 digits for a whole number
+        raise Damaged("holds a number of thousands of digits") from None
+    if not isinstance(value, dict):
+        raise Damaged(f"holds a JSON {type(value).__name__}, not an object")
+    if is_deep(value):
+        raise Damaged("nests its brackets too deeply")
+    return value
+
+
+def is_deep(value: object) -> bool:
+    """Whether lists and objects are nested deeper than in any configuration."""
+    level: list[Any] = [[value]]
+    for _ in range(_DEEPEST + 1):
+        children = itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
+        level = [child for child in children if isinstance(child, (dict, list))]
+    return bool(level)
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Reads a regular file.
+
+    Args:
+        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+
+    Raises:
+        CheckpointError: it is missing or cannot be read, is no regular file, or is larger.
+    """
+    limit = LARGEST if most is None else most
+    with open_regular(path) as file, translated(path, "read"):
+        content = up_to(file, limit)
+    if content is None:
+        raise CheckpointError(f"{path} is larger than {limit / 10**6:.3g} MB, and no such file is; {_RESTORE}")
+    return content
+
+
+def up_to(file: BinaryIO, limit: int) -> bytes | None:
+    """Returns the rest of a file; None where that is more than ``limit`` bytes, whatever its stated size."""
+    stated = os.fstat(file.fileno()).st_size
+    content = file.read(stated + 1) if stated <= limit else b""
+    if len(content) > stated:  # the file grows, or the system generates it as it is read
+        content += file.read(limit + 1 - len(content))
+    return content if stated <= limit and len(content) <= limit else None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading, unless it is a pipe or a device, which could block for ever.
+
+    Raises:
+        CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
+    """
+    try:
+        _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
+        refuse_system(path)
+        handle = os.open(path, READING)
+        try:
+            _refuse_special(path, os.fstat(handle).st_mode)
+            return open(handle, "rb")
+        except BaseException:
+            os.close(handle)
+            raise
+    except CheckpointError:
+        raise
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; complete the download, or give another folder") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a null byte in the name
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"{path} cannot be read: Is a directory")
+    if not stat.S_ISREG(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise CheckpointError(f"{path} is {kind}, not a regular file; remove it, or give another folder")
+
+
+def refuse_system(path: Path) -> None:
+    """Refuses a link into a system folder; some files there look regular and have no end.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    real = os.path.realpath(path)
+    if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
+        raise CheckpointError(f"{path} is a link to {real}, which is the system's and no model's; remove it")
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Refuses a checkpoint with a pipe, a device or a system file, before other code reads it.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    with translated(folder, "read"):
+        for entry in os.scandir(folder):
+            path = Path(entry.path)
+            if os.path.exists(path) and not os.path.isdir(path):
+                _refuse_special(path, os.stat(path).st_mode)
+                refuse_system(path)
+
+
+@contextmanager
+def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
+    """Turns an error of the operating system on files below ``where`` into a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        name = error.filename
+        within = not isinstance(name, str) or name.startswith(str(where)) or f".{where.name[:200]}." in name
+        raise CheckpointError(
+            f"{where} cannot be {what}: {error.strerror or error}{'' if within else f' ({name})'}"
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Writing
+
+SUFFIX = ".ropescale"
+_LOCK = "-lock"
+
+
+def atomic_write(path: Path, content: bytes | str) -> None:
+    """Replaces or creates a file in one step. The caller has checked that the old one may go.
+
+    Raises:
+        OSError: it cannot be written; the old file is unchanged.
+    """
+    with atomic_path(path) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Writes and syncs a file in a folder of ours; replaces a link instead of writing through it."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yields an empty file beside ``path`` to fill, which takes its name at the end, or is removed on failure.
+
+    Args:
+        new: never replace an existing file, whenever it appeared.
+        check: called with the file that is about to be replaced; raises to keep it.
+
+    Raises:
+        FileExistsError: with ``new``, there is something of that name.
+        OSError: it cannot be written.
+    """
+    with hidden_path(path) as beside:
+        beside.touch(exist_ok=False)
+        yield beside
+        with open(beside, "rb") as file:
+            os.fsync(file.fileno())
+        with deferred():
+            if new or (check and not os.path.lexists(path)):
+                _link(beside, path)
+                return
+            if check:
+                check(path)
+            os.replace(beside, path)
+
+
+def _link(beside: Path, path: Path) -> None:
+    """Gives the part its name unless that is taken: a link fails where a rename would replace."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        path.touch(exist_ok=False)
+        os.replace(beside, path)
+
+
+@contextmanager
+def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Iterator[Path]:
+    """Yields a hidden name beside ``path``, for a file or folder; removes what still has it at the end.
+
+    Args:
+        keep: the error after which it stays, because its message names it.
+    """
+    from filelock import FileLock
+
+    path.absolute().parent.stat()  # filelock would make it
+    sweep_leftovers(path)
+    place = path.with_name(hidden_name(path.name))
+    lock, kept = FileLock(f"{place}{_LOCK}"), False
+    try:
+        with suppress(OSError, NotImplementedError):  # a file system without locks, where nobody sweeps either
+            lock.acquire(timeout=1)
+        yield place
+    except keep:
+        kept = True
+        raise
+    finally:
+        with deferred(), suppress(OSError):
+            try:
+                if not kept:
+                    _remove(place)
+                Path(lock.lock_file).unlink(missing_ok=True)
+            finally:
+                lock.release()
+
+
+@contextmanager
+def temporary_folder(keep: type[BaseException]) -> Iterator[Path]:
+    """Makes a folder that is gone afterwards; ``keep`` is as for :func:`hidden_path`."""
+    with hidden_path(Path(tempfile.gettempdir()) / "ropescale", keep) as folder:
+        folder.mkdir(0o700)
+        yield folder
+
+
+def sweep_leftovers(path: Path) -> None:
+    """Removes what killed writers of this name left; logs what a writer on another host may hold."""
+    from filelock import FileLock
+
+    parent = path.absolute().parent
+    pattern = re.compile(rf"(\.{re.escape(_cut(path.name))}\.([0-9a-f]{{8}})[0-9a-f]{{8}}{SUFFIX}){_LOCK}")
+    names = sorted(os.listdir(parent)) if parent.is_dir() else []
+    for match in filter(None, map(pattern.fullmatch, names)):
+        place, lock = parent / match[1], parent / match[0]
+        if match[2] != _machine():
+            LOG.warning("%s was left by a command on another host, or before a restart; remove it if none runs", place)
+            continue
+        with suppress(OSError):  # another process holds it, or is done
+            found = lock.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+                with FileLock(lock).acquire(timeout=0):
+                    _remove(place)
+                    lock.unlink()
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def hidden_name(name: str) -> str:
+    """Makes a hidden name for what will be called ``name``; its digits stand for the host, its boot and this writer."""
+    return f".{_cut(name)}.{_machine()}{secrets.token_hex(4)}{SUFFIX}"
+
+
+def _cut(name: str) -> str:
+    """Cuts a name: at most 255 bytes are allowed, and ours adds some."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+@cache
+def _machine() -> str:
+    """Returns eight digits for this host and its boot; random ones where the system does not tell its boot."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return secrets.token_hex(4)
+    return sha256(f"{platform.node()} {boot}".encode())[:8]
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a file or folder to ``NAME~``, or to ``NAME~2`` and so on where that is taken; returns the new path."""
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.name}~{number if number > 1 else ''}")
+        if not os.path.lexists(aside):
+            os.rename(path, aside)
+            return aside
+    raise AssertionError("unreachable: some number is free")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Ownership: the record of a patched checkpoint lists its files, and only these are ever replaced. A weight file is
+# recognised without reading it: a hard link by its inode, a symbolic link by its target, a copy by its size and time.
+# Any other file is recognised by its SHA-256.
+
+Entry = Mapping[str, object]
+"""The record's entry for a written file, see :func:`entry_of`."""
+
+
+def entry_of(path: Path, how: str | None) -> Entry:
+    """Describes a file that was just written, so that :func:`foreign_files` knows it again.
+
+    Args:
+        how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
+    """
+    if how is None:
+        return {"sha256": sha256_of(path)}
+    if how == "symlink":  # not the target itself: it holds the path of somebody's machine
+        return {"how": how, "sha256": sha256(os.fsencode(os.readlink(path)))}
+    status = path.lstat()
+    if how == "hard":
+        return {"how": how, "inode": status.st_ino}
+    return {"how": how, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def foreign_files(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ()) -> Iterator[str]:
+    """Yields each file in a folder that is not as it was written, with the reason.
+
+    Args:
+        folder: a real folder; links in it are not followed.
+        files: the result of :func:`entry_of` for each file, by its name relative to the folder.
+        known: further files that are ours whatever they hold.
+    """
+    folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
+    # how many names of each inode lie in the folder itself
+    within = Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
+    for name, entry in _walk(folder, ""):
+        if entry.is_dir(follow_symlinks=False):
+            if name not in folders:
+                yield f"{name}/ was not written by ropescale"
+            elif not os.access(entry.path, os.W_OK | os.X_OK):
+                yield f"{name}/ may not be changed"
+        elif name in files:
+            why = _difference(folder / name, files[name], within)
+            if why:
+                yield f"{name} {why}"
+        elif name not in known or not entry.is_file(follow_symlinks=False):
+            yield f"{name} was not written by ropescale"
+
+
+def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields every file and folder below a folder, each folder before its content."""
+    for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
+        name = f"{below}/{entry.name}" if below else entry.name
+        yield name, entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(folder, name)
+
+
+def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
+    """Returns how a file differs from the one that was written; None where it does not."""
+    status, how = path.lstat(), entry.get("how")
+    if how == "symlink":
+        same = stat.S_ISLNK(status.st_mode) and sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
+        return None if same else "is not the link that ropescale made"
+    if not stat.S_ISREG(status.st_mode):
+        return "is not the file that ropescale wrote"
+    if how == "hard":
+        if status.st_ino != entry.get("inode"):
+            return "is not the link that ropescale made"
+        return None if status.st_nlink > within[status.st_ino] else "is the only copy left of these weights"
+    if how == "copy":
+        same = (status.st_size, status.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
+    else:
+        same = sha256_of(path) == entry.get("sha256")
+    return None if same else "was changed since ropescale wrote it"
+
+
+def remove_files(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
+    """Removes these files of a folder and then the folder; False where it holds something else, which stays.
+
+    Args:
+        files: names relative to the folder.
+        last: the files that list the others, so that an interrupted removal can be finished.
+    """
+    names = [*files, *last]
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    above = {folder / parent for name in names for parent in Path(name).parents}
+    for directory in sorted(above, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):
+            directory.rmdir()
+    return not os.path.lexists(folder)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Signals
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a program to end: from `kill`, a scheduler, a closed terminal."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal that ends the command, as an exception: whatever cleans up after Ctrl-C cleans up after it.
+
+    Attributes:
+        number: the signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Turns SIGTERM and SIGHUP into :class:`Terminated` meanwhile, unless they are ignored (nohup).
+
+    Not in one of several processes that a launcher started: the launcher ends them with SIGTERM while they wait for one
+    another inside the communication library, where no Python code runs. Nor outside the main thread.
+    """
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") or not _in_main_thread():
+        yield
+        return
+    with _handled([number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL], _terminate):
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Defers signals until a step that must not be interrupted is done; then raises the first of them."""
+    if not _in_main_thread():  # Python handles signals in that one alone
+        yield
+        return
+    came: list[int] = []
+    wanted = [number for number in (signal.SIGINT, *_ENDING) if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    try:
+        with _handled(wanted, lambda number, frame: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
+    """Sets a handler for these signals inside the block; puts all back, even if one comes meanwhile."""
+    with ExitStack() as stack:
+        for number in numbers:
+            stack.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, handler)
+        yield
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated(number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

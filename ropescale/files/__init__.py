@@ -1,1 +1,0 @@
-"""Reading and writing files so that nothing is lost: atomic writes, locks, staging, bounded reading."""
