@@ -133,6 +133,13 @@ class Store:
         """The number of batches on the shelves that were asked for."""
         return sum(len(shelf.batches) for shelf in self._shelves.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no record, of this run or another."""
+        if self._path is None or not self._path.exists():
+            return True
+        return self._connected(self._path).execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
+
     def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
         """Yields the records under a key in the order of their numbers: number, content, dtype, parts."""
         query = "SELECT number, parts, dtype, content, digest FROM records WHERE key = ? ORDER BY number"

@@ -130,11 +130,16 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
 
 def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """Returns what results lack that a folder holds, as the object of a sentence; "" for nothing."""
+    kind = there.get("kind", "perplexity")
     for part, names in _IDENTITY.items():
         for name, what in names.items():
+            if kind == "retrieval" and part == "data":  # that is of the prompts of all lengths
+                continue
             if name in there[part] and there[part][name] != results[part].get(name):
                 return f"results of another {what}"
-    if there.get("kind", "perplexity") not in ("perplexity", "retrieval"):  # what others measure follows from the above
+    if kind == "retrieval" and there["protocol"].get("seed") != results["protocol"].get("seed"):
+        return "results of another seed"
+    if kind not in ("perplexity", "retrieval"):  # what others measure follows from the above
         return ""
     cells = [{(row["schedule"], row.get("length")) for row in each["rows"]} for each in (there, results)]
     schedules = sorted({schedule for schedule, _ in cells[0]} - {schedule for schedule, _ in cells[1]})
@@ -158,7 +163,7 @@ _IDENTITY = {
     "data": {"sha256": "text"},
     "protocol": {
         name: name.replace("_", " ")
-        for name in ("name", "task", "mode", "bos", "stride", "score", "target_length", "engine", "objective")
+        for name in ("name", "task", "depths", "trials", "mode", "bos", "stride", "score", "target_length", "engine")
     },
 }
 _PARTS = {

@@ -339,7 +339,8 @@ def carry_out(
 def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes what was complete when a run stopped, and says what is kept."""
     if not store.finished:
-        Notes(shown=True).tell("the run stopped; nothing was finished yet; the same command begins again")
+        if store.is_empty:
+            Notes(shown=True).tell("the run stopped; nothing was finished yet; the same command begins again")
         return
     tables, finished = "", measurement.finished
     if finished:

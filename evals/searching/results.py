@@ -128,7 +128,7 @@ class SearchResult(Searched, Saved):
             "held_out_perplexity": {name: {str(n): ppl for n, ppl in each.items()} for name, each in curves.items()},
         }
 
-    def save(self, out: str | Path) -> Path:
+    def save(self, out: str | Path, force: bool = False) -> Path:
         """Writes the schedule's file, if the name ends in ``.json``; else the run's folder. Returns its path.
 
         The file is what ``--schedule`` and :func:`ropescale.patch` read.
@@ -138,7 +138,7 @@ class SearchResult(Searched, Saved):
         """
         path = local_path(out)
         if path.suffix != ".json":
-            folder = Saved.save(self, path)
+            folder = Saved.save(self, path, force)
             return folder if self.file is None else self.save(self.file)
         content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
         content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}

@@ -103,7 +103,7 @@ class Measuring:
             return renamed(carry_out(run, None, group=processes(model)), names)
 
     def _keep(self, result: Result, name: str) -> None:
-        settle_leader(lambda: result.save(self.out / name))
+        settle_leader(lambda: result.save(self.out / name, force=True))
 
     def _figures(self, result: Result) -> Figures:
         """Returns the perplexities, and how much worse the model is in short context than before the schedule."""

@@ -9,7 +9,7 @@ from configurations import write_checkpoint
     [
         (["export", "MODEL", "--for", "vlm"], "invalid value for '--for': 'vlm' is not known; did you mean 'vllm'?"),
         (["export", "MODEL", "--for", "llamacpp"], "did you mean 'llama.cpp'?"),
-        (["search", "MODEL", "--data", "x", "--target-length", "1k", "--method", "gradiant"], "mean 'gradient'?"),
+        (["search", "MODEL", "--data", "x", "--target-length", "1k", "--objective", "textt"], "mean 'text'?"),
     ],
 )
 def test_a_misspelt_choice_is_guessed(ran, words, said):

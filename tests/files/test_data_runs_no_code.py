@@ -66,7 +66,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "a module's class": {"name": "sentinel::Half"},
     "a class and its fields": {"name": HALF + ":factor=4"},
     "nested": {"name": "resonance", "over": HALF},
-    "an object in an object": {"name": "resonance", "over": {"name": HALF}},
     "nested in the name": {"name": f"resonance:over={HALF}"},
     "by layer type": {"full_attention": HALF},
     "an object by layer type": {"full_attention": {"name": HALF}, "sliding_attention": "as-is"},

@@ -73,7 +73,7 @@ def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_li
 def as_run(result: Result) -> StoredRun:
     """The run that the page has of a result."""
     results = result.to_dict()
-    return StoredRun("run", None, results, result, True)  # type: ignore[arg-type]
+    return StoredRun("run", None, results, result)  # type: ignore[arg-type]
 
 
 CELL = re.compile(r"([+-]?\d+\.\d+) (?:± (\d+\.\d+)|\(([+-][\d.e-]+) to ([+-][\d.e-]+)\))")

@@ -19,13 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lookup import SURE, lookup_llama
 from refusing import untouched
-from tiny import byte_tokenizer, llama, markov_llama, naive_nll
+from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
 from ropescale.cli import passkey as command_module
 from ropescale.errors import DataError, RunError
+from ropescale.evals import perplexity
 from ropescale.evals.passkey import running
 from ropescale.evals.passkey.answering import Answerer, Score
 from ropescale.evals.passkey.filler import NAMES, Borrowed, Dice, Generated
@@ -652,8 +653,8 @@ def test_saved_files_hold_every_number(result, tmp_path):
 
 def test_a_folder_with_another_kind_of_run_is_refused(result, tmp_path, monkeypatch):
     monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
-    (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
-    with untouched(tmp_path, r"results.json .*perplexity.*retrieval.*another"):
+    perplexity(llama(), documents(2, 40), [16], out=tmp_path)
+    with untouched(tmp_path, "holds a perplexity run, and this is a retrieval run; choose another folder"):
         result.save(tmp_path)
     result.save(tmp_path / "own")
     result.save(tmp_path / "own")  # and its own kind is replaced
@@ -819,7 +820,9 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
 def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, checkpoint, tmp_path, asked):
     words = ["passkey", checkpoint, "--depths", "0,1", "--trials", "2", "-o", tmp_path]
     ran(*words, "--lengths", "700")
-    assert "starting a new run: seed 0 became 1" in ran(*words, "--lengths", "700", "--seed", "1")[1]
+    assert "holds results of another seed" in ran(*words, "--lengths", "700", "--seed", "1", code=2)[1]
+    assert "starting a new run: seed 0 became 1" in ran(*words, "--lengths", "700", "--seed", "1", "--force")[1]
+    ran(*words, "--lengths", "700", "--force")
     asked.clear()
     assert "resuming: 1 of 2 batches are done" in ran(*words, "--lengths", "700,800")[1] and len(asked) == 1
 

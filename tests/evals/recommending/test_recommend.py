@@ -279,7 +279,7 @@ def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_pat
     again = Recommendation.load(folder)
     assert again.to_dict() == found.to_dict()
     assert again.to_markdown() == found.to_markdown()
-    with pytest.raises(CheckpointError, match="is of a recommendation run"):
+    with pytest.raises(CheckpointError, match="holds a recommendation run"):
         ropescale.evals.perplexity(model, documents(2, 64), 64, out=folder)
     (folder / "results.csv").write_text("mine")
     with pytest.raises(CheckpointError, match="was changed"):

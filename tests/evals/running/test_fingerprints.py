@@ -20,7 +20,7 @@ IDS = documents(3, 64)
 
 
 def nll(model, out=None):
-    [row] = perplexity(model, IDS, [48], out=out).rows
+    [row] = perplexity(model, IDS, [48], out=out, force=True).rows
     return row.nll
 
 
@@ -85,7 +85,9 @@ def test_adapters_in_memory_count_also_where_the_files_of_a_folder_are_named(tmp
     llama().save_pretrained(tmp_path / "model")
     found = []
     for _ in range(2):
-        found.append(perplexity(model, IDS, [48], out=tmp_path / "out", path=tmp_path / "model").rows[0].nll)
+        found.append(
+            perplexity(model, IDS, [48], out=tmp_path / "out", path=tmp_path / "model", force=True).rows[0].nll
+        )
         model.set_adapter("second")
     assert found[1] == nll(model) != found[0]
 

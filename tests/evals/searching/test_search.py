@@ -274,7 +274,7 @@ def test_adam_is_torchs():
 
 
 def test_folders_and_files_of_others_are_refused(found, tmp_path):
-    write_files(tmp_path, {"factors-search/results.json": "{}", "mine.json": '{"name": "yarn", "factor": 8}'})
+    write_files(tmp_path, {"factors-search/resume/mine.txt": "", "mine.json": '{"name": "yarn", "factor": 8}'})
     with pytest.raises(CheckpointError, match="is not what an evaluation wrote"):
         search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     for write in (found.save, lambda path: search(llama(), TEXT, 128, out=path, **BUDGET)):
