@@ -142,7 +142,7 @@ class Store:
 
     def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
         """Yields the records under a key in the order of their numbers: number, content, dtype, parts."""
-        query = "SELECT number, parts, dtype, content, digest FROM records WHERE key = ? ORDER BY number"
+        query = "SELECT number, parts, dtype, CAST(content AS BLOB), digest FROM records WHERE key = ? ORDER BY number"
         for path in (self._path, *self._others):
             if path is None or not path.exists():
                 continue

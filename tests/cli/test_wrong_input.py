@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from ropescale.checkpoints import folders
 from ropescale.cli.main import main
 from ropescale.evals.checking import sealed
-from ropescale.files import locks
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 ONE = ["--lengths", "64", "--windows", "1"]
@@ -275,21 +273,6 @@ def test_a_folder_that_another_command_replaces_meanwhile_is_no_foreign_one(ran,
     monkeypatch.setattr(folders, "files_in", replaced_after)
     ran(*words, "yarn:factor=8")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 512
-
-
-@pytest.mark.parametrize("command", ["patch", "report"])
-def test_a_signal_while_a_hidden_file_is_made_leaves_none(ran, checkpoint, learned, tmp_path, monkeypatch, command):
-    take = locks.take
-
-    def interrupted(handle):
-        signal.raise_signal(signal.SIGINT)
-        return take(handle)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(locks, "take", interrupted)
-    words = {"patch": [checkpoint, "--schedule", "yarn:factor=2"], "report": [learned["search"]]}[command]
-    assert ran(command, *words, "-o", "out", code=130).err.endswith("interrupted\n")
-    assert os.listdir(tmp_path) == []
 
 
 # --- folders of runs ---

@@ -325,7 +325,7 @@ def _of_another_type(found, index):
     ("change", "said"),
     [
         (_shorter, "tokens of as-is at 128"),
-        (_one_window_less, "does not hold 4 windows of as-is @ 128"),
+        (_one_window_less, "does not hold 5 windows of as-is @ 128"),
         (_not_finite, "does not hold finite losses of as-is @ 128"),
         (_of_another_type, "does not hold finite losses of as-is @ 128"),
         (lambda found, index: index["passes"][0].update(tensors=["../../etc"]), "finite losses of ../../etc"),

@@ -12,7 +12,7 @@ from searching import check_resumed, check_slopes
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
-from ropescale.errors import DataError
+from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
@@ -174,7 +174,10 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 
     run()
     assert "resuming" in run()
-    assert "another search" in run(haystack="Some words to hide a key in. And some more, to be long enough. " * 9)
+    haystack = "Some words to hide a key in. And some more, to be long enough. " * 9
+    with pytest.raises(CheckpointError, match="holds results of another text"):
+        run(haystack=haystack)
+    assert "resuming" not in run(haystack=haystack, force=True)
 
 
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
