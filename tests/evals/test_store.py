@@ -468,7 +468,7 @@ def words(checkpoint, tmp_path_factory):
 
 def stored(out):
     """Bytes of finished batches."""
-    return sum(path.stat().st_size for path in out.glob("resume/*.sqlite*"))
+    return sum(path.stat().st_size for path in out.glob("resume/*.sqlite"))
 
 
 def kill_and_resume(words, folder, moments, seed):
