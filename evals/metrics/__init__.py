@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..results.stored import Stored
 from .base import Metric
+from .stored import Stored
 
 _NAMES = (
     "perplexity",

@@ -16,13 +16,12 @@ from ...output.escaping import escaped
 from ...output.formatting import listed, markdown
 from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
-from ..results.stored import Stored, Totals, sums_of
-from ..results.truncation import Truncation
 from ..statistics.intervals import CONCLUSIVE, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, rests_on
 from .cells import change_cell, table
 from .guessing import worse_than_a_guess
+from .stored import Stored, Totals, Truncation, sums_of
 from .verdicts import level, together, too_few
 
 if TYPE_CHECKING:

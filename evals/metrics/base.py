@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..results.stored import Measured, Stored, Totals, sums_of
 from ..statistics import coverage
 from ..statistics.intervals import LEVEL, Estimate, consecutive
 from .cells import exp
+from .stored import Measured, Stored, Totals, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

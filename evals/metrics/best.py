@@ -9,11 +9,11 @@ from itertools import groupby
 from ...output.escaping import escaped
 from ...output.formatting import listed
 from ..checking import Count, Length
-from ..results.stored import Stored
 from ..statistics.intervals import CONCLUSIVE
 from . import perplexity
 from .base import Metric, paired_change, rests_on
 from .guessing import worse_than_a_guess
+from .stored import Stored
 from .verdicts import level, together, too_few
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.windows import position_bins
-from ..results.stored import Pass, Stored
 from . import drawing
 from .base import Metric, Picture, bounds, mean_of
+from .stored import Pass, Stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

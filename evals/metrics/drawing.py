@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.naming import abbreviated
 from ...output.plotting import COLOURS, in_style
-from ..results.stored import Stored
 from ..statistics.intervals import PERCENT
 from .base import rests_on
+from .stored import Stored
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

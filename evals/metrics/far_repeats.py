@@ -9,9 +9,9 @@ from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..checking import Count, Length, Positive
 from ..data.far_repeats import ORDER, far_repeats
-from ..results.stored import Stored
 from .base import Bounded, Marked, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell
+from .stored import Stored
 
 
 @dataclass(frozen=True)

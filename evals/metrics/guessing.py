@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..results.stored import Stored
 from .cells import digits, exp
 from .perplexity import METRIC
+from .stored import Stored
 
 _AS_IS = "as-is"
 """The label of the unchanged model, which always runs."""

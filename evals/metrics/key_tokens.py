@@ -11,9 +11,9 @@ import numpy as np
 from ...output.escaping import escaped
 from ..checking import Count, Length, Positive, Share
 from ..data.key_tokens import KeySpans, places
-from ..results.stored import Stored, sums_of
 from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell, table
+from .stored import Stored, sums_of
 
 ALPHA, BETA = 2.0, -2.0
 

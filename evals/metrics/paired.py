@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..checking import Count, Length
-from ..results.stored import Divergence, Stored
 from ..statistics.intervals import LEVEL, Estimate
 from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on
 from .cells import around, change_cell, mark, table
+from .stored import Divergence, Stored
 from .verdicts import level, together
 
 if TYPE_CHECKING:

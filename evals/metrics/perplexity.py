@@ -11,11 +11,11 @@ import numpy as np
 
 from ..checking import Count, Length, Positive
 from ..data.windows import prefix
-from ..results.stored import Pass, Stored, sums_of
 from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mean_of, perplexities
 from .cells import exp, interval_cell, table
+from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

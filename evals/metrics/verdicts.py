@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..results.stored import Stored
 from ..statistics.intervals import CONCLUSIVE, LEVEL, PERCENT, familywise
+from .stored import Stored
 
 
 def level(stored: Stored) -> float:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..checking import Count, Length, Share
-from ..results.stored import Measured
+from ..metrics.stored import Measured
 
 
 def chance(digits: int) -> float:

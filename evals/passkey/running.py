@@ -13,8 +13,8 @@ import numpy as np
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
+from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
-from ..results.stored import ModelFacts
 from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import comb
 
 from ..checking import Count, Length
-from ..results.stored import Measured
+from ..metrics.stored import Measured
 from ..statistics.intervals import familywise
 from .candidates import Lineup
 from .deployment import Deployment

@@ -18,8 +18,8 @@ from ...planning.sharing import repeated
 from ...schedules.reading import specs
 from ..data import documents as data_documents
 from ..data.chats import Given
+from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
-from ..results.stored import ModelFacts
 from ..running import fingerprints
 from ..running.estimates import announce_time
 from ..running.preparing import Checkpoint, tell_left_out

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from ..checking import Count, Length, Shape, Wrong
 from ..metrics.base import Metric
-from .stored import DataFacts, ModelFacts, Tables
+from ..metrics.stored import DataFacts, ModelFacts, Tables
 
 SCHEMA = 1
 

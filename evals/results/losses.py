@@ -18,12 +18,11 @@ from ...errors import DataError
 from ...files import parse_json, sha256
 from .. import checking
 from ..checking import Wrong
+from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
 from ..scoring.batches import Cost
 from .folder import LOSSES as FILE
 from .folder import RESULTS
 from .formats import INDEX, Index, Results, StoredComparison, StoredPass, StoredTruncation, results
-from .stored import Divergence, Identity, Pass, Stored
-from .truncation import Truncation
 
 _LARGEST = 2**36
 _KEY = "index"

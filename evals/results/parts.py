@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TypeVar
 
-from .stored import DataFacts, Stored, sums_of
+from ..metrics.stored import DataFacts, Stored, sums_of
 
 S = TypeVar("S", bound=Stored)
 V = TypeVar("V")

@@ -23,6 +23,7 @@ from ..metrics.guessing import worse_than_a_guess
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
+from ..metrics.stored import Pass, Stored, sums_of
 from ..statistics import coverage
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import losses as losses_file
@@ -30,7 +31,6 @@ from .formats import Results
 from .losses import Losses, read_losses, read_results
 from .parts import parts_of
 from .saving import Saved, shown
-from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

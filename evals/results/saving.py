@@ -17,11 +17,11 @@ from ...output.naming import definitions
 from ...output.plotting import drawn, save
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
+from ..metrics.stored import Measured
 from . import folder
 from .formats import SCHEMA
 from .losses import read_results
 from .notebook import to_html
-from .stored import Measured
 
 if TYPE_CHECKING:
     import pandas

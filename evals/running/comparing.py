@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.stored import Divergence
+from ..metrics.stored import Divergence
 from ..scoring.batches import Batch, BatchPlan
 from ..scoring.executor import Executor
 from ..store import Scored, Shelf

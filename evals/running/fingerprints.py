@@ -22,7 +22,7 @@ import torch
 
 from ...files import sha256, sha256_of
 from ..data.documents import Document
-from ..results.stored import LayerTable, ModelFacts
+from ..metrics.stored import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
 
 if TYPE_CHECKING:

@@ -25,11 +25,10 @@ from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.windows import sliding
 from ..metrics.paired import short_length
+from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation
 from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
-from ..results.stored import Divergence, ModelFacts, Pass, Tables
-from ..results.truncation import Truncation
 from ..scoring import memory
 from ..scoring.batches import BatchPlan, plan_pass
 from ..scoring.executor import Executor

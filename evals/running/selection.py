@@ -19,8 +19,8 @@ from ..data.key_tokens import KeySpans
 from ..data.texts import TextFile
 from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
+from ..metrics.stored import DataFacts, ShareFacts
 from ..parallel.processes import Team
-from ..results.stored import DataFacts, ShareFacts
 from ..statistics import sampling
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import TextOptions

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import DataError, RopescaleError
 from ..data.windows import Window, prefix, truncated
-from ..results.truncation import Truncation, positions_of
+from ..metrics.stored import Truncation, positions_of
 from ..scoring.batches import BatchPlan, plan_pass
 from ..scoring.executor import Executor
 from .runner import Task, task_of

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...models.patching import Patch
     from ...request import RequestOptions
-    from ..results.stored import LayerTable
+    from ..metrics.stored import LayerTable
     from .progress import Notes
 
 AS_IS = "as-is"

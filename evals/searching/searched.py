@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..results.stored import Measured
+from ..metrics.stored import Measured
 from ..statistics.intervals import LEVEL, Estimate, ratio
 from .methods.asking import Check
 from .options import KEYS, TEXT

@@ -20,13 +20,13 @@ from statistics import median
 import numpy as np
 
 from ropescale.evals.data.sources import TextSource
+from ropescale.evals.metrics.stored import positions_of
 from ropescale.evals.recommending.candidates import lineup_of
 from ropescale.evals.recommending.objective import SHORT_WEIGHT, objective
 from ropescale.evals.recommending.racing.deciding import TOLERANCE, decide
 from ropescale.evals.recommending.racing.halving import FINALISTS, parted, race, share_kept
 from ropescale.evals.recommending.racing.measured import CandidateLosses
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.results.truncation import positions_of
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
 from ropescale.evals.running.truncating import SHARES

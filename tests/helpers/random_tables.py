@@ -8,8 +8,7 @@ import numpy as np
 from tiny import from_ids
 
 from ropescale.evals import Result
-from ropescale.evals.results.stored import Pass
-from ropescale.evals.results.truncation import Truncation
+from ropescale.evals.metrics.stored import Pass, Truncation
 
 TRAINED, LONGEST = 8, 32
 IDS = [*range(12), *range(12), *range(8)]

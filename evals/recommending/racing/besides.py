@@ -9,8 +9,8 @@ import numpy as np
 
 from ....errors import DataError
 from ...data.windows import prefix
+from ...metrics.stored import Truncation
 from ...parallel.processes import Group
-from ...results.truncation import Truncation
 from ...running.truncating import Truncating
 from ...running.variants import trained_length
 from ...scoring.executor import Executor

@@ -11,8 +11,7 @@ import torch
 from ....errors import DataError
 from ...data.chats import Given
 from ...data.documents import check_ids
-from ...results.stored import DataFacts
-from ...results.truncation import positions_of
+from ...metrics.stored import DataFacts, positions_of
 from ...running.fingerprints import tokens_sha256
 from ...running.selection import Corpus
 from ...store import Facts

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....errors import DataError
+from ...metrics.stored import DataFacts
 from ...passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
 from ...passkey.tasks import LONGER, Prompt
-from ...results.stored import DataFacts
 from ...store import Facts
 from ..losses.windows import Piece, PromptSet, Stretch, Texts
 from ..methods import gradient

@@ -13,9 +13,9 @@ from tiny import byte_tokenizer, documents, llama
 from ropescale.errors import DataError
 from ropescale.evals import Result, metrics, perplexity, retrieval
 from ropescale.evals.metrics.base import Metric
+from ropescale.evals.metrics.stored import Stored
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
-from ropescale.evals.results.stored import Stored
 
 LENGTHS, SCHEDULES = [16, 32, 64, 128], ["yarn:factor=2", "dynamic:factor=4"]
 

@@ -20,9 +20,9 @@ from tiny import byte_tokenizer, documents, from_ids, llama
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.metrics import paired
+from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.formats import KINDS
-from ropescale.evals.results.stored import Divergence, Pass
 from ropescale.evals.statistics import coverage
 from ropescale.evals.statistics.intervals import consecutive
 from ropescale.output.escaping import escaped
