@@ -21,8 +21,8 @@ from .options import (
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..engines.exporting import Export
-    from ..engines.field_rows import FieldRow
+    from ..engines.exported import FieldRow
+    from ..exporting import Export
 
 _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "as_json"}
 
@@ -59,8 +59,8 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
     """
-    from ..engines.exporting import export
     from ..errors import RunError
+    from ..exporting import export
 
     done = export(model, engine, options.pop("schedule"), **options)
     tell(note=done.notes, warning=done.warnings)

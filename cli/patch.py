@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..checkpoints.folders import LINKS
-from ..engines.base.layers import parameters_of
+from ..engines.base import parameters_of
 from ..output.escaping import argument, shell_word
 from ..output.formatting import markdown, size
 from ..schedules import label_of

@@ -556,3 +556,19 @@ def _terminate(number: int, frame: Any) -> None:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def target_or_warning(
+    check: Callable[[Path, str | Path, bool], Path], source: Path, out: str | Path | None, force: bool, dry_run: bool
+) -> tuple[Path | None, list[str]]:
+    """Returns what is to be made; a dry run can show what would be in it where ``force`` is lacking, with a warning.
+
+    Args:
+        check: returns the path, or raises where making it would harm something.
+    """
+    try:
+        return None if out is None else check(source, out, force), []
+    except CheckpointError as error:
+        if force or not dry_run or "force" not in error.fields:
+            raise
+        return None, [f"nothing would be written: {error}"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from ...engines.base.layers import layers_of
+from ...engines.base import layers_of
 from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
 from ...output.formatting import listed

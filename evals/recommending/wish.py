@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...adapters.finding import read_configs
+from ...adapters import read_configs
 from ...configs.configuration import trained_in
 from ...lengths import parse_length
 from ...request import RequestOptions

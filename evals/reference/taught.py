@@ -22,7 +22,7 @@ def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
     import torch
     from safetensors.torch import load_file
 
-    from ...models.loading import load_model
+    from ...checkpoints.loading import load_model
 
     settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     scale = settings["lora_alpha"] / settings["r"]
@@ -42,7 +42,7 @@ def save_taught(out: Path) -> None:
     Raises:
         CheckpointError: ``out`` is there and is not an empty folder.
     """
-    from ...models.loading import load_tokenizer
+    from ...checkpoints.loading import load_tokenizer
 
     refuse_full(out)
     load_taught().save_pretrained(out)

@@ -10,11 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...adapters.attaching import attached
-from ...adapters.finding import Adapter, find_loadable, read_configs, remarks
+from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
+from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
-from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import check_taken, of_several, share_of
 from ...schedules.reading import specs
@@ -43,7 +42,7 @@ class Checkpoint:
     Attributes:
         name: the folder or the name; ``revision`` is a branch, tag or commit.
         trust_remote_code: run the Python code that it brings.
-        dtype, device, device_map: as for :func:`ropescale.models.loading.load_model`.
+        dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: the processes share each layer.
     """
 

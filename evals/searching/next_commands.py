@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from ...engines.base.layers import layers_of
-from ...engines.exporting import scaling_option
+from ...engines.base import layers_of
+from ...engines.exported import scaling_option
 from ...engines.registry import ENGINES
 from ...planning.plan import Plan
 

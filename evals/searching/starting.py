@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...adapters.finding import read_configs
+from ...adapters import read_configs
 from ...engines.registry import ENGINES
 from ...errors import DataError
 from ...files import local_path

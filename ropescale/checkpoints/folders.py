@@ -114,22 +114,6 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     return target
 
 
-def target_or_warning(
-    check: Callable[[Path, str | Path, bool], Path], source: Path, out: str | Path | None, force: bool, dry_run: bool
-) -> tuple[Path | None, list[str]]:
-    """Returns what is to be made; a dry run can show what would be in it where ``force`` is lacking, with a warning.
-
-    Args:
-        check: returns the path, or raises where making it would harm something.
-    """
-    try:
-        return None if out is None else check(source, out, force), []
-    except CheckpointError as error:
-        if force or not dry_run or "force" not in error.fields:
-            raise
-        return None, [f"nothing would be written: {error}"]
-
-
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     """Refuses to replace anything but what ropescale wrote: no other files, nor weights that are about to be linked."""
     if not force:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engines import ENGINES, engine_warnings
-from ..engines.base.commands import needs_remote_code
-from ..engines.base.engine import Engine
-from ..engines.base.serving import Source, as_it_lies
-from ..engines.exporting import exported, scaling_option, words
+from ..engines.base import Engine, Source, as_it_lies, needs_remote_code
+from ..engines.exported import exported, scaling_option, words
 from ..errors import ConfigError
 from ..files import read_bytes
 from ..output.escaping import argument, cell, code_span, sentence, uncommented

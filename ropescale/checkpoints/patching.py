@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..errors import CheckpointError, RunError, ScheduleError
-from ..files import local_path, read_bytes, read_json, sha256, temporary_folder, translated
+from ..files import local_path, read_bytes, read_json, sha256, target_or_warning, temporary_folder, translated
 from ..keywords import refuse_unknown
 from ..output.escaping import visible
 from ..output.formatting import cut
@@ -25,7 +25,7 @@ from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_pl
 from .caveats import on_links, warnings_of
 from .contents import completed, kept_record, new_files, source_name
 from .differences import changes, diff
-from .folders import LINKS, build_folder, check_target, link_or_copy, refuse_missing_shards, target_or_warning
+from .folders import LINKS, build_folder, check_target, link_or_copy, refuse_missing_shards
 from .locating import find_model, read_config, refuse_set_aside
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..adapters import adapter_saving
 from ..errors import CheckpointError
 from ..files import local_path, read_json, translated, write_synced
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
+from . import adapter_saving
 from .folders import build_folder, check_target, files_of, is_of_weights, is_weight, link_or_copy, share, write_record
 from .in_memory import Carried, carried, is_adapted, refuse_parts, save_pretrained
 from .metadata.record import NAME as RECORD

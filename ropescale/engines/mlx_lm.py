@@ -15,12 +15,20 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
 from . import vllm
-from .base.commands import Command, shell
-from .base.differences import Difference, How, always_truncates, base_rope, recomputed_scale, stops
-from .base.engine import Engine
-from .base.layers import Layers
-from .base.serving import Serving
-from .base.untried import untried
+from .base import (
+    Command,
+    Difference,
+    Engine,
+    How,
+    Layers,
+    Serving,
+    always_truncates,
+    base_rope,
+    recomputed_scale,
+    shell,
+    stops,
+    untried,
+)
 
 _LOADED_AS = {
     "mistral": "llama",
@@ -182,7 +190,7 @@ def _mscales_for(layers: Layers, scale: float) -> dict[str, float]:
     return {"mscale": (scale * (1 + under * slope) - 1) / slope, "mscale_all_dim": under} if slope else {}
 
 
-def _way_out(layers: Layers) -> str:
+def _workaround(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
         return "use another rope_theta (ntk, abf), or serve it with transformers"
@@ -234,7 +242,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
         yield base_rope(text)
     elif _stops(layers, code):
-        text = f"stop{{s}} with an error at {layers.kind} for {code}; {_way_out(layers)}"
+        text = f"stop{{s}} with an error at {layers.kind} for {code}; {_workaround(layers)}"
         yield stops(text)
     elif code not in _READS_V5 and "rope_scaling" not in layers.section:
         text = (
@@ -322,6 +330,6 @@ ENGINE = Engine(
     differences=_differences,
     how=_how,
     serve=_serve,
-    way_out=_way_out,
+    workaround=_workaround,
     spelled=_spelled,
 )

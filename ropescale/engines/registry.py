@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..planning.plan import Plan
-from .base.differences import sentence
-from .base.engine import Engine
-from .base.layers import layers_of
+from .base import Engine, layers_of, sentence
 
 _MODULES = {
     "vllm": "vllm",

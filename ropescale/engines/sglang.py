@@ -9,12 +9,23 @@ from functools import partial
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
-from .base.commands import Command, option, shell
-from .base.differences import Difference, How, base_rope, ignores_factor, recomputed_scale, stops
-from .base.engine import Engine
-from .base.layers import Layers
-from .base.serving import Serving, needed_positions, overrides
-from .registries import architecture, code, is_known_for, not_its_own
+from .base import (
+    Command,
+    Difference,
+    Engine,
+    How,
+    Layers,
+    Serving,
+    base_rope,
+    ignores_factor,
+    needed_positions,
+    option,
+    overrides,
+    recomputed_scale,
+    shell,
+    stops,
+)
+from .model_code import architecture, code, is_known_for, not_its_own
 
 _MULTIPLIED = ("linear", "dynamic")
 """Rope types whose table is ``factor`` times as long as ``max_position_embeddings``."""
@@ -34,13 +45,13 @@ def _serve(serving: Serving) -> list[Command]:
     return [Command("sh", shell(*words, *option("--json-model-override-args", told)))]
 
 
-def _way_out(layers: Layers) -> str:
+def _workaround(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if code("sglang", layers) != "own":
         return "serve it with transformers"
     if _is_unscaled(layers):
         return "use another rope_theta (ntk, abf), or serve it with transformers"
-    return vllm.way_out(layers)
+    return vllm.workaround(layers)
 
 
 def _spelled(serving: Serving) -> Serving:
@@ -156,7 +167,7 @@ ENGINE = Engine(
     differences=_differences,
     how=_how,
     serve=_serve,
-    way_out=_way_out,
+    workaround=_workaround,
     spelled=_spelled,
     in_card=True,
 )

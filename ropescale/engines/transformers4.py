@@ -9,11 +9,7 @@ from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..configs.writing import Scaling, write_rope
-from .base.commands import Command
-from .base.differences import Difference, How, base_rope, stops
-from .base.engine import Engine
-from .base.layers import Layers
-from .base.serving import V4_NAMES, Serving, is_untouched
+from .base import V4_NAMES, Command, Difference, Engine, How, Layers, Serving, base_rope, is_untouched, stops
 
 CAME_WITH = {
     "4.50": (
@@ -247,7 +243,7 @@ ENGINE = Engine(
     differences=_differences,
     how=_how,
     serve=_serve,
-    way_out=lambda layers: "load it with transformers 5",
+    workaround=lambda layers: "load it with transformers 5",
     spelled=_spelled,
     remaining=_remaining,
 )

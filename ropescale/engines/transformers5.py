@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..configs.class_defaults import ALL_LAYERS, load
-from .base.commands import Command
-from .base.differences import Difference, How
-from .base.engine import Engine
-from .base.layers import Layers
-from .base.serving import Serving, v5_changes
+from .base import Command, Difference, Engine, How, Layers, Serving, v5_changes
 
 _AFTER_5_20 = frozenset("dots3_note_text lfm3".split())
 _AFTER_5_8 = _AFTER_5_20 | frozenset("cohere_compass_text gemma4_unified_text mellum mimo_v2_flash zaya".split())
@@ -76,5 +72,5 @@ ENGINE = Engine(
     differences=_differences,
     how=_how,
     serve=_serve,
-    way_out=lambda layers: "patch the checkpoint, and ask `ropescale verify`",
+    workaround=lambda layers: "patch the checkpoint, and ask `ropescale verify`",
 )

@@ -9,13 +9,25 @@ from functools import partial
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
-from .base.commands import Command, option, shell
-from .base.differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
-from .base.engine import Engine
-from .base.layers import Layers
-from .base.serving import Serving, needed_positions, overrides
-from .base.untried import untried
-from .registries import architecture, code, not_its_own
+from .base import (
+    Command,
+    Difference,
+    Engine,
+    How,
+    Layers,
+    Serving,
+    always_truncates,
+    base_rope,
+    ignores_factor,
+    needed_positions,
+    option,
+    overrides,
+    recomputed_scale,
+    shell,
+    stops,
+    untried,
+)
+from .model_code import architecture, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""
@@ -109,7 +121,7 @@ def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("lin
     return needed_positions(serving, multiplied) if own else serving.wanted.max_length
 
 
-def way_out(layers: Layers) -> str:
+def workaround(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if code("vllm", layers) != "own":
         return "serve it with transformers"
@@ -309,7 +321,7 @@ ENGINE = Engine(
     differences=_differences,
     how=_how,
     serve=_serve,
-    way_out=way_out,
+    workaround=workaround,
     spelled=_spelled,
     in_card=True,
 )

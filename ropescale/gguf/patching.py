@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Unpack
 
 from .. import __version__
-from ..checkpoints.folders import target_or_warning
 from ..errors import CheckpointError, ConfigError, ScheduleError
+from ..files import target_or_warning
 from ..keywords import refuse_unknown
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions

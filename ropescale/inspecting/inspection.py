@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
-from ..adapters.finding import Adapter, find_loadable, on_base_shown
+from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
 from ..checkpoints.metadata.record import original_config
 from ..configs.class_defaults import ALL_LAYERS

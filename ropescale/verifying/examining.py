@@ -13,13 +13,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from ..adapters.attaching import attached
-from ..adapters.finding import find_loadable
+from ..adapters import attached, find_loadable
+from ..checkpoints.loading import load_model, load_tokenizer
 from ..configs.configuration import read_rope
 from ..errors import CheckpointError, DataError, VerificationError
 from ..keywords import refuse_unknown
 from ..lengths import parse_length
-from ..models.loading import load_model, load_tokenizer
 from ..models.patching import installed
 from ..models.rotary_modules import whole_config
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, compare

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..adapters.finding import Adapter, disagreement, remarks
+from ..adapters import Adapter, disagreement, remarks
 from ..checkpoints.caveats import number, optional_json, other_limits
+from ..checkpoints.loading import refuse_code, refuse_unloadable
 from ..checkpoints.locating import read_config
 from ..checkpoints.metadata.record import read_record
 from ..configs.checks import LARGEST
 from ..configs.configuration import MAXIMUM_STAYS, Configuration, read_rope
 from ..configs.writing import ONLY_V5_KEYS, unread_by_v4
 from ..errors import ConfigError, RopescaleError
-from ..models.loading import refuse_code, refuse_unloadable
 from ..models.rotary_modules import RTOL, build_stock, layer_keys, quiet_transformers, rotary_modules, stock_table
 from ..output.formatting import brief, first_line, listed
 from .intended import Intended, recorded
@@ -141,13 +141,13 @@ def _compare(where: str, module: nn.Module, intended: Intended, report: Verifica
     compare_sides(where, module, intended.sides, report)
 
 
-def _check_tokenizer(folder: Path, report: Verification, way_out: str) -> None:
+def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> None:
     limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
     if limit is not None and limit < report.length:
         shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
         report.limits.append(
             f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for "
-            f"({way_out})"
+            f"({workaround})"
         )
 
 

@@ -12,9 +12,9 @@ import time
 
 import torch
 
+from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import perplexity, tokenize
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.models.loading import load_model, load_tokenizer
 
 TOKENS = 131_072
 

@@ -19,6 +19,7 @@ from statistics import median
 
 import numpy as np
 
+from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.metrics.stored import positions_of
 from ropescale.evals.recommending.candidates import lineup_of
@@ -33,7 +34,6 @@ from ropescale.evals.running.truncating import SHARES
 from ropescale.evals.running.variants import trained_length
 from ropescale.evals.statistics.intervals import LEVEL
 from ropescale.evals.store import opened
-from ropescale.models.loading import load_model, load_tokenizer
 from ropescale.models.patching import configuration_before
 
 TARGET = 2048

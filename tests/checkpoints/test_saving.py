@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
-from ropescale.adapters.attaching import attached
+from ropescale.adapters import attached
 from ropescale.errors import CheckpointError, RopescaleError, VerificationError
 
 

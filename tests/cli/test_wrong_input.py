@@ -347,9 +347,7 @@ def test_a_search_or_recommendation_that_is_not_as_it_was_sealed_is_refused(refu
     (tmp_path / "results.json").write_text(
         {"cut": text[:-9], "bare": json.dumps(bare), "changed": json.dumps(found)}[damaged]
     )
-    said = {"cut": "is not valid JSON", "bare": "lacks sha256", "changed": "its checksum differs"}[
-        damaged
-    ]
+    said = {"cut": "is not valid JSON", "bare": "lacks sha256", "changed": "its checksum differs"}[damaged]
     assert said in refused("report", tmp_path, "-o", tmp_path / "page.html")
 
 

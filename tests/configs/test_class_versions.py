@@ -20,7 +20,7 @@ from refusing import one_error
 
 from ropescale.configs import class_defaults
 from ropescale.engines import engine_warnings, transformers4
-from ropescale.engines.exporting import export
+from ropescale.exporting import export
 
 LOOKED_AT = {"4.51": "4.51.3", "4.52": "4.52.4", "4.53": "4.53.3", "4.54": "4.54.1", "4.55": "4.55.4", "4.56": "4.56.2"}
 """The last versions between those that have an environment."""

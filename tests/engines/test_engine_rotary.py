@@ -21,7 +21,7 @@ from planning import make_plan
 import ropescale
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import sglang, vllm
-from ropescale.engines.exporting import export
+from ropescale.exporting import export
 from ropescale.schedules import Frequencies
 
 pytestmark = pytest.mark.engines

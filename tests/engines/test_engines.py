@@ -20,8 +20,8 @@ from planning import make_plan
 import ropescale
 from ropescale.checkpoints.model_card import card
 from ropescale.configs.families import FAMILIES
-from ropescale.engines import engine_warnings, registries, sglang, vllm
-from ropescale.engines.base.layers import layers_of
+from ropescale.engines import engine_warnings, model_code, sglang, vllm
+from ropescale.engines.base import layers_of
 
 GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
 PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
@@ -158,9 +158,9 @@ def test_a_model_saved_without_its_head_is_looked_up_by_its_type():
 
 @pytest.mark.engines
 def test_the_lists_of_models_are_those_of_the_engines_sources():
-    assert registries.load()["versions"]["vllm"] == vllm.ENGINE.version
-    assert registries.load()["versions"]["sglang"] == sglang.ENGINE.version
-    assert engine_registries.generate() == registries.load()
+    assert model_code.load()["versions"]["vllm"] == vllm.ENGINE.version
+    assert model_code.load()["versions"]["sglang"] == sglang.ENGINE.version
+    assert engine_registries.generate() == model_code.load()
 
 
 def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():

@@ -24,9 +24,9 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.engines import transformers4
-from ropescale.engines.exporting import ENGINES, Export, export
 from ropescale.errors import RopescaleError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
+from ropescale.exporting import ENGINES, Export, export
 
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
@@ -284,13 +284,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "spec", "engine", "way_out"), REFUSED)
+@pytest.mark.parametrize(("name", "spec", "engine", "workaround"), REFUSED)
 def test_where_an_engine_cannot_there_is_no_command_but_a_way_out(
-    name: str, spec: Any, engine: str, way_out: str, tmp_path: Path
+    name: str, spec: Any, engine: str, workaround: str, tmp_path: Path
 ) -> None:
     done = exported(name, engine, spec, tmp_path, replace_scaling=True)
     assert done.commands == []
-    assert done.refusal and way_out in done.refusal
+    assert done.refusal and workaround in done.refusal
     assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
 
 

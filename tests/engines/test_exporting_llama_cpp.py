@@ -18,8 +18,8 @@ from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import engine_warnings
-from ropescale.engines.exporting import Export, export
 from ropescale.errors import RopescaleError
+from ropescale.exporting import Export, export
 from ropescale.gguf import architectures as known
 from ropescale.gguf.patching import patch_gguf
 from ropescale.planning.plan import Plan

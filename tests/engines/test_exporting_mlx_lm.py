@@ -19,8 +19,8 @@ from transformers import AutoConfig
 
 import ropescale
 from ropescale.engines import engine_warnings, mlx_lm
-from ropescale.engines.base.layers import layers_of
-from ropescale.engines.exporting import Export, export
+from ropescale.engines.base import layers_of
+from ropescale.exporting import Export, export
 
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}

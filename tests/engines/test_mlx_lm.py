@@ -35,7 +35,7 @@ from engine_models import (
 from environments import environment
 
 from ropescale.engines import mlx_lm
-from ropescale.engines.exporting import Export, export
+from ropescale.exporting import Export, export
 
 TOLERANCE = 5e-4
 """Nats; the table of docs/engines.md has what was measured."""

@@ -38,7 +38,7 @@ from engine_models import (
 from environments import environment
 
 from ropescale.engines import vllm
-from ropescale.engines.exporting import Export, export
+from ropescale.exporting import Export, export
 
 TOLERANCE = 1e-3
 """Nats; the table of docs/engines.md has what was measured."""

@@ -22,7 +22,7 @@ import pytest
 from engine_models import LENGTH, PROMPTS, ROUTES, Apart, expected, original, patched, schedule, wrong
 from test_vllm import TOLERANCE, python, variables
 
-from ropescale.engines.exporting import export
+from ropescale.exporting import export
 
 __all__ = ["python"]
 

@@ -27,7 +27,7 @@ from gguf_models import write_gguf
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.engines.exporting import export
+from ropescale.exporting import export
 
 pytestmark = pytest.mark.engines
 

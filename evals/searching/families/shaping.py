@@ -6,10 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from ....engines.base.differences import Difference
-from ....engines.base.engine import Engine
-from ....engines.base.layers import layers_of
-from ....engines.base.serving import of_plan
+from ....engines.base import Difference, Engine, layers_of, of_plan
 from ....engines.registry import ENGINES
 from ....errors import ConfigError
 from ....planning.plan import Plan, make_plan

@@ -71,8 +71,8 @@ def interpreter() -> str | None:
 
 def _texts(folder: Path) -> str:
     """Writes a text of one window of the longest length, and a short one, as both tools read them."""
+    from ropescale.checkpoints.loading import load_tokenizer
     from ropescale.evals import reference
-    from ropescale.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(reference.CHECKPOINT)
     _, documents = models.reference()
@@ -107,8 +107,8 @@ def _own(text: Path, lengths: list[int]) -> float:
 
 def _off(folder: Path, text: str) -> float:
     """Returns how far lm-eval's perplexity of a token at the longest length, from that of a byte, is from ours."""
+    from ropescale.checkpoints.loading import load_tokenizer
     from ropescale.evals import perplexity, reference
-    from ropescale.models.loading import load_tokenizer
 
     [file] = (folder / f"of-whole-{LENGTHS[-1]}").rglob("results_*.json")
     per_byte = json.loads(file.read_text())["results"]["rolling"]["byte_perplexity,none"]

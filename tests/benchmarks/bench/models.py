@@ -14,8 +14,8 @@ def one_thread() -> None:
 
 def reference(least: int = 2048) -> tuple[Any, list[list[int]]]:
     """Returns the bundled model in fp32 on one thread, and its held-out documents of ``least`` ids or more."""
+    from ropescale.checkpoints.loading import load_model, load_tokenizer
     from ropescale.evals import reference, tokenize
-    from ropescale.models.loading import load_model, load_tokenizer
 
     one_thread()
     tokenizer = load_tokenizer(reference.CHECKPOINT)

@@ -56,9 +56,9 @@ def measure(seconds: float) -> list[sides.Row]:
 
 def compared(asked: Measurement, seconds: float) -> list[sides.Row]:
     """Returns the call and the command over the forward passes."""
+    from ropescale.checkpoints.loading import load_model, load_tokenizer
     from ropescale.evals import perplexity
     from ropescale.evals.data.sources import TextSource
-    from ropescale.models.loading import load_model, load_tokenizer
 
     models.one_thread()
     model, tokenizer = load_model(asked.checkpoint, "float32").eval(), load_tokenizer(asked.checkpoint)

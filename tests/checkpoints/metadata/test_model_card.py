@@ -16,8 +16,8 @@ from planning import make_plan
 import ropescale
 from ropescale.checkpoints import model_card
 from ropescale.checkpoints.model_card import BEGIN, END, card
-from ropescale.engines.base.commands import shell
-from ropescale.engines.exporting import ENGINES, export
+from ropescale.engines.base import shell
+from ropescale.exporting import ENGINES, export
 from ropescale.output import escaping
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both

@@ -196,7 +196,7 @@ import resource, sys
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
-from ropescale.models.loading import load_tokenizer
+from ropescale.checkpoints.loading import load_tokenizer
 
 options = PerplexityOptions(budget_tokens=8192, max_docs=1)
 corpus = Corpus(TextSource([sys.argv[1]]).texts()[sys.argv[1]], 512, load_tokenizer(CHECKPOINT), "auto", options)

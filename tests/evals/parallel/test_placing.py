@@ -13,13 +13,13 @@ import torch
 from crashing import raising
 from launching import assert_agree, launch
 
+from ropescale.checkpoints.loading import load_model
 from ropescale.cli.spelling import spelled
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
 from ropescale.evals.parallel.processes import Sharing, World
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.scorer import Scorer
-from ropescale.models.loading import load_model
 
 DISK = {
     "model.embed_tokens": "cpu",

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.engines.exporting import export
+from ropescale.exporting import export
 
 TRAINED, LENGTH, FACTOR = 128, 512, 4
 """The trained length and the length asked for, in tokens."""

@@ -1,4 +1,4 @@
-"""Reads the content of ``ropescale/engines/registries.json`` from the engines' own sources.
+"""Reads the content of ``ropescale/engines/model_code.json`` from the engines' own sources.
 
 ``PYTHONPATH=tests/helpers/engines python -m engine_registries`` writes it again, after a change of the versions there.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from engine_sources import sources
 from environments import environment
 
-from ropescale.engines import registries, sglang, vllm
+from ropescale.engines import model_code, sglang, vllm
 
 _ASK = """
 import json, sys, transformers
@@ -36,7 +36,7 @@ _COMPATIBLE = {
 
 def generate() -> dict[str, Any]:
     """The file's content, for the versions that it names."""
-    versions, named = registries.load()["versions"], architectures()
+    versions, named = model_code.load()["versions"], architectures()
     return {
         "versions": versions,
         "architectures": named,
@@ -124,6 +124,6 @@ def _is_whole(words: dict[str, str]) -> bool:
 
 
 if __name__ == "__main__":
-    assert registries.load()["versions"]["vllm"] == vllm.ENGINE.version
-    assert registries.load()["versions"]["sglang"] == sglang.ENGINE.version
-    Path(registries.PATH).write_text(json.dumps(generate(), indent=1) + "\n")
+    assert model_code.load()["versions"]["vllm"] == vllm.ENGINE.version
+    assert model_code.load()["versions"]["sglang"] == sglang.ENGINE.version
+    Path(model_code.PATH).write_text(json.dumps(generate(), indent=1) + "\n")

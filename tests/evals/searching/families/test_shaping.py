@@ -7,7 +7,7 @@ from tiny import documents, llama
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.engines.base.layers import layers_of
+from ropescale.engines.base import layers_of
 from ropescale.engines.registry import ENGINES
 from ropescale.errors import ConfigError
 from ropescale.evals import search

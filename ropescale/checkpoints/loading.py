@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.folders import refuse_wild_indexes
-from ..checkpoints.locating import read_config
 from ..errors import CheckpointError, ConfigError, DataError
 from ..files import open_regular, refuse_special_files
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
+from .folders import refuse_wild_indexes
+from .locating import read_config
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def load_model(
     import torch
     from transformers.utils import logging as bars
 
-    from .rotary_modules import quiet_transformers
+    from ..models.rotary_modules import quiet_transformers
 
     refuse_unloadable(folder)
     refuse_code(folder, trust_remote_code)

@@ -1,15 +1,17 @@
-"""The table of ``ropescale export``: how an engine treats every field of a schedule."""
+"""What an engine computes for a schedule, field by field, and the commands that serve it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 
 from ..output.formatting import value_text
-from .base.differences import LOST, Difference, How, Status
-from .base.engine import Engine
-from .base.layers import Layers
+from ..planning.choosing import is_windowed
+from ..request import Request
+from ..schedules import names
+from .base import LOST, Command, Difference, Engine, How, Layers, Serving, Status, sentence
 
 _FIELDS = {
     "linear": ("factor",),
@@ -47,6 +49,64 @@ class FieldRow:
     computes: str
     version: str
     how: How
+
+
+@dataclass(frozen=True)
+class Export:
+    """The commands that serve a checkpoint, and what will be computed.
+
+    Attributes:
+        model: its folder or Hub id.
+        engine: the engine's usual name.
+        version: the version that was checked.
+        length: the context, in tokens.
+        schedule: the spec per kind of layer; empty if the checkpoint is served as it is.
+        commands: the commands to paste; empty if the engine cannot compute the schedule.
+        rows: the table, a row per field of the schedule.
+        warnings: the engine's differences, in sentences.
+        notes: remarks on the origin of the schedule's numbers.
+        served_version: the version in which tests served what the table calls served; empty if none did.
+        refusal: why there is no command and what to do instead, or None.
+    """
+
+    model: str
+    engine: str
+    version: str
+    length: int
+    schedule: Mapping[str, str]
+    commands: list[Command]
+    rows: list[FieldRow]
+    warnings: list[str]
+    refusal: str | None
+    notes: tuple[str, ...] = ()
+    served_version: str = ""
+
+    def to_dict(self) -> Mapping[str, object]:
+        """Returns the export as plain data."""
+        return asdict(self) | {"served": self.refusal is None}
+
+
+def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
+    """Makes the :class:`Export` of a serving under these schedules per kind of layer."""
+    spelled = engine.spelled(serving)
+    found = [engine.found(spelled, layers) for layers in spelled.layers]
+    version = version_of(engine, chain(*found))
+    tables = [rows(engine, version, layers, each) for layers, each in zip(spelled.layers, found)]
+    lost = next((i for i, table in enumerate(tables) if not is_served(table)), None)
+    commands = engine.serve(serving) if lost is None else []
+    warnings, why = _sentences(engine, chain(*found)), _why(engine, found[lost or 0])
+    return Export(
+        model=serving.model,
+        engine=engine.name,
+        version=version,
+        length=serving.length,
+        schedule=schedules,
+        commands=commands,
+        rows=list(chain(*tables)),
+        warnings=warnings if commands else [text for text in warnings if text != why],
+        refusal=None if commands else _refusal(engine, spelled.layers[lost or 0], why),
+        served_version=engine.served_version,
+    )
 
 
 def fields(layers: Layers) -> dict[str, str]:
@@ -124,3 +184,49 @@ def is_served(table: list[FieldRow]) -> bool:
     """Whether the engine can compute the schedule at all, from the rows of one kind of layer."""
     scales = [row.status for row in table if row.field in ("softmax scale", "attention factor")]
     return table[0].status not in LOST and "unsupported" not in scales
+
+
+def _sentences(engine: Engine, found: Iterable[Difference]) -> list[str]:
+    """Returns the engine's differences in the version that the table covers, each sentence once.
+
+    The commands meet the conditions for honoured fields, except those on the frequencies.
+    """
+    matters = [each for each in found if each.status != "honoured" or each.field == "frequencies"]
+    return list(dict.fromkeys(_told(engine, each) for each in matters if each.warning and not each.version))
+
+
+def _why(engine: Engine, found: list[Difference]) -> str:
+    """Returns the warning about a lost field; empty if there is none."""
+    lost = (each for each in found if each.status in LOST and each.warning and not each.version)
+    return next((_told(engine, each) for each in lost), "")
+
+
+def _told(engine: Engine, found: Difference) -> str:
+    return sentence([found.who or engine.name], found.warning)
+
+
+def _refusal(engine: Engine, layers: Layers, why: str) -> str:
+    """Returns the reason for the refusal, and what to do instead."""
+    because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
+    what = f"{layers.kind} for {layers.model_type}"
+    return f"{engine.name} cannot compute this schedule ({what}){because}; {engine.workaround(layers)}"
+
+
+def scaling_option(request: Request) -> tuple[str, ...]:
+    """Returns ``--replace-scaling`` or ``--on-top``, if one was given."""
+    return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if getattr(request, key))
+
+
+def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
+    """Returns the options of ``ropescale gguf`` that ask for the same; none if one built-in schedule does not cover it.
+
+    Layer types may have different schedules, layers with a window may change as well, and a user's own schedule needs
+    its file.
+    """
+    if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
+        return ()
+    if any(map(is_windowed, specs)):
+        return ()
+    length = request.original_length
+    told = ["--original-length", str(length)] if length else []
+    return ("--schedule", *set(specs.values()), *told, *scaling_option(request))

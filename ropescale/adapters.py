@@ -1,30 +1,30 @@
-"""PEFT adapters on disk: which base they name, and under which schedule they were trained."""
+"""PEFT adapters on disk: their base, the schedule that they were trained under, and loading them."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
-from ..checkpoints.metadata.record import NAME, original_config, read_record
-from ..configs.configuration import read_rope
-from ..errors import CheckpointError
-from ..files import local_path, read_json
-from ..output.escaping import named
-from ..output.formatting import cut, first_line
-from ..planning.grounds import describe_scaling
-from ..schedules import Frequencies
-from ..schedules.as_is import stock_table
+from .checkpoints.loading import refusal
+from .checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
+from .checkpoints.metadata.record import NAME, original_config, read_record
+from .configs.configuration import read_rope
+from .errors import CheckpointError, ConfigError, RopescaleError
+from .files import local_path, read_json, refuse_special_files
+from .output.escaping import named
+from .output.formatting import cut, first_line
+from .planning.grounds import describe_scaling
+from .schedules import Frequencies
+from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
-    from ..checkpoints.metadata.stored_record import Record
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CONFIG = ADAPTER
-BASE = "base"
-"""The folder of the base, inside that of an adapter that :func:`ropescale.save` wrote."""
+    from .checkpoints.metadata.stored_record import Record
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def find_loadable(
         CheckpointError: it cannot be found, or is an adapter whose base is not named or cannot be found.
     """
     folder = locate(model, revision, weights=weights)
-    if not (folder / CONFIG).exists():
+    if not (folder / ADAPTER).exists():
         return checked(folder), None
     adapter = _adapter(folder, weights)
     return adapter.base_folder, adapter
@@ -78,10 +78,10 @@ _LONGEST = 4096
 
 
 def _adapter(folder: Path, weights: bool) -> Adapter:
-    config = read_json(folder / CONFIG)
+    config = read_json(folder / ADAPTER)
     base, pinned = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
-        raise CheckpointError(f"{folder / CONFIG} names no base model; write its folder into base_model_name_or_path")
+        raise CheckpointError(f"{folder / ADAPTER} names no base model; write its folder into base_model_name_or_path")
     try:
         is_local = local_path(base).is_dir()
         there = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
@@ -124,7 +124,7 @@ def disagreement(adapter: Adapter) -> str | None:
     trained = ", ".join(dict.fromkeys(record.labels.values()))
     return (
         f"the adapter {named(adapter.folder)} was trained under {trained}, and its base {named(adapter.base)} has "
-        f"{_carried_by(adapter)}; patch the base the same way, and name the result in {CONFIG}"
+        f"{_carried_by(adapter)}; patch the base the same way, and name the result in {ADAPTER}"
     )
 
 
@@ -142,3 +142,38 @@ def _carried_by(adapter: Adapter) -> str:
     record, ropes = read_record(adapter.base_folder), read_rope(read_config(adapter.base_folder))
     labels = [*record.labels.values()] if record else []
     return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))
+
+
+def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreTrainedModel:
+    """Returns a model with an adapter on it, in evaluation mode.
+
+    Args:
+        model: the base.
+        folder: the adapter's.
+        tokenizer: the adapter's own, if it has one: with more tokens than the base, the base gets rows for them.
+
+    Raises:
+        ConfigError: peft is not installed, or the adapter is a learned prompt.
+        CheckpointError: the adapter does not load, or lacks weights, which PEFT would make up.
+    """
+    refuse_special_files(folder)
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise ConfigError(
+            f"{folder} is a PEFT adapter, and peft cannot be imported ({first_line(error)}); pip install "
+            "'ropescale[adapters]'"
+        ) from None
+    rows: Any = model.get_input_embeddings()
+    if tokenizer is not None and len(tokenizer) > rows.weight.shape[0]:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # between PEFT and transformers
+            warnings.filterwarnings("error", message=".*missing adapter keys")
+            whole: Any = PeftModel.from_pretrained(model, str(folder))
+    except RopescaleError:
+        raise
+    except Exception as error:
+        raise refusal(f"{folder} does not load as an adapter of its base", error) from error
+    return whole.eval()

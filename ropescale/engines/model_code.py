@@ -1,6 +1,6 @@
 """The code with which vLLM and SGLang run a model: their own, that of transformers, or none.
 
-``registries.json`` is generated from their sources (``tests/helpers/engines/engine_registries.py``), and a test keeps
+``model_code.json`` is generated from their sources (``tests/helpers/engines/engine_registries.py``), and a test keeps
 the two equal. It holds the ``versions`` that were read, the class that loads each model type (``architectures``), and
 per engine the classes that it has ``own`` code for, and those that it runs with the newest ``transformers`` it admits;
 for SGLang also those whose own code passes no scaling to the rotary layer (``unscaled``), or no more than the whole
@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..output.formatting import cut
-from .base.differences import Difference, stops
-from .base.layers import Layers
+from .base import Difference, Layers, stops
 
 PATH = Path(__file__).with_suffix(".json")
 

@@ -1,0 +1,193 @@
+"""Saves a PEFT adapter beside a base that carries the schedule, so that stock PEFT loads both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..errors import CheckpointError
+from ..files import read_json, translated, write_synced
+from . import model_card
+from .contents import raised_tokenizer
+from .folders import (
+    files_of,
+    is_weight,
+    link_or_copy,
+    refuse_missing_shards,
+    remove_ours,
+    share,
+    why_not_ours,
+    write_record,
+)
+from .in_memory import Carried, save_pretrained
+from .locating import ADAPTER
+from .metadata.record import NAME as RECORD
+from .metadata.record import as_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BASE = "base"
+"""The folder of the base inside an adapter's folder that :func:`ropescale.save` writes."""
+
+
+def linkable(found: Carried) -> Path:
+    """Returns the folder of an adapter's base, whose weights can be linked.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    source = found.source
+    if source is None or not any(is_weight(name.name) for name in files_of(source)):
+        raise CheckpointError(
+            f"the base of this adapter ({found.record['source']}) has no folder with weights to link; load it "
+            "from one (save_pretrained makes one) and attach the adapter to that"
+        )
+    refuse_missing_shards(source)
+    return source
+
+
+def fill(
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+) -> dict[str, str]:
+    """Lets PEFT write an adapter into a hidden folder, and adds to it as :func:`write_adapter_base` does."""
+    linkable(found)  # before PEFT says what it misses in such a base
+    save_pretrained(model, folder)
+    return write_adapter_base(model, found, tokenizer, target, folder)
+
+
+def write_adapter_base(
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+) -> dict[str, str]:
+    """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
+
+    Args:
+        target: where the folder will lie.
+        folder: where it lies now; a base of ours in it is replaced.
+
+    Raises:
+        CheckpointError: the base's weights were changed, or something cannot be written.
+    """
+    source = linkable(found)
+    with translated(source, "read"):
+        refuse_changed(model, source, folder)
+    _remove_base(folder / BASE)
+    for path in sorted(folder.rglob(ADAPTER)):
+        # PEFT reads a relative path from where it runs, not from the adapter.
+        named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
+        write_synced(path, as_json({**read_json(path), **named}, ADAPTER))
+        if path.parent != folder:  # a further adapter, in a folder of its name
+            write_synced(path.parent / RECORD, as_json(found.record, RECORD))
+    if tokenizer is not None:
+        save_pretrained(tokenizer, folder)
+    if raised := raised_tokenizer(folder / "tokenizer_config.json", found.plan.length):
+        write_synced(folder / "tokenizer_config.json", raised)
+    write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
+    share(folder, "README.md")
+    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
+
+
+def _remove_base(base: Path) -> None:
+    """Removes a base that an earlier call wrote; its links must not be there when weights get another mode."""
+    if os.path.lexists(base) and (why := why_not_ours(base)):
+        raise CheckpointError(why)
+    remove_ours(base)
+
+
+def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
+    """Writes the base as patching would, whole or not at all, and returns how each weight file came over."""
+    new = base.with_name(f".{base.name}.new")
+    shutil.rmtree(new, ignore_errors=True)  # what a killed process left
+    new.mkdir()
+    with translated(source, "read"):
+        links = link_or_copy(source, new, {}, "auto")
+    found.write(new)
+    write_record(new, found.record, links)
+    new.rename(base)
+    return links
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The base's weights in memory, compared with the files to be linked
+
+_PLAIN = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_WRAPPERS = (".base_layer", ".original_module")
+"""What PEFT adds to the names of the tensors that it wraps."""
+
+
+def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
+    """Refuses a base whose weights were changed in memory; one tensor is read at a time.
+
+    Compared are tensors of equal name. Left out are what the adapter's files hold themselves, layers that an active
+    adapter is merged into, quantized models, and types whose weights transformers converts as it loads them.
+
+    Raises:
+        CheckpointError: names the tensor.
+    """
+    from safetensors import safe_open
+
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if _is_converted(base):
+        return
+    saved = set(_saved_names(adapter))
+    present = {name: each for name, each in _present(base).items() if name not in saved}
+    for path in _shards(source):
+        with safe_open(path, "pt") as file:
+            for name in present.keys() & set(file.keys()):
+                if not _is_same(present[name], file.get_tensor(name)):
+                    raise CheckpointError(
+                        f"the base's weights differ from those in {source}, which would be linked: {name}; "
+                        "merge_and_unload and save the whole model, or save the changed base first, load that, and "
+                        "attach the adapter to it"
+                    )
+
+
+def _is_converted(base: Any) -> bool:
+    from transformers import conversion_mapping
+
+    is_quantized = getattr(base.config, "quantization_config", None) is not None
+    return is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None
+
+
+def _shards(source: Path) -> list[Path]:
+    whole = source / "model.safetensors"
+    return [whole] if whole.exists() else sorted(source.glob("model-*-of-*.safetensors"))
+
+
+def _saved_names(adapter: Path) -> Iterator[str]:
+    """Yields the names of the base's tensors that an adapter's files hold, such as biases and embeddings."""
+    from safetensors import safe_open
+
+    for path in adapter.rglob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            yield from (_plain(name.removeprefix("base_model.model.")) for name in file.keys())  # noqa: SIM118
+
+
+def _present(base: nn.Module) -> Mapping[str, torch.Tensor]:
+    """Returns the tensors in memory by the names that they have in a checkpoint."""
+    merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
+    named = base.named_parameters()
+    return {_plain(name): each.data for name, each in named if not each.is_meta and not name.startswith(merged)}
+
+
+def _plain(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _is_same(here: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether two tensors are equal, perhaps after a cast to fewer bits and back."""
+    if type(here) is not torch.Tensor or here.dtype not in _PLAIN or there.dtype not in _PLAIN:
+        return True
+    if here.shape != there.shape:
+        return False
+    there = there.to(here.device)
+    casts = (there.to(dtype).to(here.dtype) for dtype in (here.dtype, torch.bfloat16, torch.float16))
+    return any(torch.equal(here, each) or torch.allclose(here, each, rtol=0, atol=0, equal_nan=True) for each in casts)

@@ -1,0 +1,471 @@
+"""How every engine is described: layers as requested, differences from the request, the checkpoint served, commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..configs import class_defaults
+from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
+from ..configs.configuration import Configuration
+from ..output.escaping import fenced, shell_word, visible
+from ..planning.plan import Plan
+from ..rope import Rope
+from ..schedules.as_is import stock_table
+from ..schedules.yarn import temperature
+
+# ---------------------------------------------------------------------------------------------------------
+# Layers
+
+
+@dataclass(frozen=True)
+class Layers:
+    """One kind of layer under a schedule, as an engine reads it from the configuration.
+
+    Attributes:
+        key: the layer type, ``"all"`` for a model that keeps one table.
+        parameters: v5 rope parameters.
+        configuration: the whole configuration.
+        rope: the geometry.
+        length: the context the model is meant for, in tokens.
+    """
+
+    key: str
+    parameters: Mapping[str, Any]
+    configuration: Configuration
+    rope: Rope
+    length: int
+
+    @property
+    def kind(self) -> str:
+        """The rope type."""
+        return str(self.parameters["rope_type"])
+
+    @property
+    def section(self) -> Mapping[str, object]:
+        """The language model's part of the configuration."""
+        return self.configuration.section
+
+    @property
+    def model_type(self) -> str:
+        """The language model's type."""
+        return self.configuration.model_type
+
+    @property
+    def whole_type(self) -> str:
+        """The type of the whole model: a multimodal one's, or the language model's."""
+        return str(self.configuration.raw.get("model_type"))
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether attention is latent (DeepSeek's), where a separate slice rotates."""
+        return bool(self.configuration.default_of("qk_rope_head_dim"))
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only part of a head rotates."""
+        return self.rope.rotary_dim != self.rope.head_dim
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether yarn's ramp is rounded to whole pairs."""
+        return bool(self.parameters.get("truncate", True))
+
+    @property
+    def is_proportional_by_default(self) -> bool:
+        """Whether the model's class has proportional RoPE by default."""
+        default = (class_defaults.load().get(self.model_type) or {}).get("rope_parameters") or {}
+        kinds = default.values() if class_defaults.is_nested(default) else [default]
+        return any(isinstance(kind, Mapping) and kind.get("rope_type") == "proportional" for kind in kinds)
+
+    @property
+    def changes_with_length(self) -> bool:
+        """Whether stock transformers computes other frequencies past the trained length."""
+        lists = [list(self.parameters.get(key) or ()) for key in ("short_factor", "long_factor")]
+        return self.kind == "dynamic" or (self.kind == "longrope" and lists[0] != lists[1])
+
+    @property
+    def attention_factor(self) -> float:
+        """The multiplier of cos and sin that stock transformers computes from these parameters."""
+        rope = replace(self.configuration.ropes[self.key], scaling=self.parameters)
+        return stock_table(rope, self.length).attention_scale
+
+
+def layers_of(plan: Plan) -> list[Layers]:
+    """Returns each kind of layer that a plan changes, as it saves it."""
+    written = plan.planned
+    return [
+        Layers(key, parameters_of(written, key), written, layer.rope, plan.length) for key, layer in plan.layers.items()
+    ]
+
+
+def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
+    """Returns every kind of layer that rotates under a configuration."""
+    ropes = configuration.ropes.items()
+    return tuple(Layers(key, _filled(rope), configuration, rope, length) for key, rope in ropes)
+
+
+def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
+    """Returns the rope parameters of one kind of layer in a configuration that ropescale wrote."""
+    written: Any = configuration.section["rope_parameters"]
+    return written if key == ALL_LAYERS else written[key]
+
+
+def _filled(rope: Rope) -> dict[str, object]:
+    """Returns stated rope parameters, with the factor that transformers computes for yarn without one."""
+    stated = {name: value for name, value in rope.scaling.items() if value is not None}
+    if stated.get("rope_type") == "yarn":
+        stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
+    return stated
+
+
+ONLY = {
+    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+"""The fields of each rope type of which tests run one value; of other numbers, such as factors, any stands for all."""
+
+_PARTIAL = ("gpt_neox",)
+"""Types of which tests run models that rotate a part of each head."""
+
+
+def untried(layers: Layers) -> frozenset[str]:
+    """Returns the fields whose value no test runs; the frequencies among them, where they are computed from one."""
+    stated = layers.parameters
+    only = ONLY.get(layers.kind, {})
+    found = {field for field, value in only.items() if stated.get(field) not in (None, value)}
+    if layers.is_partial and layers.whole_type not in _PARTIAL:
+        found.add("rotary dim")
+    if layers.kind == "dynamic" and "alpha" in stated:
+        found.add("factor")
+    if layers.kind == "longrope" and layers.changes_with_length:
+        found.add("switch")
+    computed = {"frequencies"} if found else set()
+    return frozenset(found | computed | _scales(layers))
+
+
+def _scales(layers: Layers) -> set[str]:
+    """Returns the scales of attention that are not as in tests: not yarn's usual one, or of one list among two."""
+    stated = layers.parameters
+    if layers.kind == "longrope":
+        return {"attention factor"} if layers.changes_with_length else set()
+    if layers.kind != "yarn":
+        return set()
+    has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
+    is_usual = not has_weights and math.isclose(layers.attention_factor, temperature(stated["factor"]))
+    return set() if is_usual else {"attention factor", "softmax scale"}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Differences
+
+Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
+"""Computed as asked; replaced by the engine's own number; ignored; not supported, or not configurable."""
+
+How = Literal["served", "run", "source", "docs"]
+"""A test serves such a model, with such a value, and compares log-probabilities; a test runs that engine's code (of
+vLLM and SGLang the rotary layer, of mlx-lm whole models); its code was read; its documentation says so."""
+
+LOST = ("dropped", "unsupported")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One deviation of an engine from the request.
+
+    Attributes:
+        field: of the schedule, as in :func:`ropescale.engines.exported.fields`.
+        status: how the engine treats the field; ``honoured`` if only a condition is worth stating.
+        computes: the value that the engine computes instead.
+        warning: the sentence for the user, without its subject and with ``{s}`` or ``{ies}`` for the verb's third
+            person; empty if there is nothing to warn about.
+        who: the subject of that sentence, if not the engine.
+        how: how it is known.
+        version: the version that it was checked against, if not the engine's usual one.
+    """
+
+    field: str
+    status: Status
+    computes: str
+    warning: str = ""
+    who: str = ""
+    how: How = "source"
+    version: str = ""
+
+
+def base_rope(warning: str, how: How = "source") -> Difference:
+    """Returns the difference of an engine that leaves the frequencies unscaled."""
+    return Difference("frequencies", "dropped", "base RoPE", warning, how=how)
+
+
+def stops(warning: str = "", computes: str = "stops with an error", how: How = "source") -> Difference:
+    """Returns the difference of an engine that cannot run the model with this schedule."""
+    return Difference("frequencies", "unsupported", computes, warning, how=how)
+
+
+def recomputed_scale(asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
+    """Returns the difference of an engine that computes the attention factor itself, perhaps from the lengths."""
+    verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
+    text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
+    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+
+
+def always_truncates(where: str = "") -> Difference:
+    """Returns the difference of an engine that always rounds yarn's ramp."""
+    text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
+    return Difference("truncate", "dropped", "true", text)
+
+
+def ignores_factor(how: How = "source") -> Difference:
+    """Returns the difference of an engine that ignores the factor of proportional RoPE."""
+    return Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
+
+
+_FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
+"""Verb endings and the reflexive pronoun, for one engine and for several."""
+
+_FORM = re.compile(r"\{(s|ies|self)\}")
+"""Only these braces are replaced; others may come from a configuration."""
+
+
+def sentence(engines: list[str], warning: str) -> str:
+    """Joins a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
+    joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
+    forms = _FORMS[len(engines) > 1]
+    return f"{joined}: {_FORM.sub(lambda found: forms[found[1]], warning)}"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Commands
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command or snippet to paste.
+
+    Attributes:
+        language: ``sh``, ``python``, ``yaml`` or ``json``.
+        text: the text to paste, without a final newline.
+        note: its assumptions; may be empty.
+    """
+
+    language: str
+    text: str
+    note: str = ""
+
+    def fenced(self) -> str:
+        """Returns the command as a block of Markdown."""
+        note = f"# {visible(self.note)}\n" if self.note else ""
+        return fenced(self.language, note + self.text)
+
+
+def shell(*words: str) -> str:
+    """Returns a quoted command line; in a long one each option begins a line."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(shell_word(word))
+    parts = [" ".join(line) for line in lines]
+    return " ".join(parts) if len(" ".join(parts)) <= 110 else " \\\n  ".join(parts)
+
+
+def option(name: str, told: object) -> list[str]:
+    """Returns an option with its value as JSON on one line; nothing for an empty value."""
+    return [name, json.dumps(told)] if told else []
+
+
+def needs_remote_code(config: Mapping[str, object]) -> bool:
+    """Whether transformers has no code for this model type and runs the checkpoint's own."""
+    return bool(config.get("auto_map")) and str(config.get("model_type")) not in class_defaults.load()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Serving
+
+V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
+"""The keys of transformers 4 for the content of ``rope_parameters`` in transformers 5."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of the weights to be served, and the options that ask for the schedule.
+
+    Attributes:
+        spec: the options of ropescale's commands that ask for this schedule; empty if unknown.
+        folder: another folder or Hub id that the weights come from.
+        revision: branch, tag or commit of a Hub id.
+        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on it; empty if there
+            is none, or if the vendor's configuration is served.
+    """
+
+    spec: tuple[str, ...] = ()
+    folder: str | None = None
+    revision: str | None = None
+    scaled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A checkpoint to be served.
+
+    Attributes:
+        model: its folder or Hub id, as the command names it.
+        stored: the configuration in the folder.
+        wanted: the configuration to serve, in the keys of transformers 4 and 5.
+        layers: every kind of layer that rotates, as wanted.
+        length: the context to serve, in tokens.
+        source: where the weights come from.
+    """
+
+    model: str
+    stored: Configuration
+    wanted: Configuration
+    layers: tuple[Layers, ...]
+    length: int
+    source: Source = Source()
+
+    @property
+    def is_vendors(self) -> bool:
+        """Whether the vendor's folder is served unchanged."""
+        return self.is_written and self.source.folder is None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the folder already holds the configuration to serve."""
+        return self.wanted is self.stored
+
+    @property
+    def revision(self) -> list[str]:
+        """The option for a revision, if one was given."""
+        return [] if self.source.revision is None else ["--revision", self.source.revision]
+
+    @property
+    def trusting(self) -> list[str]:
+        """The option of vLLM and SGLang that lets them run the checkpoint's own code."""
+        return ["--trust-remote-code"] if needs_remote_code(self.wanted.raw) else []
+
+    def changes(self) -> dict[str, object]:
+        """Returns the keys of the language model's part that differ from the stored ones."""
+        stored = self.stored.section
+        return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
+
+    def spelled(self, own_keys: Callable[[Layers], Mapping[str, object]]) -> Serving:
+        """Returns the same with an engine's own rope parameters for each kind of layer."""
+        return replace(self, layers=tuple(replace(each, parameters=own_keys(each)) for each in self.layers))
+
+    def snippet(self, changed: Mapping[str, object]) -> str:
+        """Returns Python that loads the model with transformers, with changes to the language model's configuration."""
+        revision = self.source.revision
+        given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
+        given += ", trust_remote_code=True" if self.trusting else ""
+        names, passed = ("AutoConfig, ", ", config=config") if changed else ("", "")
+        lines = [f"from transformers import {names}AutoModelForCausalLM", ""]
+        if changed:
+            lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
+            lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
+        return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
+
+
+def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
+    """Returns the original weights under a schedule that no folder holds."""
+    every = {layers.key: layers for layers in (*layers_in(plan.planned, plan.length), *layers_of(plan))}
+    return Serving(model, stored, plan.planned, tuple(every.values()), plan.length, source)
+
+
+def as_it_lies(model: str, stored: Configuration, length: int, source: Source = Source()) -> Serving:
+    """Returns a folder as ropescale, or its vendor, wrote it."""
+    return Serving(model, stored, stored, layers_in(stored, length), length, source)
+
+
+def is_untouched(serving: Serving, layers: Layers) -> bool:
+    """Whether these layers rotate without scaling, by the vendor's own configuration."""
+    if layers.kind != "default":
+        return False
+    if serving.is_written:
+        return "rope_parameters" not in serving.stored.section
+    stored = {each.key: each.parameters for each in layers_in(serving.stored, serving.length)}
+    return stored.get(layers.key) == layers.parameters
+
+
+def needed_positions(serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
+    """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
+
+    ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long.
+    """
+    kinds = {layers.kind for layers in serving.layers}
+    return serving.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else serving.length
+
+
+def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
+    """Returns changes to the stored configuration, as an object that an engine merges into it.
+
+    ``positions`` is the ``max_position_embeddings`` that the engine needs.
+    """
+    changed = v5_changes(serving, positions)
+    return {"text_config": changed} if changed and serving.stored.is_multimodal else changed
+
+
+def v5_changes(serving: Serving, positions: int) -> dict[str, object]:
+    """Returns changes to the language model's part of the stored configuration.
+
+    The rope parameters are complete, because setting them replaces the old ones.
+    """
+    changed = {key: value for key, value in serving.changes().items() if key not in V4_NAMES}
+    written = layers_in(serving.wanted, serving.length)
+    respelled = any(dict(mine.parameters) != dict(each.parameters) for mine, each in zip(serving.layers, written))
+    if "rope_parameters" in changed or respelled:
+        changed["rope_parameters"] = _parameters_of_all(serving)
+    name = serving.wanted.text.name_of("max_position_embeddings")
+    changed.pop(name, None)
+    return changed if positions == serving.stored.max_length else {**changed, name: positions}
+
+
+def _parameters_of_all(serving: Serving) -> dict[str, object]:
+    """Returns ``rope_parameters`` as a whole: flat, or per layer type with those that do not rotate kept."""
+    layers, written = serving.layers, serving.wanted.section.get("rope_parameters")
+    if [each.key for each in layers] == [ALL_LAYERS]:
+        return dict(layers[0].parameters)
+    stated = written if isinstance(written, Mapping) else {}
+    return {**stated, **{each.key: dict(each.parameters) for each in layers}}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The engine
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine: its differences from the request, how they are known, and its commands.
+
+    Attributes:
+        name: its usual name.
+        version: the version that its behaviour was checked against.
+        differences: its differences for one kind of layer of a patched folder.
+        how: how it is known that a field without a difference is honoured.
+        serve: the commands to paste; empty if no command can express the schedule.
+        workaround: the advice where it cannot serve the schedule.
+        spelled: the same schedule in the engine's own keys, if any.
+        remaining: the differences that remain with the commands of ``serve``, if not ``differences``.
+        in_card: whether model cards show its commands.
+        served_version: the version that tests serve whole models with, if they do.
+    """
+
+    name: str
+    version: str
+    differences: Callable[[Layers], Iterable[Difference]]
+    how: Callable[[Layers, str], How]
+    serve: Callable[[Serving], list[Command]]
+    workaround: Callable[[Layers], str]
+    spelled: Callable[[Serving], Serving] = lambda serving: serving
+    remaining: Callable[[Serving, Layers], Iterable[Difference]] | None = None
+    in_card: bool = False
+    served_version: str = ""
+
+    def found(self, serving: Serving, layers: Layers) -> list[Difference]:
+        """Returns its differences under its commands, for one kind of layer in the engine's own keys."""
+        return list(self.differences(layers) if self.remaining is None else self.remaining(serving, layers))

@@ -1,0 +1,118 @@
+"""Exports a checkpoint to an engine: the commands to serve it, and what the engine will compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from .checkpoints.locating import find_model, read_config
+from .checkpoints.metadata.record import original_config, read_record
+from .configs.configuration import Configuration
+from .engines import ENGINES
+from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
+from .engines.exported import Export, exported, scaling_option, words
+from .errors import ScheduleError
+from .files import local_path
+from .output.escaping import argument
+from .output.formatting import brief
+from .planning.plan import make_plan
+from .request import Request, RequestOptions
+from .rope import Rope
+from .schedules import describe
+from .schedules.as_is import KINDS, stock_table
+
+
+def export(
+    model: str | Path,
+    engine: str,
+    schedule: object = None,
+    *,
+    revision: str | None = None,
+    **options: Unpack[RequestOptions],
+) -> Export:
+    """Returns the commands that serve a checkpoint in an engine, and what it will compute.
+
+    Args:
+        model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
+        engine: a key of :data:`ENGINES`.
+        schedule: serve the weights under this schedule, without a patched folder; the folder as it is when None.
+        revision: branch, tag or commit of a Hub id.
+        options: the fields of :class:`ropescale.request.Request`.
+
+    Raises:
+        ScheduleError: unknown engine; or the schedule does not fit, or no configuration can express it.
+        RopescaleError: the model cannot be read.
+    """
+    if engine not in ENGINES:
+        raise ScheduleError(f"there is no engine {brief(engine)} to export for; choose from {', '.join(ENGINES)}")
+    request = Request.of(schedule, **options)
+    folder = find_model(model, revision, weights=False)
+    name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
+    if request.spec is None:
+        request.refuse_without_schedule()
+        return exported(ENGINES[engine], *_stored(name, folder, revision))
+    return _under_schedule(ENGINES[engine], name, folder, revision, request)
+
+
+def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
+    """Reads a folder's configuration, and what a schedule builds on; unknown rope types pass.
+
+    Raises:
+        ScheduleError: scaling lacks a value of its formula, or one is out of range.
+    """
+    config = read_config(folder)
+    stored, original = Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
+    for rope in stored.ropes.values():
+        if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
+            stock_table(rope, rope.max_length)
+    return stored, original
+
+
+def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
+    """Returns a folder to be served as it is, with the schedules that it was patched with."""
+    (stored, original), record = _read(folder), read_record(folder)
+    if record is None:
+        return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
+    specs = dict(record.spec)
+    given = _recorded(original.ropes, record.original_length, record.beneath)
+    source = Source(words(specs, given), argument(record.source), revision, scaling_option(given))
+    return as_it_lies(name, stored, record.length, source), specs
+
+
+def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
+    """Exports the weights under a schedule that no folder holds."""
+    (stored, original), record = _read(folder, request.on_top), read_record(folder)
+    plan = make_plan(original.raw, request)
+    if plan.unsavable:
+        raise ScheduleError(plan.unsavable)
+    if not plan.changes:
+        raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
+    specs = {key: describe(each) for key, each in plan.schedules.items()}
+    scaled = scaling_option(request) if plan.original.is_scaled else ()
+    source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
+    return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
+
+
+def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
+    """Returns the request that made a patched folder, as far as its record tells.
+
+    Args:
+        ropes: the geometry of the source, per layer type.
+        lengths: the trained length that the schedule was computed from, for the layer types that it changed.
+        beneath: the scaling that it was composed with, for the same layer types.
+    """
+    changed = {key: length for key, length in lengths.items() if key in ropes}
+    scaled = any(ropes[key].is_scaled for key in changed)
+    other = [length for key, length in changed.items() if length != ropes[key].original_length]
+    length = other[0] if other else None
+    return Request(None, original_length=length, replace_scaling=scaled and not beneath, on_top=bool(beneath))
+
+
+def _meant_length(configuration: Configuration) -> int:
+    """Returns the context that a configuration is meant for, in tokens."""
+    scalings = [rope.scaling for rope in configuration.ropes.values()]
+    # dynamic NTK counts from max_position_embeddings, which is the trained length there
+    stretch = [each.get("factor", 1) for each in scalings if each.get("rope_type") == "dynamic" and "alpha" not in each]
+    return round(configuration.max_length * max(stretch, default=1))
