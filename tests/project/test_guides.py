@@ -5,8 +5,10 @@ The README, and the pages of ``readme_blocks.GUIDES``, run on the bundled model 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 import tiny
 import torch
 from command_lines import SHELLS, command_lines, mentioned, options_of, sessions, understand
+from gguf import GGUFReader
 from gguf_models import write_gguf
 from readme_blocks import GUIDES, blocks_of, furnish, run_python, run_shell
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
@@ -145,6 +148,22 @@ def a_gguf_file() -> Names:
     return {}
 
 
+def models_of_a_reader() -> Names:
+    """A chat model with long conversations, a fine-tuned model, and a GGUF file."""
+    a_gguf_file()
+    assert main(["patch", "CKPT", "-o", "TUNED", "--schedule", "yarn", "--target-length", "2k"]) == 0
+    shutil.copytree("CKPT", "CHAT")
+    tokenizer = AutoTokenizer.from_pretrained("CHAT")
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
+        "{% endgeneration %}{% else %}{{ message.content }}{% endif %}{% endfor %}"
+    )
+    tokenizer.save_pretrained("CHAT")
+    turns = [{"role": role, "content": texts()[0][:200]} for role in ("user", "assistant") * 2]
+    Path("chats.jsonl").write_text(f"{json.dumps({'messages': turns})}\n", encoding="utf-8")
+    return {}
+
+
 def a_trainer() -> Names:
     """What a reader has who trains already, and the patched folder of another page."""
     assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k", "--force"]) == 0
@@ -178,6 +197,11 @@ RUN = {
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
     "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
     "measuring": Guide(nothing, (), ("1024 2048 5.549",)),
+    "recipes": Guide(
+        models_of_a_reader,
+        ("Qwen3-8B-128k/ropescale.json", "half.png", "CKPT-half/ropescale.json", "lost.html", "CHATS/results.json"),
+        ("vllm serve Qwen3-8B-128k", "| yarn:factor=16"),
+    ),
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
     "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json", "CKPT-8x/ropescale.json"), ()),
     "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
@@ -240,6 +264,15 @@ def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.Ca
         assert " ".join(capsys.readouterr().err.split()) == expected
     assert all((workplace / name).exists() for name in guide.made)
     assert all(said in printed.out for said in guide.said), printed.out
+
+
+def test_the_modelfile_asks_for_the_context_length_that_the_file_has(workplace: Path) -> None:
+    [modelfile] = [text for language, text in blocks_of(PAGES["recipes"]) if language == "dockerfile"]
+    name, length = re.fullmatch(r"FROM \./(\S+)\nPARAMETER num_ctx (\d+)\n", modelfile).groups()
+    [command] = [line for line in command_lines(text_of("recipes")) if line.startswith("ropescale gguf")]
+    a_gguf_file()
+    assert shlex.split(command)[3:5] == ["-o", name] and main(shlex.split(command)[1:]) == 0
+    assert GGUFReader(name).fields["llama.context_length"].contents() == int(length)
 
 
 def test_the_table_of_small_thetas_is_what_inspect_warns_of(workplace: Path, ran: Any) -> None:

@@ -47,7 +47,10 @@ def test_every_block_runs_in_order(page: str, workplace: Path, capsys: pytest.Ca
 
 
 MADE = {
-    "README": (["Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"], "| yarn:factor=8"),
+    "README": (
+        ["CKPT-2k/ropescale.json", "Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"],
+        "vllm serve CKPT-2k",
+    ),
     "index": (["CKPT-8x/ropescale.json"], "vllm serve CKPT-8x"),
     "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
     "serving": ([], "--context-length 2048"),
