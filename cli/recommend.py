@@ -103,7 +103,7 @@ def command(
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
     """
-    from ..evals.recommending.wish import Wish, check_early
+    from ..evals.recommending.candidates import Wish, check_early
     from ..request import RequestOptions
 
     patching = RequestOptions(**take(options, PATCHING))

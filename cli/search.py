@@ -141,7 +141,7 @@ def _check_objective(options: Mapping[str, Any]) -> None:
 def _prepared(model: str, options: dict[str, Any], file: Path | None, here: World) -> SearchRun:
     from ..evals.data.sources import joined, read_texts
     from ..evals.searching.options import SearchOptions
-    from ..evals.searching.preparing import prepare
+    from ..evals.searching.running import prepare
 
     checkpoint, names = checkpoint_of(model, options), options.pop("source")
     text = text_of(names, options)

@@ -1,15 +1,135 @@
-"""The command that puts a schedule into a checkpoint, and the memory that its context takes."""
+"""The memory of the KV cache at a length, from the configuration; and the largest length that fits into a memory.
+
+The command that puts a schedule into a checkpoint, and the memory that its context takes.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ...errors import DataError
+from ...lengths import LONGEST
 from ...output.escaping import argument
+from ...output.formatting import brief
 from ...request import Request, RequestOptions
-from . import kv_cache
-from .kv_cache import Cache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number, by dtype."""
+
+_UNITS = {"": 1, "B": 1} | {
+    prefix + end: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for end, base in (("", 1000), ("B", 1000), ("IB", 1024))
+}
+
+_RECURRENT = {"linear_attention", "mamba", "recurrent", "conv", "ssm"}
+"""Layer types of transformers that keep a state of fixed size, and no keys and values."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The KV cache of one text.
+
+    Attributes:
+        full: bytes per token of the layers that keep every token.
+        windowed: bytes per token of the layers that keep a window, and ``window``, its tokens.
+        dtype: of its numbers.
+        latent: whether it holds the compressed keys and values of latent attention (MLA), as engines keep them.
+    """
+
+    full: int
+    windowed: int
+    window: int
+    dtype: str
+    latent: bool = False
+
+    def bytes_at(self, length: int) -> int:
+        """Returns its bytes at a length in tokens."""
+        return self.full * length + self.windowed * min(length, self.window)
+
+    def longest(self, memory: int) -> int | None:
+        """Returns the largest length that fits into so many bytes; None where every length does."""
+        if self.bytes_at(LONGEST) <= memory:
+            return None
+        whole = memory // max(1, self.full + self.windowed)
+        if whole <= self.window or not self.windowed:
+            return whole
+        return max(self.window, (memory - self.windowed * self.window) // self.full)
+
+
+def cache_of(config: PreTrainedConfig, dtype: str) -> Cache:
+    """Returns the KV cache of a model.
+
+    A layer keeps ``2 x KV heads x head dim`` numbers per token; one with latent attention (DeepSeek's MLA) the latent
+    vector and the rotated key, ``kv_lora_rank + qk_rope_head_dim``; one with a sliding window those of its window.
+
+    Args:
+        config: of the language model.
+        dtype: of the cache, such as ``bfloat16``.
+    """
+    latent = getattr(config, "kv_lora_rank", None)
+    numbers = int(latent) + int(getattr(config, "qk_rope_head_dim", 0) or 0) if latent else _keys_and_values(config)
+    each = numbers * BYTES.get(dtype, 2)
+    kinds = _kinds(config)
+    window = int(getattr(config, "sliding_window", None) or 0)
+    short = sum("sliding" in kind or "chunked" in kind for kind in kinds) if window else 0
+    full = sum(kind not in _RECURRENT for kind in kinds) - short
+    return Cache(full * each, short * each, window, dtype, latent is not None)
+
+
+def _keys_and_values(config: PreTrainedConfig) -> int:
+    """Counts the numbers per token of one layer."""
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    shared = int(getattr(config, "num_key_value_heads", 0) or heads)
+    head = int(getattr(config, "head_dim", 0) or int(getattr(config, "hidden_size", 0) or 0) // heads)
+    return 2 * shared * head
+
+
+def _kinds(config: PreTrainedConfig) -> Sequence[str]:
+    """Returns the type of each layer; all have the window of a model that has one and does not list types."""
+    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
+    listed = getattr(config, "layer_types", None)
+    if listed:
+        return list(listed)
+    used = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
+    return ["sliding_attention" if used else "full_attention"] * layers
+
+
+def parse_memory(text: str | int) -> int:
+    """Reads a memory: a number of bytes, or ``8GB``, ``80GiB``, ``500M``.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(text).strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    found = 0 if match is None or unit is None else int(float(match[1]) * unit)
+    if found < 1:
+        raise DataError(f"memory {brief(text)} cannot be read; write it like 8GB, 80GiB or 500MB", "memory")
+    return found
+
+
+def said_memory(memory: float) -> str:
+    """Writes a memory in decimal units: ``1.07 GB``."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if memory >= size:
+            return f"{memory / size:.3g} {unit}"
+    return f"{memory / 1e3:.3g} kB"
+
+
+def serving_dtype(config: Mapping[str, object], live: str) -> str:
+    """Returns the dtype that engines serve a checkpoint in: the one that its configuration names, else the live one."""
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return stated if isinstance(stated, str) and stated in BYTES else live
 
 
 @dataclass(frozen=True)
@@ -53,19 +173,17 @@ class Deployment:
         """Says the memory of the KV cache at the target, and the largest length that fits where a memory is given."""
         cache, kind = self.cache, "latent " if self.cache.latent else ""
         text = (
-            f"At {target:,} tokens the {kind}KV cache of one text takes {kv_cache.said(cache.bytes_at(target))} in "
-            f"{cache.dtype}, beside {kv_cache.said(self.weights)} of weights."
+            f"At {target:,} tokens the {kind}KV cache of one text takes {said_memory(cache.bytes_at(target))} in "
+            f"{cache.dtype}, beside {said_memory(self.weights)} of weights."
         )
         if self.memory is None:
             return text
         left = self.memory - self.weights
         if left < cache.bytes_at(1):
-            return f"{text} The weights alone do not fit into {kv_cache.said(self.memory)}."
+            return f"{text} The weights alone do not fit into {said_memory(self.memory)}."
         longest = cache.longest(left)
         fits = "a text of any length" if longest is None else f"{longest:,} tokens"
-        return (
-            f"{text} {kv_cache.said(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."
-        )
+        return f"{text} {said_memory(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."
 
 
 def _options(request: Request) -> list[str]:

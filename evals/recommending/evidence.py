@@ -10,12 +10,10 @@ from math import comb
 from ..checking import Count, Length
 from ..metrics.stored import Measured
 from ..statistics.intervals import familywise
-from .candidates import Lineup
+from .candidates import Lineup, Objective
 from .deployment import Deployment
-from .objective import Objective
-from .racing.deciding import Decision, decide
-from .racing.halving import Round
-from .racing.measured import CandidateLosses, held_windows
+from .losses import CandidateLosses, held_windows
+from .race import Decision, Round, decide
 
 TRUNCATION = "truncation"
 """The label of the model as it is, given only the last tokens, as many as it was trained at."""

@@ -9,9 +9,9 @@ from ...errors import DataError
 from ..running.keywords import TextKeywords
 from ..running.options import TextOptions
 from ..running.selection import PerplexityOptions
-from .kv_cache import parse_memory
-from .racing.deciding import TOLERANCE
-from .wish import Wish
+from .candidates import Wish
+from .deployment import parse_memory
+from .race import TOLERANCE
 
 
 @dataclass(frozen=True)

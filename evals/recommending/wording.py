@@ -11,11 +11,10 @@ from ..metrics.guessing import said
 from ..metrics.verdicts import too_few
 from ..statistics import sampling
 from ..statistics.intervals import CONCLUSIVE, Estimate
-from .candidates import AS_IS, Candidate
+from .candidates import AS_IS, Candidate, Objective
 from .evidence import TRUNCATION, AnswerRow, Evidence
-from .objective import Objective
-from .racing.deciding import Decision
-from .racing.measured import BEYOND, FAR
+from .losses import BEYOND, FAR
+from .race import Decision
 
 
 def answer(evidence: Evidence) -> AnswerRow:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ..metrics.cells import change_cell, interval_cell
-from ..searching.metrics import missing
+from ..searching.metrics import FOUND, HELD, missing
 from ..searching.options import TEXT
 from ..searching.results import SearchResult
-from ..searching.searched import FOUND, HELD
 from ..statistics.intervals import Estimate
 from .runs import StoredRun, refusing_damage
 

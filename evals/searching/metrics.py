@@ -1,18 +1,233 @@
-"""The metrics of a search: perplexity on the held-out text, the numbers found, and the loss on the way."""
+"""The numbers of a finished search, of which its figures are made.
+
+Draws a search: what each pair is divided by, and the loss on the way.
+
+Says whether a search gained anything, by the intervals of documents that chose nothing.
+
+The metrics of a search: perplexity on the held-out text, the numbers found, and the loss on the way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...output.formatting import markdown
+from ...output.plotting import COLOURS, in_style
 from ..metrics import guessing
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import exp, interval_cell
-from ..statistics.intervals import familywise
-from .plots import draw
-from .searched import AS_IS, FOUND, TRUNCATION, Searched
-from .verdict import ChangeRow, change_cell, verdict
+from ..metrics.cells import around, exp, interval_cell, mark, signed
+from ..metrics.stored import Measured
+from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
+from .gradient import Check
+from .options import KEYS, TEXT
+from .windows import ENOUGH
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+FOUND = "found"
+"""What the tables call the schedule that was found."""
+
+AS_IS, TRUNCATION = "as-is", "truncation"
+"""The model without a schedule: given everything, and given only its last tokens, as many as it was trained at."""
+
+HELD = {TEXT: "text", KEYS: "prompts"}
+"""What an objective holds out."""
+
+Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
+
+
+@dataclass(repr=False)
+class Searched(Measured):
+    """The numbers of a finished search.
+
+    Attributes:
+        start: the schedule that it started at.
+        spec: the schedule that was found, as ``--schedule`` takes it.
+        lengths: ascending, where the held-out text's perplexity is known.
+        names: the document of each window that is measured.
+        proved: whether these windows chose nothing.
+        checks: the windows that choose, each time they were fed; the first under ``start``.
+        found: the check that was best.
+        steps: of each point that was tried on the text to learn from, the tokens fed until then, and its loss.
+        tables: the frequencies, by layer type.
+        spent: tokens fed in all.
+        curves: by schedule and length, the NLL of each window that is measured: as it is, where the search started,
+            found, and at the target truncation; empty where nothing is measured.
+        beside: tokens that this took, besides those of the search.
+    """
+
+    start: str
+    spec: str
+    lengths: tuple[int, ...]
+    names: Sequence[str]
+    proved: bool
+    checks: Sequence[Check]
+    found: Check
+    steps: Sequence[tuple[int, float]]
+    tables: Mapping[str, Divided]
+    spent: int
+    curves: Mapping[str, Mapping[int, Sequence[float]]]
+    beside: int
+
+    @property
+    def held(self) -> str:
+        """Says what was held out: a text, or prompts."""
+        return HELD[str(self.protocol.get("objective", TEXT))]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the model's own table is kept up to the trained length."""
+        return bool(self.protocol.get("keep_short"))
+
+    def is_own(self, length: int) -> bool:
+        """Whether the found schedule is the model's own table at a length, because that is kept."""
+        return self.kept and length == self.lengths[0]
+
+    def estimate(self, values: Sequence[float], level: float = LEVEL) -> Estimate:
+        """Returns the mean of the windows that are measured, with an interval over their documents."""
+        groups = {name: [v for n, v in zip(self.names, values, strict=True) if n == name] for name in self.names}
+        return ratio(
+            [math.fsum(each) for each in groups.values()], [float(len(each)) for each in groups.values()], level
+        )
+
+
+def draw(stored: Searched) -> Figure:
+    """Draws the divisor of each pair on the left, and on the right the losses by tokens spent, each kind by itself.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    with in_style(10, 4.6) as figure:
+        panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
+        _divisors(panels["pairs"], stored)
+        _learned(panels["learned"], stored)
+        _held(panels["held"], stored)
+        panels["learned"].sharex(panels["held"])
+    return figure
+
+
+def _divisors(axes: Axes, stored: Searched) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    many = len(stored.tables) > 1
+    for number, (layers, (own, start, found)) in enumerate(stored.tables.items()):
+        for table, label, colour, style in ((start, stored.start, "black", "--"), (found, FOUND, "vermilion", "-")):
+            ratios = [b / f if f else float("nan") for b, f in zip(own, table, strict=True)]
+            named = f"{layers}: {label}" if many else label
+            axes.plot(ratios, style, marker="os^D"[number % 4], markersize=3.5, color=COLOURS[colour], label=named)
+    axes.set_title("What the frequency of each pair is divided by", loc="left", fontsize=10)
+    axes.set_xlabel("pair (0 turns fastest)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("divisor")
+    axes.legend(frameon=False)
+
+
+def _learned(axes: Axes, stored: Searched) -> None:
+    """Draws the loss of each step, on its own windows of the text to learn from: they differ more than steps do."""
+    x, y = [tokens / 1000 for tokens, _ in stored.steps], [loss for _, loss in stored.steps]
+    axes.plot(x, y, "o", color=COLOURS["blue"], markersize=3.5, alpha=0.6, markeredgewidth=0)
+    axes.set_title(f"Loss of the {stored.held} to learn from, a dot a step", loc="left", fontsize=10)
+    axes.set_ylabel(_LOSS)
+
+
+def _held(axes: Axes, stored: Searched) -> None:
+    """Draws the loss of the held-out text at each check, and marks the one that was taken."""
+    x, y = [check.spent / 1000 for check in stored.checks], [check.loss for check in stored.checks]
+    axes.plot(x, y, "o-", color=COLOURS["vermilion"], markersize=5)
+    best = stored.found
+    ring: dict[str, Any] = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
+    axes.plot([best.spent / 1000], [best.loss], "o", label=FOUND, linestyle="", **ring)
+    axes.set_title(f"Loss of the held-out {stored.held} at each check", loc="left", fontsize=10)
+    axes.set_xlabel("thousand tokens spent")
+    axes.set_ylabel(_LOSS)
+    axes.margins(y=0.18)
+    axes.legend(frameon=False)
+
+
+_LOSS = "weighted NLL\n(nats per token)"
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """The loss under the found schedule minus that under another, paired by document, in nats per token.
+
+    The intervals of all baselines at one length hold together. There are none where the documents chose the schedule.
+    """
+
+    schedule: str
+    baseline: str
+    length: int
+    delta_nll: float
+    low: float | None
+    high: float | None
+    interval: str | None
+
+    @property
+    def standing(self) -> str:
+        """How the found schedule stands to the other one, by the interval; "" without one."""
+        if self.low is None or self.high is None:
+            return ""
+        return "better than" if self.high < 0 else "worse than" if self.low > 0 else "not told apart from"
+
+    @property
+    def named(self) -> str:
+        """The other one in a sentence."""
+        return "the model as it is" if self.baseline == AS_IS else self.baseline
+
+
+def change_cell(row: ChangeRow) -> str:
+    """Writes a change with its interval."""
+    return f"{signed(row.delta_nll)}{around(row.delta_nll, row.low, row.high, sign='+')}{mark(row.interval)}"
+
+
+def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmoved: bool, kept: bool, held: str) -> str:
+    """Says how the found schedule stands to what there is without a search, and what to use otherwise.
+
+    Args:
+        changes: the found schedule against where the search started, and against the others that were measured.
+        documents: how many documents, or sets of prompts, the rows are of.
+        unmoved: whether the search found nothing better than its start.
+        kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
+        held: what was held out, "text" or "prompts".
+    """
+    over, *others = rows = [row for row in changes if row.length == target]
+    nothing = [f"No check beat the start, {over.named}: nothing was gained."] if unmoved else []
+    if not over.standing:
+        figures = ", ".join(f"{signed(row.delta_nll)} against {row.named}" for row in (others if unmoved else rows))
+        why = f"The schedule was chosen on the documents it is measured on; not proved (nats at {target:,}: {figures})."
+        return " ".join([*nothing, why, f"Give {ENOUGH} documents of {target:,} tokens or more."])
+    sets, answers = ("", "") if held == "text" else ("sets of ", " of an answer")
+    where = f"At {target:,} tokens, on {documents} {sets}{'documents' if held == 'text' else held} that chose nothing, "
+    if unmoved:
+        said = [*nothing, *([f"{where}it is {_standings(others)}."] if others else [])]
+    else:
+        figure = f"{change_cell(over)} nats per token{answers}"
+        said = [f"{where}the found schedule is {over.standing} {over.named} ({figure})."]
+        said += [f"It is {_standings(others)}."] if others else []
+    return " ".join([*said, *_advice(rows, kept=kept, held=held)])
+
+
+def _standings(rows: Sequence[ChangeRow]) -> str:
+    return " and ".join(f"{row.standing} {row.named} ({change_cell(row)})" for row in rows)
+
+
+def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
+    """Names what is shown to be better, or the start where nothing is shown to be gained over it."""
+    over = rows[0]
+    better = [row for row in rows if row.standing == "worse than" and not (kept and row is over)]
+    if better:
+        return [f"Use {max(better, key=lambda row: row.delta_nll).named}."]
+    if over.standing == "better than" or kept:
+        return []
+    until = "Ask more with `ropescale passkey`, and until then use" if held == "prompts" else "Use"
+    return [f"{until} {over.named}."]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The options of a search, checked before any text is read."""
+"""The options of a search, checked before any text is read.
+
+The keywords of :func:`ropescale.evals.search`, for editors and type checkers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 from ...errors import DataError
 from ...lengths import parse_length
+from ..running.keywords import RunKeywords
 from ..running.options import RunOptions
 from ..running.selection import PerplexityOptions
 from ..scoring.scorer import LOGITS_BYTES
@@ -77,3 +81,19 @@ class SearchOptions(RunOptions):
             logits_bytes=self.logits_bytes,
             source=self.source,
         )
+
+
+class SearchKeywords(RunKeywords, total=False):
+    """The fields of :class:`.options.SearchOptions`, which says what they mean."""
+
+    objective: str
+    budget_tokens: int
+    seed: int
+    numbers: int
+    keep_short: bool
+    engine: str | None
+    within: float
+    haystack: str | None
+    max_docs: int | None
+    split_special_tokens: bool
+    logits_bytes: int

@@ -1,9 +1,13 @@
-"""The result of a search, and how it is written."""
+"""The commands that use a schedule that was found, for users to paste.
+
+The result of a search, and how it is written.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ...engines.registry import engine_warnings
+from ...engines.base import layers_of
+from ...engines.exported import scaling_option
+from ...engines.registry import ENGINES, engine_warnings
 from ...errors import CheckpointError, VerificationError
 from ...files import local_path
 from ...output.escaping import escaped
@@ -26,16 +32,51 @@ from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
-from .families.family import Point
-from .families.space import Space
-from .metrics import CHANGES, HISTORY, METRICS, HistoryRow
-from .next_commands import commands, patch_command
-from .plots import draw
-from .searched import AS_IS, FOUND, TRUNCATION, Divided, Searched
+from .metrics import AS_IS, CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .search_space import Point, Space
 from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_FOLDER = "OUT"
+
+
+def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
+    """Returns what puts a schedule into a folder; for an engine also what serves it from there, or without one.
+
+    Args:
+        schedule: as ``--schedule`` takes it.
+        plan: of that schedule.
+        engine: a key of ``ENGINES``.
+    """
+    patch = patch_command(model, schedule, plan)
+    if engine is None:
+        return [patch]
+    if carries(plan, engine):
+        return [patch, shlex.join(["ropescale", "export", _FOLDER, "--for", engine])]
+    words = ["ropescale", "export", model, "--for", engine, "--schedule", schedule, *_where(plan)]
+    return [shlex.join(words)]
+
+
+def carries(plan: Plan, engine: str) -> bool:
+    """Whether an engine computes a plan as it is from a patched folder."""
+    found = (each for layers in layers_of(plan) for each in ENGINES[engine].differences(layers))
+    return all(each.status == "honoured" for each in found)
+
+
+def patch_command(model: str, schedule: str, plan: Plan) -> str:
+    """Returns ``ropescale patch`` with a schedule, and with the options of the plan that say where it goes."""
+    return shlex.join(["ropescale", "patch", model, "-o", _FOLDER, "--schedule", schedule, *_where(plan)])
+
+
+def _where(plan: Plan) -> list[str]:
+    request = plan.request
+    words = [] if request.layers == "full" else ["--layers", request.layers]
+    words += [] if request.original_length is None else ["--original-length", str(request.original_length)]
+    return [*words, *scaling_option(request)]
+
 
 _EXACT = 1e-12
 """The largest relative difference between the tables that were learned and those of the schedule that is written."""

@@ -22,11 +22,9 @@ import numpy as np
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.metrics.stored import positions_of
-from ropescale.evals.recommending.candidates import lineup_of
-from ropescale.evals.recommending.objective import SHORT_WEIGHT, objective
-from ropescale.evals.recommending.racing.deciding import TOLERANCE, decide
-from ropescale.evals.recommending.racing.halving import FINALISTS, parted, race, share_kept
-from ropescale.evals.recommending.racing.measured import CandidateLosses
+from ropescale.evals.recommending.candidates import SHORT_WEIGHT, lineup_of, objective
+from ropescale.evals.recommending.losses import CandidateLosses
+from ropescale.evals.recommending.race import FINALISTS, TOLERANCE, decide, parted, race, share_kept
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.selection import Corpus, PerplexityOptions

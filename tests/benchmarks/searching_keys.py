@@ -16,17 +16,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ropescale.evals import search
-from ropescale.evals.searching.feeds import hidden_keys, supplying
-from ropescale.evals.searching.feeds.feeding import allowance_of
-from ropescale.evals.searching.losses.windows import Texts
-from ropescale.evals.searching.methods import gradient
-from ropescale.evals.searching.methods.asking import WINDOWS
+from ropescale.evals.searching import gradient, prompts
+from ropescale.evals.searching.gradient import WINDOWS
 from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.windows import Texts, allowance_of
 
 TARGET, BUDGET = 2048, 500_000
 
 
-class EveryLength(hidden_keys.PromptFeeding):
+class EveryLength(prompts.PromptFeeding):
     """Prompts of every length count."""
 
     @property
@@ -48,18 +46,18 @@ def every_length(
 ) -> EveryLength:
     """Makes the prompts, and shares the budget out by sets."""
     feeds = options.budget_tokens // sum(lengths)
-    held_out = max(2, int(hidden_keys.CHECKED * feeds / gradient.CHECKS))
+    held_out = max(2, int(prompts.CHECKED * feeds / gradient.CHECKS))
     learned = max(WINDOWS, feeds - gradient.CHECKS * held_out)
-    counts = learned, held_out + hidden_keys.judges_of(held_out)
-    drawn = zip(hidden_keys.seeds(options.seed), counts, strict=True)
-    quizzes = [hidden_keys._quiz(tokenizer, lengths, bos, options, each) for each in drawn]
+    counts = learned, held_out + prompts.judges_of(held_out)
+    drawn = zip(prompts.seeds(options.seed), counts, strict=True)
+    quizzes = [prompts._quiz(tokenizer, lengths, bos, options, each) for each in drawn]
     return EveryLength(*quizzes, allowance_of(options, sum(lengths), learned, held_out), options)
 
 
 def main() -> None:
     """Searches, and writes the schedule's file."""
     name, out, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}")
-    supplying.prompt_feeding = every_length  # type: ignore[assignment]
+    prompts.prompt_feeding = every_length  # type: ignore[assignment]
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     given = {"budget_tokens": BUDGET, "progress": True, "objective": "keys", **options}
     result = search(model, None, TARGET, tokenizer=AutoTokenizer.from_pretrained(name), out=out, **given)

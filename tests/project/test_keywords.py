@@ -14,8 +14,7 @@ from ropescale.evals.passkey.quiz import RetrievalOptions
 from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
 from ropescale.evals.running import keywords as of_perplexity
 from ropescale.evals.running.selection import PerplexityOptions
-from ropescale.evals.searching import keywords as of_search
-from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.options import SearchKeywords, SearchOptions
 from ropescale.request import Request, RequestOptions
 
 
@@ -24,7 +23,7 @@ from ropescale.request import Request, RequestOptions
     [
         (of_perplexity.PerplexityKeywords, PerplexityOptions),
         (of_retrieval.RetrievalKeywords, RetrievalOptions),
-        (of_search.SearchKeywords, SearchOptions),
+        (SearchKeywords, SearchOptions),
         (RecommendKeywords, RecommendOptions),
     ],
 )

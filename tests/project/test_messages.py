@@ -19,7 +19,7 @@ COMMAND_LINES = (
     "ropescale/checkpoints/model_card.py",
     "evals/recommending/deployment.py",
     "evals/reference/__main__.py",
-    "evals/searching/next_commands.py",
+    "evals/searching/results.py",
     "evals/training/__main__.py",
 )
 """Places that build command lines for users to paste, or are a command of their own."""

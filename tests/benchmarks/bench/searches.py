@@ -10,12 +10,11 @@ def measure(seconds: float) -> list[sides.Row]:
     """Returns the CPU time of a gradient step over that of scoring, which is what evolution and CMA-ES do."""
     import torch
 
-    from ropescale.evals.searching.families.shaping import space_of
-    from ropescale.evals.searching.losses.learner import Learner, gradient
-    from ropescale.evals.searching.losses.table_gradients import LiveTables
-    from ropescale.evals.searching.losses.windows import Weighted
+    from ropescale.evals.searching.learner import Learner, LiveTables, gradient
     from ropescale.evals.searching.options import SearchOptions
+    from ropescale.evals.searching.search_space import space_of
     from ropescale.evals.searching.starting import plan_of_start
+    from ropescale.evals.searching.windows import Weighted
     from ropescale.models.rotary_modules import evaluating
 
     model, documents = models.reference()

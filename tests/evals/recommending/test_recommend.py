@@ -16,7 +16,7 @@ from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleEr
 from ropescale.evals import Recommendation, recommend
 from ropescale.evals.recommending import wording
 from ropescale.evals.recommending.candidates import AS_IS, grid, lineup_of
-from ropescale.evals.recommending.kv_cache import cache_of
+from ropescale.evals.recommending.deployment import cache_of
 from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before
 

@@ -11,14 +11,12 @@ import pytest
 from tiny import llama
 
 import ropescale
-from ropescale.evals.recommending.candidates import AS_IS, lineup_of
-from ropescale.evals.recommending.deployment import Deployment
+from ropescale.evals.recommending.candidates import AS_IS, lineup_of, objective
+from ropescale.evals.recommending.deployment import Cache, Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence, Judged
-from ropescale.evals.recommending.kv_cache import Cache
+from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses
 from ropescale.evals.recommending.metrics import ANSWER, FINALISTS
-from ropescale.evals.recommending.objective import objective
-from ropescale.evals.recommending.racing.halving import parted
-from ropescale.evals.recommending.racing.measured import BEYOND, FAR, OTHERS, CandidateLosses
+from ropescale.evals.recommending.race import parted
 from ropescale.models.patching import configuration_before
 
 TOLERANCE = 0.005

@@ -19,13 +19,12 @@ from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import search
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.running import progress
-from ropescale.evals.searching.feeds.feeding import feeding
-from ropescale.evals.searching.feeds.splitting import split
-from ropescale.evals.searching.losses.evaluating import Evaluator
-from ropescale.evals.searching.methods import gradient
+from ropescale.evals.searching import gradient
+from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
+from ropescale.evals.searching.windows import feeding, split
 from ropescale.schedules import Yarn
 
 TEXT = documents(12, 300)

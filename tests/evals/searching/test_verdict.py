@@ -8,10 +8,8 @@ import re
 import pytest
 
 from ropescale.evals.reporting import searches
-from ropescale.evals.searching.methods.asking import Check
-from ropescale.evals.searching.metrics import CHANGES, FINDING
-from ropescale.evals.searching.searched import Searched
-from ropescale.evals.searching.verdict import ChangeRow, change_cell, verdict
+from ropescale.evals.searching.gradient import Check
+from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, change_cell, verdict
 
 START = "yarn:factor=8"
 OWN, CUT = ("as-is", 2048, -2.0, -2.1, -1.9), ("truncation", 2048, 0.09, 0.04, 0.14)

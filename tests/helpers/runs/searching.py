@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropescale.evals.searching.losses.evaluating import Evaluator
+from ropescale.evals.searching.learner import Evaluator
 
 
 def check_slopes(loss: Callable[[Any], float], point: Any, slopes: Any, names: Any) -> None:

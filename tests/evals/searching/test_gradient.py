@@ -2,10 +2,9 @@
 
 import math
 
-from ropescale.evals.searching.families.family import Ramp
-from ropescale.evals.searching.families.space import Space
-from ropescale.evals.searching.methods import gradient
-from ropescale.evals.searching.methods.asking import Allowance, Reply
+from ropescale.evals.searching import gradient
+from ropescale.evals.searching.gradient import Allowance, Reply
+from ropescale.evals.searching.search_space import Ramp, Space
 from ropescale.rope import Rope
 
 ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)

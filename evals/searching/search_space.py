@@ -7,22 +7,32 @@ The family is YaRN's with real numbers (Peng et al. 2023, arXiv:2309.00071)::
 for pair i of frequency b_i: pairs up to ``start`` keep their frequency, those from ``end`` on are divided by the factor
 s, and cos and sin are multiplied by an attention scale. Two pairs of numbers are logarithms: of the factor and of the
 scale. The pairs are counted from 0, and frequencies are radians per token, in float64.
+
+The families of all layer types that change, as one vector of numbers.
+
+Chooses the members of the family that are searched: those wanted, which an engine computes as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import Literal
 
 import torch
 
-from ....errors import DataError
-from ....rope import Rope
-from ....schedules import LongRope, Schedule, Table, Yarn
-from ....schedules.base import Frequencies
-from ....schedules.yarn import temperature
+from ...engines.base import Difference, Engine, layers_of, of_plan
+from ...engines.registry import ENGINES
+from ...errors import ConfigError, DataError
+from ...planning.plan import Plan, make_plan
+from ...rope import Rope
+from ...schedules import LongRope, Schedule, Table, Yarn
+from ...schedules.base import Frequencies
+from ...schedules.yarn import temperature
+from .options import SearchOptions
+from .starting import check_engine
 
 Point = tuple[float, ...]
 """A member of a family: its numbers."""
@@ -190,3 +200,140 @@ def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = No
     if numbers == 2:
         return Ramp(rope, factor, replace(shape or RampShape(), ends=False))
     raise DataError(f"numbers {numbers} is none of 4 (ramp, factor and scale) and 2 (factor and scale)", "numbers")
+
+
+DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+"""By layer type, the frequencies, float64 [pairs], and the attention scale."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """All numbers of a search: those of each layer type, one after the other.
+
+    Attributes:
+        families: by layer type.
+    """
+
+    families: Mapping[str, Ramp]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the numbers; with the layer type where there are several."""
+        single = len(self.families) == 1
+        return [name if single else f"{key}.{name}" for key, each in self.families.items() for name in each.names]
+
+    @property
+    def rates(self) -> list[float]:
+        """The rates of the numbers."""
+        return list(chain.from_iterable(each.rates for each in self.families.values()))
+
+    @property
+    def start(self) -> Point:
+        """The numbers of YaRN's default."""
+        return tuple(chain.from_iterable(each.start for each in self.families.values()))
+
+    @property
+    def later_starts(self) -> list[Point]:
+        """Other points where a search may begin: every ramp starts later by the same share of its width."""
+        each = (family.later_starts for family in self.families.values())
+        return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
+
+    @property
+    def base(self) -> Point:
+        """The numbers under which every pair keeps its frequency."""
+        return tuple(chain.from_iterable(each.base for each in self.families.values()))
+
+    def nearest(self, point: Sequence[float]) -> Point:
+        """Returns the nearest numbers within the bounds."""
+        return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
+
+    def tables(self, point: torch.Tensor) -> DiffTables:
+        """Returns the tables of each layer type; differentiable in ``point``, float64 [numbers]."""
+        sizes = [len(each.names) for each in self.families.values()]
+        parts = zip(self.families.items(), point.split(sizes), strict=True)
+        return {key: each.table(part) for (key, each), part in parts}
+
+    def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
+        """Returns the schedule of all layers that change; by layer type where these differ."""
+        found = (each.schedule(tuple(part)) for each, part in self.parts(point))
+        schedules = dict(zip(self.families, found, strict=True))
+        distinct = set(map(repr, schedules.values()))
+        return schedules if len(distinct) > 1 else next(iter(schedules.values()))
+
+    def parts(self, point: Sequence[float]) -> Iterator[tuple[Ramp, Sequence[float]]]:
+        """Yields each family and its numbers."""
+        at = 0
+        for each in self.families.values():
+            yield each, point[at : at + len(each.names)]
+            at += len(each.names)
+
+
+_SCALES: tuple[Scale, ...] = ("free", "rule", "one")
+
+
+def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
+    """Returns what is searched.
+
+    Args:
+        plan: YaRN's default for the target length.
+
+    Raises:
+        DataError: options that cannot be together, or an engine that is not known.
+        ConfigError: the engine computes no schedule of the family as it is.
+    """
+    check_engine(options.engine)
+    numbers = options.numbers
+    for differs in (_in_the_folder, _with_commands):
+        for shape in _shapes(options):
+            space = _space(plan, target, numbers, shape)
+            if options.engine is None or not differs(space, plan, ENGINES[options.engine]):
+                return space
+    assert options.engine is not None
+    why = _with_commands(_space(plan, target, numbers, next(_shapes(options))), plan, ENGINES[options.engine])
+    raise ConfigError(
+        f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
+        f"engine={options.engine} out, and see `ropescale export`",
+        "engine",
+    )
+
+
+def _shapes(options: SearchOptions) -> Iterator[RampShape]:
+    """Yields the shapes, those with most freedom first."""
+    if options.keep_short:
+        yield RampShape(scale="one", form="two tables")
+        return
+    yield RampShape()
+    if options.engine is not None:
+        yield from (RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES))
+        yield from (RampShape(scale=scale, form="table") for scale in _SCALES)
+
+
+def _space(plan: Plan, target: int, numbers: int, shape: RampShape) -> Space:
+    ropes = {key: layer.rope for key, layer in plan.layers.items()}
+    return Space({key: family(rope, target / rope.original_length, numbers, shape) for key, rope in ropes.items()})
+
+
+def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
+    """Returns how an engine deviates from a member of a space in a patched folder; empty where it does not."""
+    planned = _away(space, plan)
+    return _said(each for layers in layers_of(planned) for each in engine.differences(layers))
+
+
+def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
+    """Returns how it deviates where it is served by the commands of ``ropescale export``; empty where it does not."""
+    serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
+    changed = (layers for layers in serving.layers if layers.key in plan.layers)
+    return _said(each for layers in changed for each in engine.found(serving, layers))
+
+
+def _said(differences: Iterable[Difference]) -> str:
+    return ", ".join(f"{each.field}: {each.status}" for each in differences if each.status != "honoured")
+
+
+def _away(space: Space, plan: Plan) -> Plan:
+    """Plans a member of a space away from YaRN's default, where an engine may happen to agree."""
+    member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
+    return make_plan(plan.original.raw, replace(plan.request, spec=space.schedule(member), target_length=None))
+
+
+_AWAY = {"start": 0.3, "end": -0.3, "log_factor": 0.01, "log_scale": 0.05}

@@ -17,10 +17,9 @@ from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
 from ropescale.evals.results.losses import read_results
-from ropescale.evals.searching.feeds import hidden_keys
-from ropescale.evals.searching.losses.evaluating import Evaluator
-from ropescale.evals.searching.losses.table_gradients import LiveTables
-from ropescale.evals.searching.methods.asking import Ask
+from ropescale.evals.searching import prompts
+from ropescale.evals.searching.gradient import Ask
+from ropescale.evals.searching.learner import Evaluator, LiveTables
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
@@ -47,7 +46,7 @@ def found():
 
 def feeding(lengths=LENGTHS, **options):
     chosen = SearchOptions(objective="keys", **{"budget_tokens": SIZE * 20, **options})
-    return hidden_keys.prompt_feeding(byte_tokenizer(), lengths, "auto", chosen)
+    return prompts.prompt_feeding(byte_tokenizer(), lengths, "auto", chosen)
 
 
 def held_out(number, seed=0):
@@ -118,13 +117,13 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
     assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
-    assert hidden_keys.seeds(0)[0] == hidden_keys.FIRST_SEED
-    assert len({seed for number in range(50) for seed in hidden_keys.seeds(number)}) == 100
+    assert prompts.seeds(0)[0] == prompts.FIRST_SEED
+    assert len({seed for number in range(50) for seed in prompts.seeds(number)}) == 100
 
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
     quiz = Quiz(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
-    sets = [hidden_keys.prompts_of(quiz, number) for number in range(10)]
+    sets = [prompts.prompts_of(quiz, number) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
     assert all(len(set(row)) == 3 for row in places.tolist())
@@ -137,7 +136,7 @@ def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth
 def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
     small, large = feeding(), feeding(budget_tokens=SIZE * 100)
     for number in range(5):
-        for one, other in zip(*(hidden_keys.prompts_of(each.learned, number) for each in (small, large)), strict=True):
+        for one, other in zip(*(prompts.prompts_of(each.learned, number) for each in (small, large)), strict=True):
             assert np.array_equal(one.ids(0), other.ids(0))
 
 

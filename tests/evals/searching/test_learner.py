@@ -7,12 +7,11 @@ from searching import check_slopes
 from tiny import VOCABULARY, llama, naive_nll
 
 import ropescale
-from ropescale.evals.searching.families.shaping import space_of
-from ropescale.evals.searching.losses import learner
-from ropescale.evals.searching.losses.learner import Learner, blocks, gradient
-from ropescale.evals.searching.losses.table_gradients import LiveTables
-from ropescale.evals.searching.losses.windows import Weighted
+from ropescale.evals.searching import learner
+from ropescale.evals.searching.learner import Learner, LiveTables, blocks, gradient
 from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.search_space import space_of
+from ropescale.evals.searching.windows import Weighted
 from ropescale.models import patching
 from ropescale.models.rotary_modules import evaluating
 from ropescale.planning.plan import make_plan

@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ...statistics import sampling
-from ...statistics.intervals import LEVEL, Estimate
+from ..statistics import sampling
+from ..statistics.intervals import LEVEL, Estimate
 
 Column = int | str
 """A length, whose first tokens are summed, or the name of another set of tokens."""

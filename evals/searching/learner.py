@@ -1,33 +1,103 @@
-"""The loss of windows under tables, and its gradient in their numbers, within bounded memory.
+"""Tables in a model's rotary modules that gradients flow through.
+
+transformers computes cos and sin under ``torch.no_grad``, and its modules may change their own tables. Inside
+:meth:`LiveTables.differentiable` they compute with their innermost ``forward`` instead, so every family's own layout
+of cos and sin is kept. The schedule that the search starts at is patched in meanwhile, so that configuration, softmax
+scales and everything else besides the numbers are what they will be under the schedule that is found.
+
+The loss of windows under tables, and its gradient in their numbers, within bounded memory.
 
 The gradient is of few numbers, and no weight has one. Where the model or the window is large, each block is recomputed
 on the way back (``torch.utils.checkpoint``), and in it its attention and its MLP again, so what is held is the input of
 every block, and the inside of one attention or one MLP. The head's loss is differentiated block of rows by block of
 rows, so full logits are never there.
+
+Answers the questions of a search with the model, shared out over processes.
+
+Every piece of every window of every point is a job of its own. Whoever does a job, its numbers are the same, and they
+are added up in the order of the jobs; so the answers do not depend on how many processes there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import product
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ....errors import ConfigError
-from ....models.rotary_modules import text_config
-from ...scoring.memory import position_bytes
-from ...scoring.scorer import Scorer, agree, answering
-from ..families.family import Point
-from ..families.space import Space
-from .table_gradients import LiveTables
-from .windows import Weighing
+from ...errors import ConfigError
+from ...models import patching
+from ...models.rotary_modules import layer_keys, prefix, rotary_modules, text_config
+from ...planning.plan import Plan
+from ..parallel.processes import Group
+from ..scoring.memory import position_bytes
+from ..scoring.scorer import Scorer, agree, answering, not_finite
+from .gradient import Ask, Reply
+from .search_space import DiffTables, Point, Space
+from .windows import Piece, Texts, Weighing
 
 if TYPE_CHECKING:
-    from ...scoring.scorer import TrunkOutput
+    from ..scoring.scorer import TrunkOutput
+
+
+class LiveTables:
+    """The places in a model where the tables of a plan's layers are.
+
+    Args:
+        model: the causal language model itself, without wrappers.
+        plan: the schedule that the search starts at.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model, self.plan = model, plan
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Puts the starting schedule in, and freezes the weights; afterwards everything is as it was, bit for bit."""
+        asked = {each: each.requires_grad for each in self.model.parameters()}
+        with patching.Patch(self.model, self.plan):
+            kept = [(module, dict(module._buffers), dict(module.__dict__)) for module in self._modules()]
+            try:
+                self.model.requires_grad_(False)
+                yield
+            finally:
+                for parameter, wanted in asked.items():
+                    parameter.requires_grad_(wanted)
+                for module, buffers, plain in kept:
+                    module.__dict__.update(plain)
+                    module._buffers.update(buffers)
+
+    @contextmanager
+    def differentiable(self) -> Iterator[None]:
+        """Lets gradients flow through cos and sin inside."""
+        with ExitStack() as stack:
+            for module in self._modules():
+                innermost = inspect.unwrap(type(module).forward)
+                stack.enter_context(answering(module, MethodType(innermost, module)))
+            yield
+
+    def write(self, tables: DiffTables) -> None:
+        """Writes tables into the modules, in float32 as transformers has them; gradients stay attached."""
+        for module in self._modules():
+            for key in set(layer_keys(module)) & tables.keys():
+                inv_freq, scale = tables[key]
+                name = prefix(key) + "inv_freq"
+                there = module._buffers[name]
+                assert there is not None
+                module._buffers[name] = inv_freq.to(there.device, torch.float32)
+                wanted = scale.to(there.device, torch.float32) if scale.requires_grad else float(scale)
+                module.__dict__[prefix(key) + "attention_scaling"] = wanted
+
+    def _modules(self) -> list[nn.Module]:
+        changed = self.plan.layers.keys()
+        return [module for _, module in rotary_modules(self.model) if changed & set(layer_keys(module))]
 
 
 MOST_KEPT = 2**30
@@ -190,3 +260,83 @@ def gradient(
         nll = learner.backward(ids, weighted.of(len(ids) - 1))
     assert numbers.grad is not None
     return nll, numbers.grad.tolist()
+
+
+Job = tuple[float, Point, tuple[float, ...]]
+"""Of one piece of a window, or of a window, under one point: its loss, its gradient, and the NLL at each length."""
+
+
+class Evaluator:
+    """Computes answers.
+
+    Args:
+        group: the processes that share the windows.
+    """
+
+    def __init__(self, learner: Learner, live: LiveTables, space: Space, texts: Texts, group: Group) -> None:
+        self._learner, self._live, self._space, self._group = learner, live, space, group
+        self._texts = texts
+
+    def answer(self, ask: Ask) -> Reply:
+        """Returns the answer, in every process.
+
+        Raises:
+            RunError: a loss that is not finite.
+        """
+        known = self._texts.held_out if ask.held_out else self._texts.learned
+        windows = [known[number].pieces(ask.positions, ask.stride) for number in ask.windows]
+        jobs = list(product(ask.points, [piece for pieces in windows for piece in pieces]))
+        world = self._group.world
+        own = {n: self._job(ask, *jobs[n]) for n in range(world.rank, len(jobs), world.size)}
+        found: dict[int, Job] = {}
+        for each in self._group.from_all(own):
+            found |= each
+        return _answered(ask, windows, [found[n] for n in range(len(jobs))])
+
+    def _job(self, ask: Ask, point: Point, piece: Piece) -> Job:
+        slope: Sequence[float] = ()
+        if ask.gradient:
+            nll, slope = gradient(self._learner, self._live, self._space, point, piece.ids, piece.weighing)
+        else:
+            self._write(point)
+            nll = self._learner.nll_of(piece.ids)
+        loss = piece.loss(nll)
+        if not loss < float("inf"):
+            raise not_finite(self._learner.model, f"under {self._named(point)}", "a smaller target_length")
+        return loss, tuple(slope), piece.noted(nll) if ask.held_out else ()
+
+    def _write(self, point: Point) -> None:
+        """Makes the tables of a point live; a point without numbers leaves those that are."""
+        if point:
+            with torch.no_grad():
+                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
+
+    def _named(self, point: Point) -> str:
+        if not point:
+            return "its own tables"
+        return ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
+
+
+def _answered(ask: Ask, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> Reply:
+    """Puts the jobs together, point by point and window by window."""
+    done = iter(jobs)
+    rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in ask.points]
+    return Reply(
+        losses=tuple(tuple(loss for loss, _, _ in row) for row in rows),
+        gradients=tuple(_mean([slope for _, slope, _ in row]) for row in rows) if ask.gradient else (),
+        by_length=tuple(tuple(lengths for _, _, lengths in row) for row in rows) if ask.held_out else (),
+    )
+
+
+def _joined(pieces: Sequence[Piece], jobs: Sequence[Job]) -> Job:
+    """Puts the pieces of a window together."""
+    if len(jobs) == 1:
+        return jobs[0]
+    shares = [piece.share for piece in pieces]
+    loss = sum(share * each for share, (each, _, _) in zip(shares, jobs, strict=True))
+    slopes = [[share * each for each in slope] for share, (_, slope, _) in zip(shares, jobs, strict=True)]
+    return loss, tuple(map(sum, zip(*slopes, strict=True))), tuple(n for _, _, noted in jobs for n in noted)
+
+
+def _mean(slopes: Sequence[Point]) -> Point:
+    return tuple(sum(each) / len(slopes) for each in zip(*slopes, strict=True))

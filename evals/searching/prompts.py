@@ -4,29 +4,31 @@ As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target l
 answers count. Held out are sets of prompts, one of each length that is shown: the longest of the first sets choose, and
 the other sets judge. They are those that ``ropescale passkey`` would ask with the seeds of :func:`seeds`, which are far
 from any that a user gives, so that nothing learned from is asked again.
+
+Makes what a search is fed: the windows of a text, or prompts with a hidden key.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
-from ....errors import DataError
-from ...metrics.stored import DataFacts
-from ...passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
-from ...passkey.tasks import LONGER, Prompt
-from ...store import Facts
-from ..losses.windows import Piece, PromptSet, Stretch, Texts
-from ..methods import gradient
-from ..methods.asking import WINDOWS, Allowance, Ask
-from ..options import KEYS, SearchOptions
-from .feeding import allowance_of
-from .splitting import LEAST_JUDGES
+from ...errors import DataError
+from ...planning.plan import Plan
+from ..data.chats import Given
+from ..metrics.stored import DataFacts
+from ..passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
+from ..passkey.tasks import LONGER, Prompt
+from ..store import Facts
+from . import gradient
+from .gradient import WINDOWS, Allowance, Ask
+from .options import KEYS, SearchOptions
+from .windows import LEAST_JUDGES, Feeding, Piece, PromptSet, Stretch, Texts, allowance_of, feeding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -237,3 +239,45 @@ def _quiz(
             f"objective='keys' asks held-out prompts of the trained length, too, and {reason}; use objective='text'",
             "objective",
         ) from error
+
+
+Supply = Feeding | PromptFeeding
+"""Feeds a search: with the windows of a text, or with prompts."""
+
+
+def supply(
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: SearchOptions,
+) -> Supply:
+    """Makes what the objective needs.
+
+    Args:
+        lengths: see :func:`lengths_to`.
+
+    Raises:
+        DataError: too little text, none, or some where there is no use for it; a budget too small for a step.
+    """
+    if options.objective == KEYS:
+        if documents is not None:
+            raise DataError(
+                "documents are given, and objective='keys' asks prompts of its own; drop one of the two",
+                "documents",
+                "objective",
+            )
+        return prompt_feeding(tokenizer, lengths, bos, options)
+    if documents is None:
+        raise DataError(
+            "no documents are given to learn from; give some, or use objective='keys'", "documents", "objective"
+        )
+    return feeding(documents, lengths[-1], tokenizer, bos, options)
+
+
+def lengths_to(plan: Plan, target: int) -> tuple[int, ...]:
+    """Returns where held-out figures are given: the trained length, its doubles, and the target."""
+    found = [max(layer.rope.original_length for layer in plan.layers.values())]
+    while 2 * found[-1] < target:
+        found.append(2 * found[-1])
+    return (*found, target)

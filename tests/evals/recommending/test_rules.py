@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from ropescale.errors import DataError
+from ropescale.evals.recommending.candidates import objective
+from ropescale.evals.recommending.deployment import Cache, parse_memory
 from ropescale.evals.recommending.evidence import on_front
-from ropescale.evals.recommending.kv_cache import Cache, parse_memory
-from ropescale.evals.recommending.objective import objective
-from ropescale.evals.recommending.racing.deciding import decide
-from ropescale.evals.recommending.racing.halving import better, expected, parted, race, share_kept, slices
-from ropescale.evals.recommending.racing.measured import CandidateLosses, held_windows
+from ropescale.evals.recommending.losses import CandidateLosses, held_windows
+from ropescale.evals.recommending.race import better, decide, expected, parted, race, share_kept, slices
 
 LENGTHS = (64, 256)
 

@@ -8,7 +8,7 @@ import torch
 
 import ropescale
 from ropescale.errors import DataError
-from ropescale.evals.searching.families.family import Ramp, RampShape, family
+from ropescale.evals.searching.search_space import Ramp, RampShape, family
 from ropescale.rope import Rope
 from ropescale.schedules import Yarn
 from ropescale.schedules.reading import specs

@@ -1,1 +1,0 @@
-"""The race of a recommendation: candidates on half of the text, and the decision on the other half."""

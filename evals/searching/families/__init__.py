@@ -1,1 +1,0 @@
-"""The schedules that a search chooses among."""

@@ -1,1 +1,0 @@
-"""Texts and prompts that a search feeds to the model."""

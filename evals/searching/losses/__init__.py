@@ -1,1 +1,0 @@
-"""Losses of windows under tables, and their gradients."""
