@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
+    from ..evals.recommending.options import RecommendOptions
     from ..evals.recommending.running import RecommendRun
 
 _SECTIONS = {
@@ -103,15 +105,18 @@ def command(
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
     """
-    from ..evals.recommending.candidates import Wish, check_early
+    from ..evals.recommending.candidates import check_early
+    from ..evals.recommending.options import RecommendOptions
     from ..request import RequestOptions
 
     patching = RequestOptions(**take(options, PATCHING))
-    named = {name: options[name] for name in ("short_weight", "lengths", "engine", "schedules")}
-    check_early(model, options["revision"], target_length, Wish(patching=patching, **named))
+    known = {each.name for each in fields(RecommendOptions)}
+    given = {name: value for name, value in options.items() if name in known and value is not None}
+    chosen = RecommendOptions(patching=patching, name=model, **given)
+    check_early(model, options["revision"], target_length, chosen)
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
-    prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})
+    prepare = partial(_prepared, model, source, target_length, chosen, options)
     measure(
         prepare,
         Recommendation.writable_folder,
@@ -124,11 +129,11 @@ def command(
     )
 
 
-def _prepared(model: str, source: Sequence[str], target: int, options: dict[str, Any], here: World) -> RecommendRun:
-    from ..evals.recommending.options import RecommendOptions
+def _prepared(
+    model: str, source: Sequence[str], target: int, chosen: RecommendOptions, options: dict[str, Any], here: World
+) -> RecommendRun:
     from ..evals.recommending.running import prepare
 
-    checkpoint, text, bos = checkpoint_of(model, options), text_of(source, options), options.pop("bos")
-    given = {name: value for name, value in options.items() if value is not None}
-    chosen = RecommendOptions(**given, source=text.name, progress=notes(here), name=model, revision=checkpoint.revision)
-    return prepare(checkpoint, text, target, bos, chosen, here)
+    text, bos = text_of(source, options), options["bos"]
+    chosen = replace(chosen, source=text.name, progress=notes(here))
+    return prepare(checkpoint_of(model, options), text, target, bos, chosen, here)

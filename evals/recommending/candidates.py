@@ -1,13 +1,10 @@
 """The schedules that are tried: every one that a model and a target allow, over factors and the fields that matter.
 
-The objective that a recommendation minimises: the loss at some lengths, each with its weight.
-
-Finds the objective and the candidates from the configuration alone, before torch is loaded.
+They follow from the configuration alone, before torch is loaded.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -16,9 +13,9 @@ from ...adapters import read_configs
 from ...configs.configuration import trained_in
 from ...engines.base import layers_of
 from ...engines.registry import ENGINES
-from ...errors import ConfigError, DataError, ScheduleError
+from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
-from ...output.formatting import brief, listed
+from ...output.formatting import listed
 from ...output.naming import names_of
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
@@ -27,6 +24,7 @@ from ...schedules import base
 from ...schedules.reading import specs
 from ...schedules.reading.fields import parameters
 from ...tables import frequencies
+from .options import Objective, RecommendOptions, objective_of
 
 AS_IS = "as-is"
 
@@ -74,7 +72,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Lineup:
+class Candidates:
     """The candidates of a run.
 
     Attributes:
@@ -96,12 +94,17 @@ class Lineup:
     searched: str | None = None
 
     @classmethod
-    def unchanged(cls, others: Iterable[str]) -> Lineup:
+    def unchanged(cls, others: Iterable[str]) -> Candidates:
         """Returns the model as it is, and what the user wants to try beside it."""
         given = distinct(map(specs.parse, others))
         texts = [AS_IS, *(_text(each) for each in given)]
         made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(dict.fromkeys(texts))]
         return cls(made, {}, {}, 1.0, tuple(each.spec for each in made[1:]), _files(given))
+
+    @property
+    def specs(self) -> list[str]:
+        """The specs of all, from the simplest."""
+        return [each.spec for each in self.candidates]
 
     @property
     def names(self) -> dict[str, str]:
@@ -134,7 +137,7 @@ class Lineup:
         named = {AS_IS, self.usual, *(self.held(spec) for spec in self.wanted)}
         return [each.spec for each in self.candidates if each.spec in named]
 
-    def with_searched(self, spec: str) -> Lineup:
+    def with_searched(self, spec: str) -> Candidates:
         """Returns the candidates with one that was searched, as the least simple of all."""
         if spec in [each.spec for each in self.candidates]:
             return self
@@ -152,14 +155,14 @@ class Lineup:
         return next(same, None)
 
 
-def lineup_of(
+def find_candidates(
     config: Mapping[str, object],
     target: int,
     request: RequestOptions,
     engine: str | None = None,
     others: Iterable[str] = (),
     now: Mapping[str, object] | None = None,
-) -> Lineup:
+) -> Candidates:
     """Returns the candidates for a model's configuration.
 
     Args:
@@ -195,7 +198,7 @@ def lineup_of(
         first = kept.setdefault(each.tables or each.spec, each)
         if first is not each:
             same.setdefault(first.spec, []).append(each.spec)
-    return Lineup(list(kept.values()), left_out, same, factor, tuple(given), _files(asked))
+    return Candidates(list(kept.values()), left_out, same, factor, tuple(given), _files(asked))
 
 
 def sufficient_factor(config: Mapping[str, object], target: int, request: RequestOptions) -> float:
@@ -312,138 +315,29 @@ def _tables(plan: Plan, target: int) -> Tables:
     return tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
 
 
-SHORT_WEIGHT = 0.1
-"""The weight of the trained length beside the target's, where none is given."""
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A weighted mean of the losses (nats per token) of the first L positions of each window.
-
-    Attributes:
-        weights: by length, ascending; they sum to 1.
-        target: the context wanted, in tokens.
-        trained: the model's trained context.
-    """
-
-    weights: Mapping[int, float]
-    target: int
-    trained: int
-
-    @property
-    def short(self) -> int:
-        """The longest length within the trained one; what a schedule costs is measured there."""
-        return min(self.trained, self.target)
-
-    @property
-    def said(self) -> str:
-        """The objective in words."""
-        parts = [f"{weight:.3g} at {length:,}" for length, weight in self.weights.items()]
-        return f"loss at {self.target:,}" if len(parts) == 1 and self.target in self.weights else ", ".join(parts)
-
-    @property
-    def needed(self) -> tuple[int, ...]:
-        """The lengths that every candidate is measured at, ascending."""
-        return tuple(sorted({*self.weights, self.short, self.target}))
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths that one pass at the target gives besides: half the trained one, and its doubles."""
-        doubles, length = [max(2, self.short // 2)], self.short
-        while length < self.target:
-            doubles.append(length)
-            length *= 2
-        return tuple(sorted({*self.needed, *doubles}))
-
-
-def objective(
-    target: int, trained: int, short_weight: float | None = None, lengths: str | Mapping[int | str, float] | None = None
-) -> Objective:
-    """Returns the objective that is asked for.
-
-    Args:
-        trained: the model's trained context, in tokens.
-        short_weight: weight of the trained length, from 0 to below 1; the target has the rest.
-        lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; none is longer than the target.
-
-    Raises:
-        DataError: a weight or a length that cannot be, or both are given.
-    """
-    short = min(trained, target)
-    if lengths is not None:
-        if short_weight is not None:
-            raise DataError(
-                "short_weight and lengths both say what counts; leave one of the two out", "short_weight", "lengths"
-            )
-        return Objective(_weights(lengths, target), target, trained)
-    share = SHORT_WEIGHT if short_weight is None else short_weight
-    if not 0 <= share < 1:
-        raise DataError(f"short_weight is {share:g}; give a share from 0 to below 1", "short_weight")
-    weights = {short: share, target: 1 - share} if share and short < target else {target: 1.0}
-    return Objective(weights, target, trained)
-
-
-def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
-    """Reads weights by length, and makes them sum to 1."""
-    pairs = _pairs(lengths) if isinstance(lengths, str) else list(lengths.items())
-    found = {parse_length(length): weight for length, weight in pairs}
-    if not found or len(found) < len(pairs):
-        raise DataError("lengths names a length twice, or none; give each once, as in '2k:0.7,32k:0.3'", "lengths")
-    for length, weight in found.items():
-        if length > target:
-            raise DataError(f"lengths has {length:,}, which is beyond the target {target:,}; leave it out", "lengths")
-        if not (weight > 0 and math.isfinite(weight)):
-            raise DataError(f"lengths gives {length:,} the weight {weight:g}; give a positive number", "lengths")
-    total = math.fsum(found.values())
-    return {length: found[length] / total for length in sorted(found)}
-
-
-def _pairs(text: str) -> list[tuple[int | str, float]]:
-    found: list[tuple[int | str, float]] = []
-    for part in text.split(","):
-        length, _, weight = part.strip().partition(":")
-        try:
-            found.append((length, float(weight)))
-        except ValueError:
-            raise DataError(
-                f"lengths has {brief(part.strip())}, which is no length with its weight; write '2k:0.7,32k:0.3'",
-                "lengths",
-            ) from None
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """The options that decide on the objective and the candidates, which can be checked before anything is loaded."""
-
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
-    short_weight: float | None = None
-    lengths: str | Mapping[int | str, float] | None = None
-    engine: str | None = None
-    schedules: Sequence[str] = ()
-
-
-def check_early(model: str, revision: str | None, target: int, wish: Wish) -> None:
+def check_early(model: str, revision: str | None, target: int, options: RecommendOptions) -> None:
     """Refuses from names and files alone what a recommendation would refuse after it has loaded its libraries.
 
     Raises:
         RopescaleError: the model's folder, its configuration, the target, a weight or a schedule cannot be.
     """
-    asked(*read_configs(model, revision), target, wish)
+    objective_and_candidates(*read_configs(model, revision), target, options)
 
 
-def asked(config: Mapping[str, object], now: Mapping[str, object], target: int, wish: Wish) -> tuple[Objective, Lineup]:
+def objective_and_candidates(
+    config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
+) -> tuple[Objective, Candidates]:
     """Returns the objective and the candidates, before any text or weight is read.
 
     Args:
         config: the model's configuration before ropescale changed it; ``now`` as it is.
         target: the context wanted, in tokens.
     """
-    if wish.patching.get("on_top"):
+    if options.patching.get("on_top"):
         config = now
-    stated = wish.patching.get("original_length")
+    stated = options.patching.get("original_length")
     trained = trained_in(config) if stated is None else parse_length(stated)
-    goal = objective(target, trained, wish.short_weight, wish.lengths)
+    goal = objective_of(target, trained, options.short_weight, options.lengths)
     if target <= goal.short:
-        return goal, Lineup.unchanged(wish.schedules)
-    return goal, lineup_of(config, target, wish.patching, wish.engine, wish.schedules, now)
+        return goal, Candidates.unchanged(options.schedules)
+    return goal, find_candidates(config, target, options.patching, options.engine, options.schedules, now)

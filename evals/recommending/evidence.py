@@ -10,9 +10,9 @@ from math import comb
 from ..checking import Count, Length
 from ..metrics.stored import Measured
 from ..statistics.intervals import familywise
-from .candidates import Lineup, Objective
+from .candidates import Candidates, Objective
 from .deployment import Deployment
-from .losses import CandidateLosses, held_windows
+from .losses import CandidateLosses, windows_by_document
 from .race import Decision, Round, decide
 
 TRUNCATION = "truncation"
@@ -25,22 +25,22 @@ class Evidence:
 
     Attributes:
         losses: of every candidate on the windows that it was measured on.
-        lineup: the candidates.
+        candidates: the candidates.
         rounds: of the race.
         finalists: the candidates that were measured on the text that decides, from the simplest.
         held_out: the windows that decide.
-        serving: what is needed for the command and the memory.
+        deployment: what is needed for the command and the memory.
         tolerance: nats per token below which two are equally good.
         vocabulary: how many tokens the model knows.
     """
 
     losses: CandidateLosses
-    lineup: Lineup
+    candidates: Candidates
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
     held_out: Sequence[int]
-    serving: Deployment
+    deployment: Deployment
     tolerance: float
     vocabulary: int | None = None
 
@@ -67,7 +67,7 @@ class Evidence:
     @property
     def documents(self) -> int:
         """How many documents decide."""
-        return len(held_windows(self.losses.windows, self.held_out))
+        return len(windows_by_document(self.losses.windows, self.held_out))
 
     @cached_property
     def decision(self) -> Decision:

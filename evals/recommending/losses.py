@@ -8,8 +8,12 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from ..data.documents import Document
+from ..data.far_repeats import far_repeats
+from ..data.windows import prefix
 from ..statistics import sampling
 from ..statistics.intervals import LEVEL, Estimate
+from .options import Objective
 
 Column = int | str
 """A length, whose first tokens are summed, or the name of another set of tokens."""
@@ -37,10 +41,18 @@ class CandidateLosses:
     weights: Mapping[Column, float]
     sums: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def put(self, candidate: str, column: Column, found: Mapping[int, float]) -> None:
-        """Keeps the sums of one column, by window."""
+    @classmethod
+    def empty(
+        cls, windows: Sequence[int], masks: Sequence[Mapping[Column, np.ndarray]], weights: Mapping[int, float]
+    ) -> CandidateLosses:
+        """Returns the table of nothing yet, by the masks of every window."""
+        counts = [[mask.sum() for mask in each.values()] for each in masks]
+        return cls(windows, list(masks[0]), np.array(counts, np.float64), {**weights})
+
+    def put(self, candidate: str, window: int, sums: Mapping[Column, float]) -> None:
+        """Keeps the sums of one window, by column."""
         table = self.sums.setdefault(candidate, np.full(self.counts.shape, np.nan))
-        table[list(found), self.columns.index(column)] = list(found.values())
+        table[window, [self.columns.index(column) for column in sums]] = list(sums.values())
 
     def sum(self, candidate: str, window: int, column: Column) -> float:
         """Returns the sum of one column of one window, in nats."""
@@ -97,14 +109,27 @@ class CandidateLosses:
         return self.sums[candidate][np.ix_(rows, at)] @ scale, counts @ scale
 
     def _estimate(self, sums: np.ndarray, shares: np.ndarray, within: Sequence[int], level: float) -> Estimate:
-        held = held_windows(self.windows, within)
+        held = windows_by_document(self.windows, within)
         if not shares.sum():
             return Estimate(float("nan"), None, None)
         return sampling.estimate(sums.tolist(), shares.tolist(), held, level)
 
 
-def held_windows(windows: Sequence[int], within: Iterable[int]) -> list[int]:
+def windows_by_document(windows: Sequence[int], within: Iterable[int]) -> list[int]:
     """Returns how many of some windows each document holds; documents without any are left out."""
     chosen = set(within)
     edges = pairwise(accumulate(windows, initial=0))
     return [count for count in (len(chosen & set(range(*edge))) for edge in edges) if count]
+
+
+def column_masks(document: Document, objective: Objective, bos: bool) -> dict[Column, np.ndarray]:
+    """Returns, per column, which scored tokens of a window belong to it; bool [tokens scored at the target]."""
+    whole = prefix(objective.target, bos)
+    counted = np.ones(whole.count, bool)
+    if document.scored is not None:
+        counted = np.asarray(document.scored[whole.scored : whole.stop], bool)
+    positions = np.arange(whole.count)
+    masks: dict[Column, np.ndarray] = {n: counted & (positions < prefix(n, bos).count) for n in objective.lengths}
+    beyond = counted & ~masks[objective.short]
+    far = np.asarray(far_repeats(document.ids, objective.short)[whole.scored : whole.stop], bool)
+    return {**masks, BEYOND: beyond, FAR: beyond & far, OTHERS: beyond & ~far}

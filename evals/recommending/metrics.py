@@ -158,7 +158,7 @@ class Advice(Metric[Judged, AnswerRow]):
         return parts
 
 
-class Candidates(Metric[Judged, CandidateRow]):
+class AllCandidates(Metric[Judged, CandidateRow]):
     """Every candidate against YaRN's default, on the windows that it was measured on."""
 
     row, key = CandidateRow, "rows"
@@ -167,7 +167,7 @@ class Candidates(Metric[Judged, CandidateRow]):
     def reduce(self, stored: Judged) -> list[CandidateRow]:
         """Returns one row per candidate, the best first."""
         evidence = stored.measured
-        rows = [_candidate(evidence, each.spec) for each in evidence.lineup.candidates]
+        rows = [_candidate(evidence, each.spec) for each in evidence.candidates.candidates]
         front = on_front([(row.delta_target, row.delta_short) for row in rows])
         made = [CandidateRow(**{**vars(row), "front": is_on}) for row, is_on in zip(rows, front, strict=True)]
         return sorted(made, key=lambda row: row.delta)
@@ -265,7 +265,7 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 
     def reduce(self, stored: Judged) -> list[LeftOutRow]:
         """Returns one row for each."""
-        return [LeftOutRow(name, why) for name, why in stored.measured.lineup.left_out.items()]
+        return [LeftOutRow(name, why) for name, why in stored.measured.candidates.left_out.items()]
 
     def to_markdown(self, stored: Judged) -> list[str]:
         """Returns one paragraph."""
@@ -273,14 +273,14 @@ class LeftOut(Metric[Judged, LeftOutRow]):
         return [f"Not tried: {'; '.join(rows)}."] if rows else []
 
 
-ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), Candidates(), Curves()
+ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
 
 METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
 
 
 def _candidate(evidence: Evidence, label: str) -> CandidateRow:
     losses, goal = evidence.losses, evidence.objective
-    within, usual = losses.measured(label), evidence.lineup.usual
+    within, usual = losses.measured(label), evidence.candidates.usual
     change = losses.difference(label, usual, within)
     target, short = (losses.difference(label, usual, within, column=each).mean for each in (goal.target, goal.short))
     return CandidateRow(
@@ -295,7 +295,7 @@ def _candidate(evidence: Evidence, label: str) -> CandidateRow:
         delta_short=short,
         finalist=label in evidence.finalists,
         front=False,
-        same=evidence.lineup.same.get(label, []),
+        same=evidence.candidates.same.get(label, []),
     )
 
 

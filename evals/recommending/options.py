@@ -1,21 +1,24 @@
-"""The options of a recommendation."""
+"""The options of a recommendation, and the objective that it minimises."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ...errors import DataError
+from ...lengths import parse_length
+from ...output.formatting import brief
 from ..running.keywords import TextKeywords
 from ..running.options import TextOptions
-from ..running.selection import PerplexityOptions
-from .candidates import Wish
 from .deployment import parse_memory
-from .race import TOLERANCE
+
+TOLERANCE = 0.005
+"""Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
 
 
 @dataclass(frozen=True)
-class RecommendOptions(Wish, TextOptions):
+class RecommendOptions(TextOptions):
     """The options of a recommendation.
 
     Attributes:
@@ -35,8 +38,12 @@ class RecommendOptions(Wish, TextOptions):
         revision: branch, tag or commit, for these commands.
     """
 
+    short_weight: float | None = None
+    lengths: str | Mapping[int | str, float] | None = None
+    schedules: Sequence[str] = ()
     search: bool = False
     search_tokens: int | None = None
+    engine: str | None = None
     memory: str | int | None = None
     tolerance: float = TOLERANCE
     name: str | None = None
@@ -50,12 +57,6 @@ class RecommendOptions(Wish, TextOptions):
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_memory(self.memory))
         object.__setattr__(self, "schedules", tuple(self.schedules))
-
-    @property
-    def reading(self) -> PerplexityOptions:
-        """How the text is read and fed."""
-        given = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
-        return PerplexityOptions(short_context=False, **given)
 
 
 class RecommendKeywords(TextKeywords, total=False):
@@ -71,3 +72,108 @@ class RecommendKeywords(TextKeywords, total=False):
     tolerance: float
     name: str | None
     revision: str | None
+
+
+SHORT_WEIGHT = 0.1
+"""The weight of the trained length beside the target's, where none is given."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A weighted mean of the losses (nats per token) of the first L positions of each window.
+
+    Attributes:
+        weights: by length, ascending; they sum to 1.
+        target: the context wanted, in tokens.
+        trained: the model's trained context.
+    """
+
+    weights: Mapping[int, float]
+    target: int
+    trained: int
+
+    @property
+    def short(self) -> int:
+        """The longest length within the trained one; what a schedule costs is measured there."""
+        return min(self.trained, self.target)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the target is beyond the trained length, so that a schedule is needed."""
+        return self.target > self.trained
+
+    @property
+    def description(self) -> str:
+        """The objective in words."""
+        parts = [f"{weight:.3g} at {length:,}" for length, weight in self.weights.items()]
+        return f"loss at {self.target:,}" if len(parts) == 1 and self.target in self.weights else ", ".join(parts)
+
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """The lengths that every candidate is measured at, ascending."""
+        return tuple(sorted({*self.weights, self.short, self.target}))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths that one pass at the target gives besides: half the trained one, and its doubles."""
+        doubles, length = [max(2, self.short // 2)], self.short
+        while length < self.target:
+            doubles.append(length)
+            length *= 2
+        return tuple(sorted({*self.needed, *doubles}))
+
+
+def objective_of(
+    target: int, trained: int, short_weight: float | None = None, lengths: str | Mapping[int | str, float] | None = None
+) -> Objective:
+    """Returns the objective that is asked for.
+
+    Args:
+        trained: the model's trained context, in tokens.
+        short_weight: weight of the trained length, from 0 to below 1; the target has the rest.
+        lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; none is longer than the target.
+
+    Raises:
+        DataError: a weight or a length that cannot be, or both are given.
+    """
+    short = min(trained, target)
+    if lengths is not None:
+        if short_weight is not None:
+            raise DataError(
+                "short_weight and lengths both say what counts; leave one of the two out", "short_weight", "lengths"
+            )
+        return Objective(_weights(lengths, target), target, trained)
+    share = SHORT_WEIGHT if short_weight is None else short_weight
+    if not 0 <= share < 1:
+        raise DataError(f"short_weight is {share:g}; give a share from 0 to below 1", "short_weight")
+    weights = {short: share, target: 1 - share} if share and short < target else {target: 1.0}
+    return Objective(weights, target, trained)
+
+
+def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
+    """Reads weights by length, and makes them sum to 1."""
+    pairs = _pairs(lengths) if isinstance(lengths, str) else list(lengths.items())
+    found = {parse_length(length): weight for length, weight in pairs}
+    if not found or len(found) < len(pairs):
+        raise DataError("lengths names a length twice, or none; give each once, as in '2k:0.7,32k:0.3'", "lengths")
+    for length, weight in found.items():
+        if length > target:
+            raise DataError(f"lengths has {length:,}, which is beyond the target {target:,}; leave it out", "lengths")
+        if not (weight > 0 and math.isfinite(weight)):
+            raise DataError(f"lengths gives {length:,} the weight {weight:g}; give a positive number", "lengths")
+    total = math.fsum(found.values())
+    return {length: found[length] / total for length in sorted(found)}
+
+
+def _pairs(text: str) -> list[tuple[int | str, float]]:
+    found: list[tuple[int | str, float]] = []
+    for part in text.split(","):
+        length, _, weight = part.strip().partition(":")
+        try:
+            found.append((length, float(weight)))
+        except ValueError:
+            raise DataError(
+                f"lengths has {brief(part.strip())}, which is no length with its weight; write '2k:0.7,32k:0.3'",
+                "lengths",
+            ) from None
+    return found

@@ -56,7 +56,7 @@ class Round:
     kept: list[str]
 
 
-def parted(windows: Sequence[int]) -> tuple[list[int], list[int]]:
+def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
     """Splits windows into those of the race and those that decide: every second document, or window, decides.
 
     Args:
@@ -110,7 +110,7 @@ def share_kept(
     return next(fits, MOST[-1])
 
 
-def race(
+def run_race(
     candidates: Sequence[str], windows: Sequence[int], always: Sequence[str], most: float, measure: Measure
 ) -> list[Round]:
     """Runs the rounds.
@@ -129,7 +129,7 @@ def race(
     for number, part in enumerate(parts, 1):
         losses = measure(left, part)
         seen = sorted([*seen, *part])
-        kept = better(losses, left, seen, most)
+        kept = survivors(losses, left, seen, most)
         if number == len(parts):
             kept = ranked(losses, left, seen)[:FINALISTS]
         rounds.append(Round(left, part, kept))
@@ -142,7 +142,7 @@ def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[
     return sorted(candidates, key=lambda each: losses.mean(each, within))
 
 
-def better(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
+def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
     """Returns the candidates that stay in a round, the best first.
 
     Args:
@@ -156,10 +156,6 @@ def better(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[
     level = LEVEL ** (1 / max(1, len(ordered) - 1))
     lows = ((each, losses.difference(each, ordered[0], within, level).low) for each in ordered[least:limit])
     return [*ordered[:least], *(each for each, low in lows if low is None or low <= 0)]
-
-
-TOLERANCE = 0.005
-"""Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,17 @@ from ..metrics.guessing import said
 from ..metrics.verdicts import too_few
 from ..statistics import sampling
 from ..statistics.intervals import CONCLUSIVE, Estimate
-from .candidates import AS_IS, Candidate, Objective
+from .candidates import AS_IS, Candidate
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .losses import BEYOND, FAR
+from .options import Objective
 from .race import Decision
 
 
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision, goal = evidence.decision, evidence.objective
-    settled = goal.target <= goal.short
+    settled = not goal.is_beyond
     chosen = AS_IS if settled else decision.chosen
     guessed = worse_than_a_guess(evidence)
     few = too_few(evidence.documents)
@@ -30,12 +31,12 @@ def answer(evidence: Evidence) -> AnswerRow:
         schedule=chosen,
         decided=decided,
         answer=_guessed(evidence, guessed) if guessed else _sentence(evidence, decision),
-        command=evidence.serving.command(evidence.lineup.given(chosen), goal.target) if named else "",
+        command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
         truncation="" if guessed else of_far_repeats(evidence, chosen),
-        memory=evidence.serving.said(goal.target),
-        serve=evidence.serving.following(goal.target) if named else "",
+        memory=evidence.deployment.said(goal.target),
+        serve=evidence.deployment.following(goal.target) if named else "",
         guessed=bool(guessed),
     )
 
@@ -48,17 +49,17 @@ def worse_than_a_guess(evidence: Evidence) -> str:
 
 def _guessed(evidence: Evidence, guessed: str) -> str:
     """Says that the model is worse than a guess, and besides only what no loss decides."""
-    known = evidence.objective.target <= evidence.objective.short or evidence.decision.too_short
+    known = not evidence.objective.is_beyond or evidence.decision.too_short
     return f"{guessed} {_sentence(evidence, evidence.decision)}" if known else guessed
 
 
 def _sentence(evidence: Evidence, decision: Decision) -> str:
     goal = evidence.objective
-    if goal.target <= goal.short:
+    if not goal.is_beyond:
         return not_needed(goal)
     if decision.too_short:
         return too_short(evidence.losses.windows, goal.target)
-    name, percent = evidence.lineup.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
+    name, percent = evidence.candidates.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     beside, more = beside_truncation(evidence, decision.chosen), _more(evidence, decision.chosen)
     lowest, few = f"The lowest so far is {name(decision.chosen)}{beside}.", too_few(evidence.documents)
     if few:
@@ -67,7 +68,9 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
         others = f"Better by more than {percent} may be {listed(map(name, decision.open))}."
         return " ".join(["This text does not decide.", lowest, *more, others])
     use = "Leave the model as it is" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
-    return " ".join([f"{use}{beside}.", *more, f"No other schedule is better by more than {percent} ({goal.said})."])
+    return " ".join(
+        [f"{use}{beside}.", *more, f"No other schedule is better by more than {percent} ({goal.description})."]
+    )
 
 
 def not_needed(goal: Objective) -> str:
@@ -91,7 +94,7 @@ def too_short(windows: Sequence[int], target: int) -> str:
 
 def _more(evidence: Evidence, chosen: str) -> list[str]:
     """Says the perplexity and the cost of the chosen schedule, and what to know of one that follows the length."""
-    found = evidence.lineup.following(chosen)
+    found = evidence.candidates.following(chosen)
     return [f"{_compared(evidence, chosen)}.", *([follows(*found, evidence.objective.target)] if found else [])]
 
 
@@ -107,9 +110,9 @@ def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
 def _compared(evidence: Evidence, chosen: str) -> str:
     """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost."""
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
-    usual = evidence.lineup.usual
+    usual = evidence.candidates.usual
     others = [each for each in (AS_IS, usual) if each != chosen]
-    named = {usual: f"under {evidence.lineup.named(usual)}", AS_IS: "as it is"}
+    named = {usual: f"under {evidence.candidates.named(usual)}", AS_IS: "as it is"}
     against = " and ".join(f"{_perplexity(losses.mean(each, held_out, goal.target))} {named[each]}" for each in others)
     said = (
         f"Perplexity is {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...request import RequestOptions
 from ..data import chats
-from ..scoring.scorer import LOGITS_BYTES
+from ..scoring.batches import LOGITS_BYTES
 from .progress import Notes
 
 

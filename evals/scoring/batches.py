@@ -19,6 +19,10 @@ import numpy as np
 
 from ..data.windows import Window, prefix, sliding
 
+LOGITS_BYTES = 64 * 2**20
+"""Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
+model's own dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:

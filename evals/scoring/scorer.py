@@ -19,6 +19,7 @@ import torch
 
 from ...errors import CheckpointError, RunError
 from ...models.rotary_modules import unwrapped
+from .batches import LOGITS_BYTES
 from .memory import device_of, embedding_shape
 
 if TYPE_CHECKING:
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     """The trunk's output; the logits themselves for a model that is scored whole."""
 
 LOG = logging.getLogger(__name__)
-LOGITS_BYTES = 64 * 2**20
-"""Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
-model's own dtype."""
-
 SCORING = 1
 """Raised whenever the same model and the same batches would give other NLLs, so that stored ones are not reused."""
 

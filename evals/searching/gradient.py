@@ -1,6 +1,6 @@
 """Questions of a method of search, and the answers to them.
 
-A method is a generator: it yields an :class:`Ask`, is sent the :class:`Reply`, and returns an :class:`Outcome`. It
+A method is a generator: it yields an :class:`Query`, is sent the :class:`Answer`, and returns an :class:`Outcome`. It
 draws its random numbers from its seed and does nothing else, so the same answers make it ask the same again: a search
 that was stopped is continued by giving it the answers that were kept.
 
@@ -24,7 +24,7 @@ from .search_space import Point, Space
 
 
 @dataclass(frozen=True)
-class Ask:
+class Query:
     """A question: the losses of points on windows.
 
     Attributes:
@@ -50,7 +50,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Answer:
     """The answer.
 
     Attributes:
@@ -85,7 +85,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class TokenBudget:
     """The tokens and windows that a method may use.
 
     Attributes:
@@ -100,12 +100,12 @@ class Allowance:
     feeds: int
     seed: int
 
-    def check(self, *points: Point) -> Ask:
+    def check(self, *points: Point) -> Query:
         """Returns the question how points do on the windows that choose."""
-        return Ask(points, tuple(range(self.held_out)), held_out=True)
+        return Query(points, tuple(range(self.held_out)), held_out=True)
 
 
-Method = Generator[Ask, Reply, Point]
+Method = Generator[Query, Answer, Point]
 """A search; it returns the point that did best on the held-out windows."""
 
 
@@ -160,7 +160,7 @@ class Adam:
         return [x - move for x, move in zip(point, moves, strict=True)]
 
 
-def beginnings(space: Space, allowance: Allowance) -> tuple[list[Point], tuple[int, ...]]:
+def beginnings(space: Space, allowance: TokenBudget) -> tuple[list[Point], tuple[int, ...]]:
     """Returns the points among which windows choose where to begin, YaRN's default first, and these windows.
 
     The gradient in the ramp's start is noisy: a fast pair's angle at a far position is many turns, and the least change
@@ -172,22 +172,22 @@ def beginnings(space: Space, allowance: Allowance) -> tuple[list[Point], tuple[i
     return (begun, windows) if windows and len(begun) > 1 else ([space.start], ())
 
 
-def least(allowance: Allowance) -> int:
+def least(allowance: TokenBudget) -> int:
     """Returns how many windows one step and the checks take."""
     return BATCH + CHECKS * allowance.held_out
 
 
-def search(space: Space, allowance: Allowance) -> Method:
+def search(space: Space, allowance: TokenBudget) -> Method:
     """Descends from YaRN's default, or from a later start; averages of the iterates are checked on held-out windows."""
     begun, compared = beginnings(space, allowance)
     besides = len(begun) * len(compared) + CHECKS * allowance.held_out
     steps, adam = max(0, (allowance.feeds - besides) // BATCH), Adam(space.rates)
     checked, losses = [space.start], (yield allowance.check(space.start)).means
-    point = best(begun, (yield Ask(tuple(begun), compared)).means) if compared else space.start
+    point = best(begun, (yield Query(tuple(begun), compared)).means) if compared else space.start
     average, windows = point, cycle(allowance.windows)
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
     for step in range(steps):
-        answer = yield Ask((point,), tuple(islice(windows, BATCH)), gradient=True)
+        answer = yield Query((point,), tuple(islice(windows, BATCH)), gradient=True)
         decay = 0.5 * (1 + math.cos(math.pi * step / steps))
         point = space.nearest(adam.step(point, answer.gradients[0], decay))
         average = tuple(a + AVERAGING * (p - a) for a, p in zip(average, point, strict=True))
@@ -216,33 +216,33 @@ class Journal:
         records = ((number, content) for number, content, dtype, _ in store.records(self._key) if dtype == STEP)
         # What follows a damaged answer is asked again.
         self.kept = [_read(content) for place, (number, content) in enumerate(records) if number == place]
-        self.left: Iterator[tuple[str, Reply]] = iter(())
+        self.left: Iterator[tuple[str, Answer]] = iter(())
 
-    def replayed(self, ask: Ask) -> Reply | None:
+    def replayed(self, query: Query) -> Answer | None:
         """Returns the next answer of an earlier call, or None.
 
         Raises:
             RunError: it answers another question.
         """
         asked, answer = next(self.left, ("", None))
-        if answer is not None and asked != digest(ask):
+        if answer is not None and asked != digest(query):
             raise RunError("the kept steps are not those of this search; search again with fresh=True", "fresh")
         return answer
 
-    def add(self, ask: Ask, answer: Reply) -> None:
+    def add(self, query: Query, answer: Answer) -> None:
         """Keeps an answer."""
-        self.store.put(self._key, len(self.kept), json.dumps([digest(ask), asdict(answer)]).encode(), STEP)
-        self.kept.append((digest(ask), answer))
+        self.store.put(self._key, len(self.kept), json.dumps([digest(query), asdict(answer)]).encode(), STEP)
+        self.kept.append((digest(query), answer))
 
 
-def digest(ask: Ask) -> str:
+def digest(query: Query) -> str:
     """Returns a hash of a question."""
-    return hashlib.sha256(json.dumps(asdict(ask)).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(asdict(query)).encode()).hexdigest()[:16]
 
 
-def _read(content: bytes) -> tuple[str, Reply]:
+def _read(content: bytes) -> tuple[str, Answer]:
     asked, answer = json.loads(content)
-    return asked, Reply(**{name: _tuples(value) for name, value in answer.items()})
+    return asked, Answer(**{name: _tuples(value) for name, value in answer.items()})
 
 
 def _tuples(value: object) -> tuple:

@@ -39,9 +39,9 @@ from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import position_bytes
 from ..scoring.scorer import Scorer, agree, answering, not_finite
-from .gradient import Ask, Reply
+from .gradient import Answer, Query
 from .search_space import DiffTables, Point, Space
-from .windows import Piece, Texts, Weighing
+from .windows import Piece, Texts, Weights
 
 if TYPE_CHECKING:
     from ..scoring.scorer import TrunkOutput
@@ -251,7 +251,7 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 
 
 def gradient(
-    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weighing
+    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weights
 ) -> tuple[torch.Tensor, list[float]]:
     """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted mean."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
@@ -277,33 +277,33 @@ class Evaluator:
         self._learner, self._live, self._space, self._group = learner, live, space, group
         self._texts = texts
 
-    def answer(self, ask: Ask) -> Reply:
+    def answer(self, query: Query) -> Answer:
         """Returns the answer, in every process.
 
         Raises:
             RunError: a loss that is not finite.
         """
-        known = self._texts.held_out if ask.held_out else self._texts.learned
-        windows = [known[number].pieces(ask.positions, ask.stride) for number in ask.windows]
-        jobs = list(product(ask.points, [piece for pieces in windows for piece in pieces]))
+        known = self._texts.held_out if query.held_out else self._texts.learned
+        windows = [known[number].pieces(query.positions, query.stride) for number in query.windows]
+        jobs = list(product(query.points, [piece for pieces in windows for piece in pieces]))
         world = self._group.world
-        own = {n: self._job(ask, *jobs[n]) for n in range(world.rank, len(jobs), world.size)}
+        own = {n: self._job(query, *jobs[n]) for n in range(world.rank, len(jobs), world.size)}
         found: dict[int, Job] = {}
         for each in self._group.from_all(own):
             found |= each
-        return _answered(ask, windows, [found[n] for n in range(len(jobs))])
+        return _answered(query, windows, [found[n] for n in range(len(jobs))])
 
-    def _job(self, ask: Ask, point: Point, piece: Piece) -> Job:
+    def _job(self, query: Query, point: Point, piece: Piece) -> Job:
         slope: Sequence[float] = ()
-        if ask.gradient:
-            nll, slope = gradient(self._learner, self._live, self._space, point, piece.ids, piece.weighing)
+        if query.gradient:
+            nll, slope = gradient(self._learner, self._live, self._space, point, piece.ids, piece.weights)
         else:
             self._write(point)
             nll = self._learner.nll_of(piece.ids)
         loss = piece.loss(nll)
         if not loss < float("inf"):
             raise not_finite(self._learner.model, f"under {self._named(point)}", "a smaller target_length")
-        return loss, tuple(slope), piece.noted(nll) if ask.held_out else ()
+        return loss, tuple(slope), piece.noted(nll) if query.held_out else ()
 
     def _write(self, point: Point) -> None:
         """Makes the tables of a point live; a point without numbers leaves those that are."""
@@ -317,14 +317,14 @@ class Evaluator:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
 
 
-def _answered(ask: Ask, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> Reply:
+def _answered(query: Query, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> Answer:
     """Puts the jobs together, point by point and window by window."""
     done = iter(jobs)
-    rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in ask.points]
-    return Reply(
+    rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in query.points]
+    return Answer(
         losses=tuple(tuple(loss for loss, _, _ in row) for row in rows),
-        gradients=tuple(_mean([slope for _, slope, _ in row]) for row in rows) if ask.gradient else (),
-        by_length=tuple(tuple(lengths for _, _, lengths in row) for row in rows) if ask.held_out else (),
+        gradients=tuple(_mean([slope for _, slope, _ in row]) for row in rows) if query.gradient else (),
+        by_length=tuple(tuple(lengths for _, _, lengths in row) for row in rows) if query.held_out else (),
     )
 
 

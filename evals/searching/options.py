@@ -12,7 +12,7 @@ from ...lengths import parse_length
 from ..running.keywords import RunKeywords
 from ..running.options import RunOptions
 from ..running.selection import PerplexityOptions
-from ..scoring.scorer import LOGITS_BYTES
+from ..scoring.batches import LOGITS_BYTES
 from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")

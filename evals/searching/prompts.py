@@ -26,9 +26,9 @@ from ..passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
 from ..passkey.tasks import LONGER, Prompt
 from ..store import Facts
 from . import gradient
-from .gradient import WINDOWS, Allowance, Ask
+from .gradient import WINDOWS, Query, TokenBudget
 from .options import KEYS, SearchOptions
-from .windows import LEAST_JUDGES, Feeding, Piece, PromptSet, Stretch, Texts, allowance_of, feeding
+from .windows import LEAST_JUDGES, Piece, PromptSet, SpanWeights, TextFeed, Texts, allowance_of, feed_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,7 +51,7 @@ def seeds(seed: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class PromptFeeding:
+class PromptFeed:
     """The prompts that a search is fed, and how many.
 
     Attributes:
@@ -63,7 +63,7 @@ class PromptFeeding:
 
     learned: Quiz
     held_out: Quiz
-    allowance: Allowance
+    allowance: TokenBudget
     options: SearchOptions
 
     @property
@@ -151,12 +151,12 @@ class PromptFeeding:
 
         return Texts(sets(self.learned, self.allowance.windows), sets(self.held_out, range(self._sets)))
 
-    def tokens(self, ask: Ask) -> int:
+    def tokens(self, query: Query) -> int:
         """Counts the tokens that a question feeds."""
-        if ask.stride:
-            return ask.forwards * (ask.positions or 0)
-        lengths = self.held_out.lengths if ask.held_out else self.learned.lengths
-        return ask.forwards * sum(length for length in lengths if length <= (ask.positions or self.target))
+        if query.stride:
+            return query.forwards * (query.positions or 0)
+        lengths = self.held_out.lengths if query.held_out else self.learned.lengths
+        return query.forwards * sum(length for length in lengths if length <= (query.positions or self.target))
 
     @cached_property
     def _every(self) -> list[Prompt]:
@@ -177,12 +177,12 @@ def prompts_of(quiz: Quiz, number: int) -> list[Prompt]:
 def _piece(prompt: Prompt, share: float) -> Piece:
     """Returns a prompt as it is fed, and what its answer counts."""
     (question,) = prompt.questions
-    return Piece(torch.from_numpy(prompt.ids(question.ending)), Stretch(question.start, question.stop), share)
+    return Piece(torch.from_numpy(prompt.ids(question.ending)), SpanWeights(question.start, question.stop), share)
 
 
-def prompt_feeding(
+def feed_prompts(
     tokenizer: PreTrainedTokenizerBase | None, lengths: Sequence[int], bos: str | int, options: SearchOptions
-) -> PromptFeeding:
+) -> PromptFeed:
     """Makes the prompts, and shares the budget out.
 
     Args:
@@ -201,7 +201,7 @@ def prompt_feeding(
     allowance = allowance_of(options, target, learned, held_out, aside)
     asked = _quiz(tokenizer, [target], bos, options, (seed[0], learned))
     drawn = seed[1], held_out + judges_of(held_out)
-    return PromptFeeding(asked, _quiz(tokenizer, lengths, bos, options, drawn), allowance, options)
+    return PromptFeed(asked, _quiz(tokenizer, lengths, bos, options, drawn), allowance, options)
 
 
 def judges_of(held_out: int) -> int:
@@ -241,17 +241,17 @@ def _quiz(
         ) from error
 
 
-Supply = Feeding | PromptFeeding
+Feed = TextFeed | PromptFeed
 """Feeds a search: with the windows of a text, or with prompts."""
 
 
-def supply(
+def make_feed(
     documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None,
     tokenizer: PreTrainedTokenizerBase | None,
     lengths: Sequence[int],
     bos: str | int,
     options: SearchOptions,
-) -> Supply:
+) -> Feed:
     """Makes what the objective needs.
 
     Args:
@@ -267,12 +267,12 @@ def supply(
                 "documents",
                 "objective",
             )
-        return prompt_feeding(tokenizer, lengths, bos, options)
+        return feed_prompts(tokenizer, lengths, bos, options)
     if documents is None:
         raise DataError(
             "no documents are given to learn from; give some, or use objective='keys'", "documents", "objective"
         )
-    return feeding(documents, lengths[-1], tokenizer, bos, options)
+    return feed_text(documents, lengths[-1], tokenizer, bos, options)
 
 
 def lengths_to(plan: Plan, target: int) -> tuple[int, ...]:

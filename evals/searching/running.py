@@ -35,15 +35,15 @@ from ..running.truncating import SHARES
 from ..running.variants import AS_IS, AsTrained, Variant, trained_length
 from ..store import Facts, Store
 from . import gradient
-from .gradient import Ask, Check, Journal, Method, Reply
+from .gradient import Answer, Check, Journal, Method, Query
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, TRUNCATION
 from .options import SearchKeywords, SearchOptions
-from .prompts import Supply, lengths_to, supply
+from .prompts import Feed, lengths_to, make_feed
 from .results import Learned, SearchResult, files_of, spec_line
 from .search_space import Point, Space, space_of
 from .starting import plan_of_start
-from .windows import Feeding
+from .windows import TextFeed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,13 +57,13 @@ class Part:
     Attributes:
         names: of the schedules, one for each point.
         lengths: those that are read from it; the last one is fed.
-        ask: the question; a point without numbers leaves the tables that are live.
+        query: the question; a point without numbers leaves the tables that are live.
         within: makes the tables live.
     """
 
     names: Sequence[str]
     lengths: Sequence[int]
-    ask: Ask
+    query: Query
     within: Callable[[], AbstractContextManager[None]]
 
 
@@ -80,7 +80,7 @@ class Judging:
     """
 
     def __init__(
-        self, live: LiveTables, space: Space, start: str, lengths: Sequence[int], feeding: Supply, kept: bool
+        self, live: LiveTables, space: Space, start: str, lengths: Sequence[int], feeding: Feed, kept: bool
     ) -> None:
         self._live, self._space, self._start, self._lengths, self._kept = live, space, start, lengths, kept
         self._feeding = feeding
@@ -96,19 +96,19 @@ class Judging:
     @property
     def stride(self) -> int | None:
         """The tokens that each window of truncation scores; None where it is not measured."""
-        return self._truncated.ask.stride if self._truncated else None
+        return self._truncated.query.stride if self._truncated else None
 
     def tokens(self, parts: Iterable[Part]) -> int:
         """Counts the tokens that parts feed."""
-        return sum(self._feeding.tokens(part.ask) for part in parts)
+        return sum(self._feeding.tokens(part.query) for part in parts)
 
-    def take(self, part: Part, answer: Reply) -> None:
+    def take(self, part: Part, answer: Answer) -> None:
         """Keeps an answer."""
         for name, losses, windows in zip(part.names, answer.losses, answer.by_length, strict=True):
             curve = self.curves.setdefault(name, {})
             for length in part.lengths:
                 place = self._lengths.index(length)
-                curve[length] = list(losses) if part.ask.stride else [each[place] for each in windows]
+                curve[length] = list(losses) if part.query.stride else [each[place] for each in windows]
 
     def _part(
         self,
@@ -117,7 +117,7 @@ class Judging:
         within: Callable[[], AbstractContextManager[None]],
         points: tuple[Point, ...] = ((),),
     ) -> Part:
-        return Part(names, lengths, Ask(points, self._feeding.measured, held_out=True, positions=lengths[-1]), within)
+        return Part(names, lengths, Query(points, self._feeding.measured, held_out=True, positions=lengths[-1]), within)
 
     @cached_property
     def _model(self) -> nn.Module:
@@ -144,12 +144,12 @@ class Judging:
         except RopescaleError:
             return None
         rest = self._feeding.most + self.tokens(self._as_is)
-        asks = [
-            Ask(((),), self._feeding.measured, held_out=True, positions=trained, stride=max(1, trained // share))
+        queries = [
+            Query(((),), self._feeding.measured, held_out=True, positions=trained, stride=max(1, trained // share))
             for share in SHARES
         ]
-        ask = next((each for each in asks if self._feeding.tokens(each) <= rest), asks[-1])
-        return Part((TRUNCATION,), (target,), ask, tables.live)
+        query = next((each for each in queries if self._feeding.tokens(each) <= rest), queries[-1])
+        return Part((TRUNCATION,), (target,), query, tables.live)
 
 
 SEARCHING = 2
@@ -202,7 +202,7 @@ def search(
     plan = plan_of_start(
         patching.configuration_before(model, chosen.patching.get("on_top", False)), target, chosen.patching
     )
-    run = SearchRun(model, supply(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
+    run = SearchRun(model, make_feed(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
     run.file = file
     return carry_out(run, folder, fresh, force=force)
 
@@ -214,7 +214,7 @@ class SearchRun:
         compared: whether what is found is measured beside what there is without it.
     """
 
-    def __init__(self, model: PreTrainedModel, feeding: Supply, options: SearchOptions, compared: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, feeding: Feed, options: SearchOptions, compared: bool = True) -> None:
         self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
         self.target = feeding.target
         self.plan = plan_of_start(
@@ -278,12 +278,12 @@ class SearchRun:
             return
         with Progress("what was found", self.beside, self.notes.shown and group.world.leads) as progress:
             for part in self.judging.parts(self._found):
-                answer = journal.replayed(part.ask)
+                answer = journal.replayed(part.query)
                 if answer is None:
                     with part.within():
-                        answer = evaluator.answer(part.ask)
-                    journal.add(part.ask, answer)
-                    progress.add(self.feeding.tokens(part.ask))
+                        answer = evaluator.answer(part.query)
+                    journal.add(part.query, answer)
+                    progress.add(self.feeding.tokens(part.query))
                 self.judging.take(part, answer)
 
     @contextmanager
@@ -302,26 +302,26 @@ class SearchRun:
         """Answers the method's questions until it has found its point."""
         total = self.feeding.most
         with Progress("search: gradient", total, self.notes.shown and group.world.leads) as progress:
-            ask, clock = next(method), _Clock(total, self.notes)
+            query, clock = next(method), _Clock(total, self.notes)
             while True:
-                answer = journal.replayed(ask)
+                answer = journal.replayed(query)
                 if answer is None:
-                    with clock.timing(self.feeding.tokens(ask), measured=not ask.held_out):
-                        answer = evaluator.answer(ask)
-                    journal.add(ask, answer)
-                    progress.say(self._losses(ask, answer))
-                    progress.add(self.feeding.tokens(ask))
-                self._note(ask, answer)
+                    with clock.timing(self.feeding.tokens(query), measured=not query.held_out):
+                        answer = evaluator.answer(query)
+                    journal.add(query, answer)
+                    progress.say(self._losses(query, answer))
+                    progress.add(self.feeding.tokens(query))
+                self._note(query, answer)
                 try:
-                    ask = method.send(answer)
+                    query = method.send(answer)
                 except StopIteration as end:
                     self._found = end.value
                     return
 
-    def _losses(self, ask: Ask, answer: Reply) -> str:
+    def _losses(self, query: Query, answer: Answer) -> str:
         """Returns the loss of this step, and the held-out one at first and at its lowest."""
         held = [check.loss for check in self.checks]
-        step = f"loss {min(answer.means):.4f}{' held out' if ask.held_out else ''}"
+        step = f"loss {min(answer.means):.4f}{' held out' if query.held_out else ''}"
         return f"{step} (held out {held[0]:.4f} at first, {min(held):.4f} at best)" if held else step
 
     def planned(self) -> dict[str, Any]:
@@ -413,11 +413,11 @@ class SearchRun:
     def _journal(self, store: Store | None, group: Group) -> Journal:
         return Journal(store if store and group.world.leads else Store(), self.facts)
 
-    def _note(self, ask: Ask, reply: Reply) -> None:
+    def _note(self, query: Query, reply: Answer) -> None:
         """Keeps what is shown of an answer."""
-        self.spent += self.feeding.tokens(ask)
-        for point, mean in zip(ask.points, reply.means, strict=True):
-            if ask.held_out:
+        self.spent += self.feeding.tokens(query)
+        for point, mean in zip(query.points, reply.means, strict=True):
+            if query.held_out:
                 self.checks.append(Check(self.spent, point, mean))
             else:
                 self.steps.append((self.spent, mean))
@@ -461,9 +461,9 @@ def prepare(
     plan = plan_of_start(checkpoint.config, target, options.patching)
     space_of(plan, target, options)
     texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
-    found = supply(texts, tokenizer, lengths_to(plan, target), bos, options)
+    found = make_feed(texts, tokenizer, lengths_to(plan, target), bos, options)
     checkpoint.warn(notes)
-    if source is not None and isinstance(found, Feeding):
+    if source is not None and isinstance(found, TextFeed):
         tell_left_out(source, found.corpus, notes)
     run = SearchRun(checkpoint.model(here), found, dataclasses.replace(options, path=checkpoint.folder))
     run.file = file

@@ -29,7 +29,7 @@ from ..running.fingerprints import tokens_sha256
 from ..running.selection import Corpus
 from ..store import Facts
 from . import gradient
-from .gradient import WINDOWS, Allowance, Ask
+from .gradient import WINDOWS, Query, TokenBudget
 from .options import SearchOptions
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
 
 
 @dataclass(frozen=True)
-class Weighted:
+class ContextWeights:
     """All tokens of a text count.
 
     Attributes:
@@ -125,7 +125,7 @@ class Weighted:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SpanWeights:
     """The tokens of one stretch count, all alike.
 
     Attributes:
@@ -142,7 +142,7 @@ class Stretch:
         return weights
 
 
-Weighing = Weighted | Stretch
+Weights = ContextWeights | SpanWeights
 """Says what tokens count."""
 
 
@@ -152,19 +152,19 @@ class Piece:
 
     Attributes:
         ids: BOS included, int64 [positions].
-        weighing: what its tokens count.
+        weights: what its tokens count.
         share: what its loss counts in that of its window.
         lengths: where the NLL of all its tokens is noted, ascending; None notes its loss instead.
     """
 
     ids: torch.Tensor
-    weighing: Weighing
+    weights: Weights
     share: float = 1.0
     lengths: tuple[int, ...] | None = None
 
     def loss(self, nll: torch.Tensor) -> float:
         """Returns the weighted mean of its tokens' NLL [positions - 1], in nats."""
-        return float((nll.double() * self.weighing.of(len(nll))).sum())
+        return float((nll.double() * self.weights.of(len(nll))).sum())
 
     def noted(self, nll: torch.Tensor) -> tuple[float, ...]:
         """Returns what is shown by length, of its tokens' NLL [positions - 1], in nats per token."""
@@ -186,7 +186,7 @@ class TextWindow:
         ids = self.whole.ids
         windows = [Window(0, positions, 1), *truncated(len(ids), positions, stride, bos=False)]  # BOS is among the ids
         return [
-            Piece(ids[each.start : each.stop], Stretch(each.scored - each.start, each.stop - each.start), share)
+            Piece(ids[each.start : each.stop], SpanWeights(each.scored - each.start, each.stop - each.start), share)
             for each in windows
             for share in [each.count / (len(ids) - 1)]
         ]
@@ -203,10 +203,10 @@ class PromptSet:
         if positions is None:
             return self.prompts
         if stride is not None:
-            answer = self.prompts[-1].weighing
-            assert isinstance(answer, Stretch)
+            answer = self.prompts[-1].weights
+            assert isinstance(answer, SpanWeights)
             cut = len(self.prompts[-1].ids) - positions
-            return [Piece(self.prompts[-1].ids[cut:], Stretch(answer.start - cut, answer.stop - cut))]
+            return [Piece(self.prompts[-1].ids[cut:], SpanWeights(answer.start - cut, answer.stop - cut))]
         kept = [each for each in self.prompts if len(each.ids) <= positions]
         return [replace(each, share=1 / len(kept)) for each in kept]
 
@@ -229,12 +229,12 @@ def enough() -> int:
     A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
     accepted, which an error can name then.
     """
-    smallest = Allowance(tuple(range(WINDOWS)), 2, 0, 0)
+    smallest = TokenBudget(tuple(range(WINDOWS)), 2, 0, 0)
     return gradient.least(smallest) + smallest.held_out
 
 
 @dataclass(frozen=True)
-class Feeding:
+class TextFeed:
     """The windows of a text that a search is fed, and how many.
 
     Attributes:
@@ -245,7 +245,7 @@ class Feeding:
 
     corpus: Corpus
     split: Split
-    allowance: Allowance
+    allowance: TokenBudget
 
     @property
     def target(self) -> int:
@@ -315,18 +315,18 @@ class Feeding:
             lengths: where the loss of those held out is noted, ascending; the first is the trained one.
             within: how much a token counts whose context is within the trained length.
         """
-        weighted = Weighted(lengths[0], within)
+        weighted = ContextWeights(lengths[0], within)
 
         def windows(numbers: Iterable[int]) -> list[TextWindow]:
             return [TextWindow(Piece(ids, weighted, lengths=lengths)) for ids in self._ids(numbers)]
 
         return Texts(windows(self.split.learned), windows(self._held_out))
 
-    def tokens(self, ask: Ask) -> int:
+    def tokens(self, query: Query) -> int:
         """Counts the tokens that a question feeds."""
-        fed = ask.positions or self.target
-        beyond = positions_of([self.target - fed], fed, ask.stride) if ask.stride else 0
-        return ask.forwards * (fed + beyond)
+        fed = query.positions or self.target
+        beyond = positions_of([self.target - fed], fed, query.stride) if query.stride else 0
+        return query.forwards * (fed + beyond)
 
     @property
     def _held_out(self) -> tuple[int, ...]:
@@ -338,14 +338,14 @@ class Feeding:
         return torch.tensor([[*first, *self.corpus.documents[number].ids[:size]] for number in windows])
 
 
-def feeding(
+def feed_text(
     documents: Iterable[Given] | Mapping[str, Iterable[Given]],
     target: int,
     tokenizer: PreTrainedTokenizerBase | None,
     bos: str | int,
     options: SearchOptions,
     judged: bool = True,
-) -> Feeding:
+) -> TextFeed:
     """Reads the text, and shares the budget out.
 
     Args:
@@ -359,10 +359,10 @@ def feeding(
     windows = max(enough(), feeds) + (MOST_JUDGES if judged else 0)
     corpus = Corpus(documents, [target], tokenizer, bos, options.reading(windows, target))
     parts = split(corpus.windows, held_out, options.seed, judged)
-    return Feeding(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
+    return TextFeed(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
 
 
-def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int, aside: int = 0) -> Allowance:
+def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int, aside: int = 0) -> TokenBudget:
     """Shares the budget out.
 
     Args:
@@ -374,7 +374,7 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
         DataError: the budget is too small for a step.
     """
     feeds = (options.budget_tokens - aside) // size
-    allowance = Allowance(tuple(range(learned)), held_out, feeds, options.seed)
+    allowance = TokenBudget(tuple(range(learned)), held_out, feeds, options.seed)
     least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(

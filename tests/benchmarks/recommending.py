@@ -22,9 +22,10 @@ import numpy as np
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.metrics.stored import positions_of
-from ropescale.evals.recommending.candidates import SHORT_WEIGHT, lineup_of, objective
+from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.losses import CandidateLosses
-from ropescale.evals.recommending.race import FINALISTS, TOLERANCE, decide, parted, race, share_kept
+from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
+from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
@@ -55,7 +56,7 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
         source=text,
     )
     corpus = Corpus(documents, lengths, tokenizer, "auto", options)
-    specs = [each.spec for each in lineup_of(configuration_before(loaded), TARGET, {}).candidates]
+    specs = [each.spec for each in find_candidates(configuration_before(loaded), TARGET, {}).candidates]
     run = PerplexityRun(loaded, corpus, specs, None, options)
     with opened(out) as store:
         run.run(store)
@@ -94,7 +95,7 @@ def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
     given, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
     config = json.loads((Path(about["model"]) / "config.json").read_text())
     specs, held = about["specs"], {spec: number for number, spec in enumerate(about["specs"])}
-    goal = objective(TARGET, about["trained"], short_weight)
+    goal = objective_of(TARGET, about["trained"], short_weight)
     single = len(about["windows"]) == 1
     losses = CandidateLosses(
         [len(given)] if single else [1] * len(given), about["lengths"], counts[given], {**goal.weights}
@@ -105,14 +106,14 @@ def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
         nonlocal fed
         fed += len(candidates) * len(windows)
         for each in candidates:
-            for column, length in enumerate(about["lengths"]):
-                losses.put(each, length, {n: float(sums[held[each], given[n], column]) for n in windows})
+            for n in windows:
+                losses.put(each, n, dict(zip(about["lengths"], sums[held[each], given[n]].tolist())))
         return losses
 
-    first, second = (sorted(part) for part in parted(losses.windows))
-    always = lineup_of(config, TARGET, {}).always
+    first, second = (sorted(part) for part in split_windows(losses.windows))
+    always = find_candidates(config, TARGET, {}).always
     besides = _truncation(about["trained"], len(second), FINALISTS + len(always))
-    rounds = race(specs, first, always, share_kept(len(specs), len(always), first, second, besides), measure)
+    rounds = run_race(specs, first, always, share_kept(len(specs), len(always), first, second, besides), measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
     measure(finalists, second)
     level = LEVEL ** (1 / comb(len(finalists), 2))

@@ -24,7 +24,7 @@ from ropescale.evals.searching.windows import Texts, allowance_of
 TARGET, BUDGET = 2048, 500_000
 
 
-class EveryLength(prompts.PromptFeeding):
+class EveryLength(prompts.PromptFeed):
     """Prompts of every length count."""
 
     @property
@@ -57,7 +57,7 @@ def every_length(
 def main() -> None:
     """Searches, and writes the schedule's file."""
     name, out, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}")
-    prompts.prompt_feeding = every_length  # type: ignore[assignment]
+    prompts.feed_prompts = every_length  # type: ignore[assignment]
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     given = {"budget_tokens": BUDGET, "progress": True, "objective": "keys", **options}
     result = search(model, None, TARGET, tokenizer=AutoTokenizer.from_pretrained(name), out=out, **given)

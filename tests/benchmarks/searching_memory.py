@@ -21,7 +21,7 @@ from ropescale.evals.searching.learner import Learner, LiveTables, gradient
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.search_space import space_of
 from ropescale.evals.searching.starting import plan_of_start
-from ropescale.evals.searching.windows import Weighted
+from ropescale.evals.searching.windows import ContextWeights
 from ropescale.models.rotary_modules import evaluating
 
 
@@ -75,7 +75,7 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
         learner.nll_of(ids[:256])
         scored = peak(lambda: learner.nll_of(ids))
         own = peak(whole) if plain else float("nan")
-        step = peak(lambda: gradient(learner, live, space, space.start, ids, Weighted(2048)))
+        step = peak(lambda: gradient(learner, live, space, space.start, ids, ContextWeights(2048)))
     return scored, own, step
 
 

@@ -14,7 +14,7 @@ def measure(seconds: float) -> list[sides.Row]:
     from ropescale.evals.searching.options import SearchOptions
     from ropescale.evals.searching.search_space import space_of
     from ropescale.evals.searching.starting import plan_of_start
-    from ropescale.evals.searching.windows import Weighted
+    from ropescale.evals.searching.windows import ContextWeights
     from ropescale.models.rotary_modules import evaluating
 
     model, documents = models.reference()
@@ -27,7 +27,7 @@ def measure(seconds: float) -> list[sides.Row]:
             learner.check(ids)
         acts = {
             "scoring 1,024 tokens (evolution, CMA-ES)": lambda: learner.nll_of(ids),
-            "a step of the gradient": lambda: gradient(learner, live, space, space.start, ids, Weighted(2048)),
+            "a step of the gradient": lambda: gradient(learner, live, space, space.start, ids, ContextWeights(2048)),
         }
         seen = sides.in_turn(acts, seconds, sides.cpu)
     return sides.ratios(seen, next(iter(acts)))

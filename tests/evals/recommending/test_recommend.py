@@ -15,7 +15,7 @@ import ropescale
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
 from ropescale.evals.recommending import wording
-from ropescale.evals.recommending.candidates import AS_IS, grid, lineup_of
+from ropescale.evals.recommending.candidates import AS_IS, find_candidates, grid
 from ropescale.evals.recommending.deployment import cache_of
 from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before
@@ -51,7 +51,7 @@ def config(**changes):
 
 
 def test_every_fixed_schedule_is_a_candidate_and_the_others_have_a_reason():
-    made = lineup_of(config(), 256, {})
+    made = find_candidates(config(), 256, {})
     names = {each.spec.partition(":")[0] for each in made.candidates}
     assert {AS_IS, "linear", "ntk", "ntk-su", "ntk-mixed", "ntk-by-parts", "yarn", "llama3", "dynamic"} <= names
     assert "resonance" in names and "ntk-critical" in names
@@ -72,7 +72,7 @@ def test_yarn_is_tried_at_four_factors_and_twelve_pairs_of_betas():
 
 
 def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_others():
-    made = lineup_of(config(), 256, {})
+    made = find_candidates(config(), 256, {})
     tables = {}
     for each in made.candidates:
         found = ropescale.frequencies(config(), each.spec, length=256)["all"]
@@ -88,29 +88,29 @@ def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_oth
 
 
 def test_an_engine_leaves_out_what_it_would_not_compute():
-    everything, vllm = lineup_of(config(), 256, {}), lineup_of(config(), 256, {}, "llama.cpp")
+    everything, vllm = find_candidates(config(), 256, {}), find_candidates(config(), 256, {}, "llama.cpp")
     kept = {each.spec for each in vllm.candidates}
     assert AS_IS in kept and "linear:factor=4" in kept
     assert kept < {each.spec for each in everything.candidates}
     assert any("llama.cpp computes" in why for why in vllm.left_out.values())
     with pytest.raises(ScheduleError, match="engine='ollama' is not known; did you mean"):
-        lineup_of(config(), 256, {}, "ollama")
+        find_candidates(config(), 256, {}, "ollama")
 
 
 def test_a_users_schedule_gets_the_factor_and_must_fit():
-    made = lineup_of(config(), 256, {}, others=["giraffe:scale_power=0.3", "yarn:truncate=false"])
+    made = find_candidates(config(), 256, {}, others=["giraffe:scale_power=0.3", "yarn:truncate=false"])
     assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=false,factor=4")
     assert set(made.always) == {AS_IS, "yarn:factor=4", *made.wanted}
     with pytest.raises(ScheduleError):
-        lineup_of(config(), 256, {}, others=["yarn:beta_fast=0.5"])
+        find_candidates(config(), 256, {}, others=["yarn:beta_fast=0.5"])
 
 
 def test_a_model_that_is_scaled_already_asks_what_to_do():
     parameters = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
     scaled = config(rope_parameters=parameters, max_position_embeddings=128)
     with pytest.raises(ConfigError, match="already"):
-        lineup_of(scaled, 512, {})
-    assert lineup_of(scaled, 512, {"replace_scaling": True}).factor == 8
+        find_candidates(scaled, 512, {})
+    assert find_candidates(scaled, 512, {"replace_scaling": True}).factor == 8
 
 
 # --- the cache ---

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ropescale.errors import DataError
-from ropescale.evals.recommending.candidates import objective
 from ropescale.evals.recommending.deployment import Cache, parse_memory
 from ropescale.evals.recommending.evidence import on_front
-from ropescale.evals.recommending.losses import CandidateLosses, held_windows
-from ropescale.evals.recommending.race import better, decide, expected, parted, race, share_kept, slices
+from ropescale.evals.recommending.losses import CandidateLosses, windows_by_document
+from ropescale.evals.recommending.options import objective_of
+from ropescale.evals.recommending.race import decide, expected, run_race, share_kept, slices, split_windows, survivors
 
 LENGTHS = (64, 256)
 
@@ -35,12 +35,12 @@ def losses(windows, true, spread, seed=0, weights=None):
 
 
 def test_weights_of_lengths_sum_to_one_and_the_default_is_nine_to_one():
-    goal = objective(2048, 256, lengths="2k:7, 256:1")
+    goal = objective_of(2048, 256, lengths="2k:7, 256:1")
     assert goal.weights == {256: 1 / 8, 2048: 7 / 8}
-    assert objective(2048, 256).weights == {256: 0.1, 2048: 0.9}
-    assert objective(2048, 256, short_weight=0).weights == {2048: 1.0}
-    assert objective(2048, 256).lengths == (128, 256, 512, 1024, 2048)
-    within = objective(256, 512)
+    assert objective_of(2048, 256).weights == {256: 0.1, 2048: 0.9}
+    assert objective_of(2048, 256, short_weight=0).weights == {2048: 1.0}
+    assert objective_of(2048, 256).lengths == (128, 256, 512, 1024, 2048)
+    within = objective_of(256, 512)
     assert (within.trained, within.short, within.weights) == (512, 256, {256: 1.0})
 
 
@@ -60,7 +60,7 @@ def test_weights_of_lengths_sum_to_one_and_the_default_is_nine_to_one():
 )
 def test_weights_that_cannot_be_are_refused(weight, lengths, words):
     with pytest.raises(DataError, match=words):
-        objective(2048, 256, weight, lengths)
+        objective_of(2048, 256, weight, lengths)
 
 
 # --- the losses ---
@@ -86,7 +86,7 @@ def test_a_paired_difference_has_students_interval():
 
 
 def test_windows_of_a_document_count_together():
-    assert held_windows([3, 1, 2], [0, 2, 4, 5]) == [2, 2]
+    assert windows_by_document([3, 1, 2], [0, 2, 4, 5]) == [2, 2]
 
 
 # --- the race ---
@@ -94,7 +94,7 @@ def test_windows_of_a_document_count_together():
 
 @pytest.mark.parametrize("windows", [[1] * 26, [1] * 4, [2, 3, 1, 4, 2], [40], [3, 5], [1] * 7])
 def test_race_and_decision_share_no_window_and_leave_none_out(windows):
-    first, second = parted(windows)
+    first, second = split_windows(windows)
     assert sorted([*first, *second]) == list(range(sum(windows)))
     if len(windows) >= 4:
         documents = [number for number, count in enumerate(windows) for _ in range(count)]
@@ -117,14 +117,14 @@ def run(made, candidates, windows, always, most):
         fed.extend((name, window) for name in names for window in part)
         return made
 
-    return race(candidates, windows, always, most, measure), fed
+    return run_race(candidates, windows, always, most, measure), fed
 
 
 def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
     names = [f"c{n}" for n in range(80)]
     true = {name: 0.02 * number for number, name in enumerate(reversed(names))}
     made = losses([1] * 26, true, 0.01)
-    first, second = parted([1] * 26)
+    first, second = split_windows([1] * 26)
     most = share_kept(80, 1, first, second)
     rounds, fed = run(made, names, first, ["c0"], most)
     assert rounds[-1].kept == ["c79", "c78", "c77", "c76"]
@@ -136,7 +136,7 @@ def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
 @pytest.mark.parametrize("candidates", [60, 80, 120])
 @pytest.mark.parametrize("documents", [8, 13, 26, 200])
 def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
-    first, second = parted([1] * documents)
+    first, second = split_windows([1] * documents)
     most = share_kept(candidates, 2, first, second)
     assert expected(candidates, 2, first, second, most) <= candidates * documents / 4
 
@@ -144,9 +144,9 @@ def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
 def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():
     true = {f"c{n}": 0.0 if n < 5 else 1.0 for n in range(12)}
     made = losses([1] * 10, true, 1e-3)
-    kept = better(made, list(true), range(10), 1 / 2)
+    kept = survivors(made, list(true), range(10), 1 / 2)
     assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
-    assert len(better(losses([1], true, 1e-3), list(true), [0], 1 / 2)) == 6  # one window tells nothing apart
+    assert len(survivors(losses([1], true, 1e-3), list(true), [0], 1 / 2)) == 6  # one window tells nothing apart
 
 
 # --- the decision ---

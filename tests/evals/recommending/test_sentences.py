@@ -11,12 +11,13 @@ import pytest
 from tiny import llama
 
 import ropescale
-from ropescale.evals.recommending.candidates import AS_IS, lineup_of, objective
+from ropescale.evals.recommending.candidates import AS_IS, find_candidates
 from ropescale.evals.recommending.deployment import Cache, Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence, Judged
 from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses
 from ropescale.evals.recommending.metrics import ANSWER, FINALISTS
-from ropescale.evals.recommending.race import parted
+from ropescale.evals.recommending.options import objective_of
+from ropescale.evals.recommending.race import split_windows
 from ropescale.models.patching import configuration_before
 
 TOLERANCE = 0.005
@@ -25,15 +26,15 @@ CONFIG = configuration_before(llama())
 
 
 @cache
-def lineup():
-    return lineup_of(CONFIG, 256, {})
+def candidates():
+    return find_candidates(CONFIG, 256, {})
 
 
 def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     """A recommendation by so many documents that decide, whose schedules differ by shifts and by noise, in nats."""
     generator = np.random.default_rng(seed)
     windows = [1] * 2 * documents
-    goal = objective(256, 64, short_weight=0)
+    goal = objective_of(256, 64, short_weight=0)
     counts = np.tile([*(length - 1.0 for length in goal.lengths), 191.0, 20.0, 171.0], (len(windows), 1))
     losses = CandidateLosses(windows, [*goal.lengths, BEYOND, FAR, OTHERS], counts, goal.weights)
     shared = generator.normal(3, 0.5, (len(windows), 1))
@@ -41,9 +42,9 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
         drawn = generator.exponential(1, shared.shape) - 1 if skewed else generator.normal(0, 1, shared.shape)
         losses.sums[name] = (shared + shift + noise * drawn) * counts
     finalists = [name for name in shifts if name != TRUNCATION]
-    serving = Deployment("m", None, {}, Cache(1, 0, 1, "float32"), 1, None, None)
-    race, held = parted(windows)
-    evidence = Evidence(losses, lineup(), goal, [], finalists, held, serving, TOLERANCE, 10**6)
+    deployment = Deployment("m", None, {}, Cache(1, 0, 1, "float32"), 1, None, None)
+    race, held = split_windows(windows)
+    evidence = Evidence(losses, candidates(), goal, [], finalists, held, deployment, TOLERANCE, 10**6)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(race) == len(held) == documents
     return Judged(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)

@@ -3,23 +3,23 @@
 import math
 
 from ropescale.evals.searching import gradient
-from ropescale.evals.searching.gradient import Allowance, Reply
+from ropescale.evals.searching.gradient import Answer, TokenBudget
 from ropescale.evals.searching.search_space import Ramp, Space
 from ropescale.rope import Rope
 
 ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)
 RAMP = Space({"all": Ramp(ROPE, 8.0)})
-ALLOWANCE = Allowance(tuple(range(50)), held_out=8, feeds=244, seed=0)
+ALLOWANCE = TokenBudget(tuple(range(50)), held_out=8, feeds=244, seed=0)
 
 
 def answered(method, loss, slope=lambda point: ()):
     """Every question of a method, where a point's loss is known, and its gradient; and what it found."""
-    asked, ask = [], next(method)
+    asked, query = [], next(method)
     while True:
-        asked.append(ask)
-        losses = tuple((loss(point),) * len(ask.windows) for point in ask.points)
+        asked.append(query)
+        losses = tuple((loss(point),) * len(query.windows) for point in query.points)
         try:
-            ask = method.send(Reply(losses, tuple(map(slope, ask.points)) if ask.gradient else ()))
+            query = method.send(Answer(losses, tuple(map(slope, query.points)) if query.gradient else ()))
         except StopIteration as end:
             return asked, end.value
 
@@ -38,16 +38,16 @@ def test_the_gradient_begins_at_the_best_of_a_few_starts_and_descends_from_there
         return tuple(2 * (a - b) * s * s for a, b, s in zip(point, wanted, scales, strict=True))
 
     asked, found = answered(gradient.search(RAMP, ALLOWANCE), bowl, slope)
-    assert sum(ask.forwards for ask in asked) <= ALLOWANCE.feeds
+    assert sum(query.forwards for query in asked) <= ALLOWANCE.feeds
     assert (asked[0].held_out, asked[0].points) == (True, (RAMP.start,))
     assert [point[0] for point in asked[1].points] == [0, 13 / 8, 26 / 8, 39 / 8] and asked[1].forwards == 16
     assert asked[2].points == (min(asked[1].points, key=bowl),) and asked[2].gradient
-    assert sum(ask.held_out for ask in asked) <= gradient.CHECKS
+    assert sum(query.held_out for query in asked) <= gradient.CHECKS
     assert bowl(found) < 0.02 * bowl(RAMP.start)
 
 
 def test_a_small_allowance_begins_at_yarns_default_and_three_checks_without_gain_end_it():
-    small = Allowance(tuple(range(9)), held_out=2, feeds=39, seed=0)
+    small = TokenBudget(tuple(range(9)), held_out=2, feeds=39, seed=0)
     asked, found = answered(gradient.search(RAMP, small), lambda point: point[0] - 0.1, lambda point: (-1.0, 0, 0, 0))
     assert asked[1].gradient and found == RAMP.start  # whatever moves away is worse
-    assert sum(ask.held_out for ask in asked) == 1 + gradient.PATIENCE
+    assert sum(query.held_out for query in asked) == 1 + gradient.PATIENCE

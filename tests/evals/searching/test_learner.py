@@ -11,7 +11,7 @@ from ropescale.evals.searching import learner
 from ropescale.evals.searching.learner import Learner, LiveTables, blocks, gradient
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.search_space import space_of
-from ropescale.evals.searching.windows import Weighted
+from ropescale.evals.searching.windows import ContextWeights
 from ropescale.models import patching
 from ropescale.models.rotary_modules import evaluating
 from ropescale.planning.plan import make_plan
@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_plain_transformers(make, layers, numbers):
     model = make().double()
     live, space = prepared(model, layers, numbers)
     point = space.nearest([value + 0.15 for value in space.start])
-    weighted = Weighted(trained=64)
+    weighted = ContextWeights(trained=64)
     with live.patched(), evaluating(model):
         nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, IDS, weighted)
     weights = weighted.of(95)
@@ -64,7 +64,7 @@ def test_a_search_leaves_the_model_as_it_was_bit_for_bit():
     asked = [parameter.requires_grad for parameter in model.parameters()]
     live, space = prepared(model)
     with live.patched():
-        gradient(Learner(model), live, space, space.start, IDS, Weighted(64))
+        gradient(Learner(model), live, space, space.start, IDS, ContextWeights(64))
     assert [parameter.requires_grad for parameter in model.parameters()] == asked
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.named_buffers())
@@ -80,7 +80,7 @@ def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
         model = llama()
         live, space = prepared(model)
         with live.patched():
-            found.append(gradient(Learner(model), live, space, space.start, IDS, Weighted(64)))
+            found.append(gradient(Learner(model), live, space, space.start, IDS, ContextWeights(64)))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
@@ -97,7 +97,7 @@ def test_mlps_in_pieces_give_the_same_gradient(monkeypatch, one_thread):
                 mine.check(IDS)
             assert mine.in_pieces
             mine.in_pieces = in_pieces
-            found.append(gradient(mine, live, space, space.start, IDS, Weighted(64)))
+            found.append(gradient(mine, live, space, space.start, IDS, ContextWeights(64)))
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9)
     assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
 
@@ -123,6 +123,6 @@ def test_the_blocks_are_the_layers():
 
 
 def test_tokens_within_the_trained_length_count_twice():
-    weights = Weighted(trained=4, within=2.0).of(6)
+    weights = ContextWeights(trained=4, within=2.0).of(6)
     assert (weights / weights[-1]).tolist() == [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
     assert float(weights.sum()) == pytest.approx(1.0)

@@ -18,7 +18,7 @@ from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.searching import prompts
-from ropescale.evals.searching.gradient import Ask
+from ropescale.evals.searching.gradient import Query
 from ropescale.evals.searching.learner import Evaluator, LiveTables
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
@@ -44,9 +44,9 @@ def found():
     return search(model(), None, 256, **BUDGET)
 
 
-def feeding(lengths=LENGTHS, **options):
+def feed_text(lengths=LENGTHS, **options):
     chosen = SearchOptions(objective="keys", **{"budget_tokens": SIZE * 20, **options})
-    return prompts.prompt_feeding(byte_tokenizer(), lengths, "auto", chosen)
+    return prompts.feed_prompts(byte_tokenizer(), lengths, "auto", chosen)
 
 
 def held_out(number, seed=0):
@@ -94,7 +94,7 @@ def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
 
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
     net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
-    run = SearchRun(net, feeding(), options)
+    run = SearchRun(net, feed_text(), options)
     texts, live = run.feeding.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
     (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
     assert len(ids) == 256
@@ -106,14 +106,14 @@ def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
     point = run.space.nearest([value + 0.15 for value in run.space.start])
     with live.patched(), evaluating(net):
         evaluator = Evaluator(run.learner, live, run.space, texts, Group(World()))
-        reply = evaluator.answer(Ask((point,), (3,), gradient=True))
+        reply = evaluator.answer(Query((point,), (3,), gradient=True))
     assert reply.losses[0][0] == pytest.approx(loss(point), abs=1e-6)
     check_slopes(loss, point, reply.gradients[0], run.space.names)
 
 
 def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
-    fed, usual = feeding(), Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
-    other = feeding(seed=1)
+    fed, usual = feed_text(), Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
+    other = feed_text(seed=1)
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
     assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
@@ -134,7 +134,7 @@ def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth
 
 
 def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
-    small, large = feeding(), feeding(budget_tokens=SIZE * 100)
+    small, large = feed_text(), feed_text(budget_tokens=SIZE * 100)
     for number in range(5):
         for one, other in zip(*(prompts.prompts_of(each.learned, number) for each in (small, large)), strict=True):
             assert np.array_equal(one.ids(0), other.ids(0))
@@ -144,7 +144,9 @@ def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
 def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
     fed, job = [], Evaluator._job
     monkeypatch.setattr(
-        Evaluator, "_job", lambda self, ask, point, piece: fed.append(len(piece.ids)) or job(self, ask, point, piece)
+        Evaluator,
+        "_job",
+        lambda self, *args: fed.append(len(args[-1].ids)) or job(self, *args),
     )
     result = search(model(), None, 256, **BUDGET, keep_short=keep_short)
     assert sum(fed) == result.spent + result.beside
@@ -218,11 +220,11 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
 def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(keep_short):
     asked = {"keep_short": keep_short}
     with pytest.raises(DataError) as refusal:
-        feeding(budget_tokens=2, **asked)
+        feed_text(budget_tokens=2, **asked)
     least = int(str(refusal.value).rpartition("=")[2])
-    assert feeding(budget_tokens=least, **asked).most <= least
+    assert feed_text(budget_tokens=least, **asked).most <= least
     with pytest.raises(DataError, match=f"give at least budget_tokens={least}$"):
-        feeding(budget_tokens=least - 1, **asked)
+        feed_text(budget_tokens=least - 1, **asked)
 
 
 def test_a_model_with_no_room_for_a_question_is_refused():
@@ -235,7 +237,7 @@ def test_a_model_with_no_room_for_a_question_is_refused():
 
 def test_the_haystack_is_where_the_keys_lie():
     text = "Zebras were grazing. Yaks had gone. " * 20
-    prompts = feeding(haystack=text).held_out.every
+    prompts = feed_text(haystack=text).held_out.every
     assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
 
 

@@ -24,7 +24,7 @@ from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
-from ropescale.evals.searching.windows import feeding, split
+from ropescale.evals.searching.windows import feed_text, split
 from ropescale.schedules import Yarn
 
 TEXT = documents(12, 300)
@@ -67,16 +67,16 @@ MANY = documents(20, 300, vocabulary=60)
 
 def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatch):
     fed, answer = [], Evaluator.answer
-    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: fed.append((self, ask)) or answer(self, ask))
+    monkeypatch.setattr(Evaluator, "answer", lambda self, query: fed.append((self, query)) or answer(self, query))
     result = search(llama(), MANY, 128, **BUDGET)
     chose, judges = result.protocol["held_out"], result.protocol["judged"]
     assert len(set(judges)) == 10 and not {*judges} & {*chose}
     fed_before = [
         ids
-        for evaluator, ask in fed
-        if not (ask.held_out and ask.positions)  # how what was found is measured at the end
-        for known in [evaluator._texts.held_out if ask.held_out else evaluator._texts.learned]
-        for ids in (known[number].whole.ids.tolist() for number in ask.windows)
+        for evaluator, query in fed
+        if not (query.held_out and query.positions)  # how what was found is measured at the end
+        for known in [evaluator._texts.held_out if query.held_out else evaluator._texts.learned]
+        for ids in (known[number].whole.ids.tolist() for number in query.windows)
     ]
     assert fed_before and not any(ids[:64] == window[:64] for ids in fed_before for window in windows_of(judges, MANY))
     assert all(row.low is not None for row in CHANGES.rows(result))
@@ -106,7 +106,7 @@ def test_truncation_is_that_of_a_naive_loop_on_the_same_tokens():
 
 def test_a_search_takes_the_same_steps_whether_the_model_as_it_is_is_measured_or_not(found):
     options = SearchOptions(**BUDGET)
-    run = SearchRun(llama(), feeding(TEXT, 128, None, "auto", options), options, compared=False)
+    run = SearchRun(llama(), feed_text(TEXT, 128, None, "auto", options), options, compared=False)
     run.run()
     alone = run.result()
     assert (alone.checks, alone.steps, alone.spent) == (found.checks, found.steps, found.spent)
@@ -144,7 +144,9 @@ def test_it_is_never_worse_on_the_held_out_text_than_where_it_began(found):
 def test_every_token_that_is_fed_counts(found, monkeypatch):
     fed, job = [], Evaluator._job
     monkeypatch.setattr(
-        Evaluator, "_job", lambda self, ask, point, piece: fed.append(len(piece.ids)) or job(self, ask, point, piece)
+        Evaluator,
+        "_job",
+        lambda self, *args: fed.append(len(args[-1].ids)) or job(self, *args),
     )
     again = search(llama(), TEXT, 128, **BUDGET)
     assert sum(fed) == again.spent + again.beside
@@ -218,7 +220,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
         while True:
             options = SearchOptions(keep_short=keep_short, budget_tokens=budget)
             try:
-                feeding(text, 128, None, "auto", options)
+                feed_text(text, 128, None, "auto", options)
                 break
             except DataError as error:
                 budget = int(re.search(r"give at least budget_tokens=(\d+)", str(error))[1])
@@ -226,7 +228,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
         assert len(named) == 1
         less = SearchOptions(keep_short=keep_short, budget_tokens=budget - 1)
         with pytest.raises(DataError, match=f"budget_tokens={budget}$"):
-            feeding(text, 128, None, "auto", less)
+            feed_text(text, 128, None, "auto", less)
 
 
 def test_logits_that_are_not_finite_stop_it():

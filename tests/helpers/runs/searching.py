@@ -1,4 +1,4 @@
-"""Searches that are stopped, and what the next call still has to ask."""
+"""Searches that are stopped, and what the next call still has to query."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Presses Ctrl-C once so many steps are answered."""
     answered, done = Evaluator.answer, []
 
-    def stopping(self, ask):
+    def stopping(self, query):
         if len(done) == steps:
             raise KeyboardInterrupt
-        done.append(ask)
-        return answered(self, ask)
+        done.append(query)
+        return answered(self, query)
 
     monkeypatch.setattr(Evaluator, "answer", stopping)
 
@@ -45,7 +45,7 @@ def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_pat
             search(file)
     assert not file.exists()
     answered, later = Evaluator.answer, []
-    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: later.append(ask) or answered(self, ask))
+    monkeypatch.setattr(Evaluator, "answer", lambda self, query: later.append(query) or answered(self, query))
     resumed = search(file)
     assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
     assert len(later) == len(found.checks) + len(found.steps) + 3 - steps  # what is found and the others come last
