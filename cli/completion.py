@@ -34,7 +34,7 @@ class SpecText(click.ParamType):
 
 def _fields(name: str, written: str) -> list[CompletionItem]:
     from ..schedules import lookup
-    from ..schedules.reading.fields import parameters
+    from ..schedules.fields import parameters
 
     before, comma, last = written.rpartition(",")
     given = [field.partition("=")[0] for field in before.split(",")]

@@ -52,7 +52,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     """Returns the result as plain data."""
-    from ..schedules.reading import specs
+    from ..schedules import specs
 
     plan = done.plan
     [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()

@@ -14,7 +14,7 @@ from .options import print_json, shared_options, show
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..schedules.reading.fields import Parameter
+    from ..schedules.fields import Parameter
 
 
 class Field(TypedDict):
@@ -47,8 +47,7 @@ def command(name: str | None, as_json: bool) -> None:
 
     NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
     """
-    from ..schedules import lookup, names
-    from ..schedules.reading import specs
+    from ..schedules import lookup, names, specs
 
     if name and ("::" in name or name.endswith(".py")):
         described = [describe(name, specs.one(specs.parse(name), name).make)]
@@ -65,7 +64,7 @@ def command(name: str | None, as_json: bool) -> None:
 def describe(name: str, make: object) -> Described:
     """Describes a schedule: a class, or a user's object or function."""
     from ..schedules.base import length_dependent
-    from ..schedules.reading.fields import parameters
+    from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
     summary = documentation.partition("\n")[0]

@@ -20,9 +20,8 @@ from ...output.naming import names_of
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
 from ...request import Request, RequestOptions
-from ...schedules import base
-from ...schedules.reading import specs
-from ...schedules.reading.fields import parameters
+from ...schedules import base, specs
+from ...schedules.fields import parameters
 from ...tables import frequencies
 from .options import Objective, RecommendOptions, objective_of
 

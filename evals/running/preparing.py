@@ -16,8 +16,8 @@ from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import check_taken, of_several, share_of
-from ...schedules.reading import specs
-from ...schedules.reading.specs import Spec
+from ...schedules import specs
+from ...schedules.specs import Spec
 from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.sources import TextSource

@@ -14,7 +14,7 @@ from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...output.naming import names_of
 from ...planning.plan import Plan, plan_of_own
 from ...planning.sharing import file_of, is_same, repeated, spelled_out
-from ...schedules.reading import specs
+from ...schedules import specs
 from . import fingerprints
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from ...files import local_path
 from ...output.escaping import escaped
 from ...output.formatting import cut
 from ...planning.plan import Plan, make_plan
-from ...schedules import Schedule
-from ...schedules.reading import specs
-from ...schedules.reading.fields import PROVENANCE, parameters
+from ...schedules import Schedule, specs
+from ...schedules.fields import PROVENANCE, parameters
 from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of

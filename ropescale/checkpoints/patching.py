@@ -18,8 +18,7 @@ from ..output.escaping import visible
 from ..output.formatting import cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
-from ..schedules import describe
-from ..schedules.reading import specs
+from ..schedules import describe, specs
 from . import links, uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .caveats import on_links, warnings_of

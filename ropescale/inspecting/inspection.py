@@ -20,10 +20,9 @@ from ..planning.plan import Plan, is_as_is, make_plan
 from ..planning.sharing import check_taken, distinct, file_of, of_several, repeated, share_of, spelled_out
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import Frequencies, describe
+from ..schedules import Frequencies, describe, specs
 from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import length_dependent
-from ..schedules.reading import specs
 from .base_bound import bound_warnings
 from .geometry import Geometry
 from .traps import meant_for, read_files, traps

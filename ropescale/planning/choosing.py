@@ -9,7 +9,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..errors import ConfigError, ScheduleError
 from ..output.formatting import brief, listed
-from ..schedules.reading.specs import Spec, parse
+from ..schedules.specs import Spec, parse
 
 
 def choose(spec: object, configuration: Configuration, layers: str) -> dict[str, Spec]:

@@ -11,7 +11,7 @@ from ..lengths import LONGEST
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
 from ..schedules.base import label_of, length_dependent
-from ..schedules.reading.values import plain
+from ..schedules.fields import plain
 
 
 @dataclass(frozen=True)

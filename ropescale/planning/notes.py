@@ -12,7 +12,7 @@ from ..output.formatting import brief, listed, size
 from ..request import Request
 from ..schedules import describe
 from ..schedules.base import label_of
-from ..schedules.reading.values import plain
+from ..schedules.fields import plain
 from .choosing import is_windowed
 from .layer import PlannedLayer
 

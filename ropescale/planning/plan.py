@@ -15,9 +15,8 @@ from ..errors import ScheduleError
 from ..output.formatting import brief
 from ..request import Request
 from ..rope import Rope
-from ..schedules import Frequencies, Schedule, resolve
+from ..schedules import Frequencies, Schedule, resolve, specs
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
-from ..schedules.reading import specs
 from . import notes
 from .choosing import choose, is_windowed
 from .grounds import describe_scaling, grounds

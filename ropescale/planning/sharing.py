@@ -10,7 +10,7 @@ from functools import partial
 
 from ..errors import ConfigError, ScheduleError
 from ..request import Request
-from ..schedules.reading.specs import Spec
+from ..schedules.specs import Spec
 from .plan import is_as_is
 
 Asked = Spec | Mapping[str, Spec]

@@ -36,9 +36,9 @@ from .base import compute as compute
 from .base import label_of as label_of
 from .base import lookup as lookup
 from .base import names as names
-from .reading.resolving import resolve as resolve
-from .reading.specs import Spec as Spec
-from .reading.specs import create as create
-from .reading.specs import describe as describe
-from .reading.specs import parse as parse
-from .reading.specs import to_dict as to_dict
+from .specs import Spec as Spec
+from .specs import create as create
+from .specs import describe as describe
+from .specs import parse as parse
+from .specs import resolve as resolve
+from .specs import to_dict as to_dict

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from ..errors import ScheduleError
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Schedule, Varying, compute, length_dependent, register
-from .reading.specs import one, parse
+from .specs import one, parse
 
 
 @register("resonance")

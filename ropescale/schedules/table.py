@@ -13,8 +13,8 @@ from ..files import local_path
 from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
-from .reading.specs import one, parse
-from .reading.user_code import load_json
+from .specs import one, parse
+from .user_code import load_json
 
 NEVER_TURNS = 1e30
 """The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""

@@ -125,7 +125,7 @@ class Bench:
         """Scores everything that was found on text that nothing was learned from, and prints the tables."""
         found = {file.stem: str(file) for file in sorted(self.out.glob("*.json"))}
         found |= {"best of the grid": self.grid_best()} if (self.out / "grid").exists() else {}
-        names = {ropescale.schedules.reading.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
+        names = {ropescale.schedules.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
         for baseline in dict.fromkeys([self.start, found.get("best of the grid", self.start)]):
             result = self.score(
                 "measured" if reach == 1 else "beyond",

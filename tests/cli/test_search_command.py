@@ -17,7 +17,7 @@ from launching import launch
 from losses import records_in
 from searching import stop_after
 
-from ropescale.schedules.reading.specs import parse
+from ropescale.schedules.specs import parse
 
 WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
 KEYS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"]

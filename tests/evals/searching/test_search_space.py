@@ -10,8 +10,7 @@ import ropescale
 from ropescale.errors import DataError
 from ropescale.evals.searching.search_space import Ramp, RampShape, family
 from ropescale.rope import Rope
-from ropescale.schedules import Yarn
-from ropescale.schedules.reading import specs
+from ropescale.schedules import Yarn, specs
 
 ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)
 FOUND = (3.41, 14.73, math.log(7.6), math.log(1.202))

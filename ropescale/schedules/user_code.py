@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Never, TypeGuard, TypeVar
 
-from ...errors import CheckpointError, ScheduleError
-from ...files import is_deep, local_path, read_bytes, sha256
-from ...output.formatting import brief, cut, first_line, listed
-from ..base import suggest
+from ..errors import CheckpointError, ScheduleError
+from ..files import is_deep, local_path, read_bytes, sha256
+from ..output.formatting import brief, cut, first_line, listed
+from .base import suggest
 
 T = TypeVar("T")
 

@@ -1,1 +1,0 @@
-"""Reading schedules as people write them: specs, their fields and values, users' own code."""
