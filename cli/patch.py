@@ -31,7 +31,7 @@ from .spelling import spelled
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
     from ..checkpoints.uploading import Upload
-    from ..planning.layer import PlannedLayer
+    from ..planning.layers import PlannedLayer
 
 
 _SECTIONS = {

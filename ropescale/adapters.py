@@ -17,7 +17,7 @@ from .errors import CheckpointError, ConfigError, RopescaleError
 from .files import local_path, read_json, refuse_special_files
 from .output.escaping import named
 from .output.formatting import cut, first_line
-from .planning.grounds import describe_scaling
+from .planning.layers import describe_scaling
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 

@@ -18,10 +18,10 @@ from ...lengths import parse_length
 from ...output.formatting import listed
 from ...output.naming import names_of
 from ...planning.plan import Plan, make_plan
-from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
 from ...request import Request, RequestOptions
 from ...schedules import base, specs
 from ...schedules.fields import parameters
+from ...schedules.specs import ParsedSpec, distinct, file_of, is_same, of_several, spelled_out
 from ...tables import frequencies
 from .options import Objective, RecommendOptions, objective_of
 
@@ -235,13 +235,13 @@ def _names(left_out: dict[str, str]) -> Iterator[str]:
             yield name
 
 
-def _filled(spec: str, factor: float) -> Asked:
+def _filled(spec: str, factor: float) -> ParsedSpec:
     """Returns a user's spec with the smallest sufficient factor where it takes one and names none."""
     parsed = specs.parse(spec)
     return parsed.with_fields(factor=factor) if isinstance(parsed, specs.Spec) and parsed.lacks("factor") else parsed
 
 
-def _text(asked: Asked) -> str:
+def _text(asked: ParsedSpec) -> str:
     """Returns a spec on one line that can be read again: of a file with long lists, the file."""
     text = spelled_out(asked)
     try:
@@ -251,7 +251,7 @@ def _text(asked: Asked) -> str:
     return text if again else file_of(asked) or text
 
 
-def _files(asked: Iterable[Asked]) -> dict[str, str]:
+def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
     return {_text(each): file for each in asked if (file := file_of(each))}
 
 

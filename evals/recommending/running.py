@@ -21,8 +21,7 @@ from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, unwrapped, whole_config
-from ...planning.sharing import repeated
-from ...schedules.reading.specs import parse
+from ...schedules.specs import parse, repeated
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.windows import prefix

@@ -14,10 +14,9 @@ from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
-from ...planning.plan import Plan, make_plan
-from ...planning.sharing import check_taken, of_several, share_of
+from ...planning.plan import Plan, check_taken, make_plan, share_of
 from ...schedules import specs
-from ...schedules.specs import Spec
+from ...schedules.specs import Spec, of_several
 from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.sources import TextSource

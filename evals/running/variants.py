@@ -13,8 +13,8 @@ from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...output.naming import names_of
 from ...planning.plan import Plan, plan_of_own
-from ...planning.sharing import file_of, is_same, repeated, spelled_out
 from ...schedules import specs
+from ...schedules.specs import file_of, is_same, repeated, spelled_out
 from . import fingerprints
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from ...errors import VerificationError
 from ...models.patching import Patch, check_live, configuration_before, held_at, patch
 from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
-from ...verifying.intended import in_memory
-from ...verifying.live_tables import examine_model, examine_tables
+from ...verifying.examining import examine_model, examine_tables
+from ...verifying.verification import in_memory
 from ..running import fingerprints
 from .agreeing import Verdict, settle
 from .finite import LastLoss, problem_of

@@ -10,7 +10,7 @@ from ...checkpoints.metadata.record import read_record
 from ...models.patching import installed
 from ...models.rotary_modules import whole_config
 from ...output.formatting import cut
-from ...verifying.intended import in_memory
+from ...verifying.verification import in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...models.preserving import preserved
-from ...models.rotary_modules import evaluating
+from ...models.rotary_modules import evaluating, preserved
 from ..scoring.scorer import Scorer
 
 if TYPE_CHECKING:

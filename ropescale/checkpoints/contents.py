@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..configs.configuration import Configuration
-from ..configs.writing import in_both_dialects, unread_by_v4
+from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
 from ..errors import ScheduleError
 from ..files import local_path, read_json
 from ..planning.plan import Plan

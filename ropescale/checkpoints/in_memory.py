@@ -14,9 +14,16 @@ from torch import nn
 from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
 from ..files import read_bytes, write_synced
-from ..models.module_state import table_at
 from ..models.patching import installed, why_held
-from ..models.rotary_modules import RTOL, difference, layer_keys, quiet_transformers, rotary_modules, whole_config
+from ..models.rotary_modules import (
+    RTOL,
+    difference,
+    layer_keys,
+    quiet_transformers,
+    rotary_modules,
+    table_at,
+    whole_config,
+)
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..request import Request

@@ -72,7 +72,7 @@ V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "ro
 """The reach of transformers 4's keys in a class with one table; its entry may differ."""
 
 
-class Ways(TypedDict, total=False):
+class RopeDefaults(TypedDict, total=False):
     """The reach of top-level keys, and the values that the class fills in, for one way of stating parameters."""
 
     reaches: dict[str, list[str]]
@@ -99,7 +99,7 @@ class Entry(TypedDict, total=False):
     default_theta: float | dict[str, float]
     layer_types: list[str]
     v4: dict[str, list[str]]
-    beside: dict[str, Ways]
+    beside: dict[str, RopeDefaults]
     partial_of_slice: bool
     ignores_type: bool
     needs_every_type: bool

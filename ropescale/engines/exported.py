@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 from ..output.formatting import value_text
-from ..planning.choosing import is_windowed
+from ..planning.layers import is_windowed
 from ..request import Request
 from ..schedules import names
 from .base import LOST, Command, Difference, Engine, How, Layers, Serving, Status, sentence

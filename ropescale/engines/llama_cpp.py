@@ -17,7 +17,7 @@ from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
 from ..output.escaping import argument
-from ..planning.choosing import is_windowed
+from ..planning.layers import is_windowed
 from ..schedules.yarn import temperature
 from .base import (
     Command,

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration
-from ..configs.writing import Scaling, write_rope
+from ..configs.configuration import Configuration, Scaling, write_rope
 from .base import V4_NAMES, Command, Difference, Engine, How, Layers, Serving, base_rope, is_untouched, stops
 
 CAME_WITH = {

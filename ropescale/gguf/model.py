@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .. import __version__
-from ..configs.checks import is_name
+from ..configs.section import is_name
 from ..errors import ConfigError
 from ..output.formatting import brief, cut
 from ..rope import Rope

@@ -16,18 +16,22 @@ from ..checkpoints.metadata.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..keywords import refuse_unknown
 from ..lengths import parse_length
-from ..planning.layer import PlannedLayer
+from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules.base import length_dependent
-from .module_state import ModuleState, Tables, follow, followed, keep_float32, write_table
 from .rotary_modules import (
     RTOL,
+    ModuleState,
     Table,
+    Tables,
     build_stock,
     built_table,
     difference,
+    follow,
+    followed,
     is_stock,
+    keep_float32,
     layer_keys,
     live_table,
     quiet_transformers,
@@ -37,6 +41,7 @@ from .rotary_modules import (
     text_config,
     varies,
     whole_config,
+    write_table,
 )
 
 if TYPE_CHECKING:

@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..configs.configuration import Configuration
+from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
-from ..configs.writing import Scaling
 from ..errors import ScheduleError
 from ..lengths import LONGEST
 from ..rope import Rope
 from ..schedules import Frequencies
 from ..schedules.base import label_of, length_dependent
 from ..schedules.table import divisors
-from .layer import PlannedLayer
+from .layers import PlannedLayer
 
 if TYPE_CHECKING:
     from ..configs.section import Parameters

@@ -13,8 +13,7 @@ from ..request import Request
 from ..schedules import describe
 from ..schedules.base import label_of
 from ..schedules.fields import plain
-from .choosing import is_windowed
-from .layer import PlannedLayer
+from .layers import PlannedLayer, is_windowed
 
 Planned = Mapping[str, PlannedLayer]
 

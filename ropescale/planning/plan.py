@@ -5,22 +5,20 @@ Patching in memory, on disk and in GGUF files all start here; planning changes n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..configs.configuration import Configuration
-from ..configs.writing import Scaling, write_rope
+from ..configs.configuration import Configuration, Scaling, write_rope
 from ..errors import ScheduleError
 from ..output.formatting import brief
 from ..request import Request
 from ..rope import Rope
-from ..schedules import Frequencies, Schedule, resolve, specs
+from ..schedules import Frequencies, Schedule, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
+from ..schedules.specs import ParsedSpec, Spec, parse
 from . import notes
-from .choosing import choose, is_windowed
-from .grounds import describe_scaling, grounds
-from .layer import PlannedLayer
+from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed
 from .native_form import scaling_of, why_unsavable
 
 
@@ -150,14 +148,14 @@ def is_as_is(spec: object) -> bool:
     Raises:
         ScheduleError: it cannot be read.
     """
-    parsed = specs.parse(spec)
+    parsed = parse(spec)
     return not isinstance(parsed, Mapping) and parsed.text == "as-is"
 
 
-def _layers(chosen: Mapping[str, specs.Spec], original: Configuration, request: Request) -> dict[str, PlannedLayer]:
+def _layers(chosen: Mapping[str, Spec], original: Configuration, request: Request) -> dict[str, PlannedLayer]:
     """Resolves the schedule of each chosen layer type on its geometry."""
     layers = {}
-    for key, rope in grounds(original, chosen, request).items():
+    for key, rope in base_geometry(original, chosen, request).items():
         schedule = resolve(
             chosen[key],
             rope,
@@ -229,3 +227,39 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
 def _at_rest(rope: Rope) -> Frequencies:
     """Returns a geometry's own table at its trained length."""
     return stock_table(rope, rope.original_length)
+
+
+def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
+    """Refuses an option that has no effect because no schedule has the field.
+
+    Raises:
+        ScheduleError: names the field.
+    """
+    for name in ("factor", "target_length"):
+        if getattr(request, name) is not None and not any(_accepts(spec, "factor") for spec in specs):
+            raise ScheduleError(
+                f"{name} is given, and no schedule scales by a number; name one that does, such as yarn, "
+                f"or leave {name} out",
+                name,
+            )
+    for key in request.overrides:
+        if not any(_accepts(spec, key) for spec in specs):
+            raise ScheduleError(
+                f"overrides has {key!r}, and no schedule has this field; name one that has, or leave it out",
+                "overrides",
+            )
+
+
+def share_of(spec: ParsedSpec, request: Request) -> Request:
+    """Returns the request for one schedule of several: only with the fields that it accepts."""
+    return replace(
+        request,
+        spec=spec,
+        factor=request.factor if _accepts(spec, "factor") else None,
+        overrides={key: text for key, text in request.overrides.items() if _accepts(spec, key)},
+        freeze_at=None if is_as_is(spec) else request.freeze_at,
+    )
+
+
+def _accepts(spec: ParsedSpec, key: str) -> bool:
+    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))

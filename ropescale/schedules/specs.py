@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..errors import ScheduleError
+from ..errors import ConfigError, ScheduleError
 from ..files import local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
@@ -435,3 +437,67 @@ def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
             f"{target}; use factor={target / trained:g}, or leave one of the two out"
         )
     return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
+
+
+ParsedSpec = Spec | Mapping[str, Spec]
+"""A parsed schedule, or one per layer type."""
+
+
+def spelled_out(spec: ParsedSpec) -> str:
+    """Returns a parsed schedule on one line, with the fields that were given: ``yarn:factor=8``."""
+    if isinstance(spec, Mapping):
+        return json.dumps({layers: part.text for layers, part in spec.items()})
+    return spec.text
+
+
+def file_of(spec: ParsedSpec) -> str:
+    """Returns the ``.json`` file that a parsed schedule was read from, as it was named; "" for none."""
+    files = {part.file for part in (spec.values() if isinstance(spec, Mapping) else [spec])}
+    return files.pop() if len(files) == 1 else ""
+
+
+def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
+    """Whether two parsed schedules are the same one, in whichever words."""
+    if isinstance(one, Spec) and isinstance(other, Spec):
+        same = _kind(one) is _kind(other) or (one.named == other.named and bool(one.named))
+        return same and one.plainest == other.plainest
+    if isinstance(one, Spec) or isinstance(other, Spec) or one.keys() != other.keys():
+        return False
+    return all(is_same(one[layers], other[layers]) for layers in one)
+
+
+def _kind(spec: Spec) -> object:
+    """Returns the class of a schedule; a function itself."""
+    return spec.make if isinstance(spec.make, type) or not dataclasses.is_dataclass(spec.make) else type(spec.make)
+
+
+def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
+    """Returns each schedule once, in the words in which it comes first."""
+    found: list[ParsedSpec] = []
+    for spec in given:
+        if not any(is_same(spec, each) for each in found):
+            found.append(spec)
+    return found
+
+
+@contextmanager
+def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
+    """Says in errors which schedule it is, where there are several."""
+    name = file_of(spec) or spelled_out(spec)
+    try:
+        yield
+    except (ScheduleError, ConfigError) as error:
+        if number < 2 or name in str(error):
+            raise
+        raise type(error)(f"{name}: {error}", *error.fields) from error
+
+
+def repeated(given: Sequence[ParsedSpec]) -> list[str]:
+    """Says of each schedule that is given again, in the same words or in others, which one it is."""
+    said = []
+    for place, spec in enumerate(given):
+        first = next((each for each in given[:place] if is_same(spec, each)), None)
+        if first is not None:
+            words, known = (file_of(each) or spelled_out(each) for each in (spec, first))
+            said.append(f"{words} is given twice" if words == known else f"{words} is the same schedule as {known}")
+    return list(dict.fromkeys(said))

@@ -8,27 +8,58 @@ With ``generate``: loads the weights, and compares decoding with a cache with wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from ..adapters import attached, find_loadable
-from ..checkpoints.loading import load_model, load_tokenizer
-from ..configs.configuration import read_rope
-from ..errors import CheckpointError, DataError, VerificationError
+import torch
+from torch import nn
+
+from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
+from ..checkpoints.caveats import number, optional_json, other_limits
+from ..checkpoints.loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
+from ..checkpoints.locating import read_config
+from ..checkpoints.metadata.record import read_record
+from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope, unread_by_v4
+from ..configs.section import LARGEST
+from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
 from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from ..models.patching import installed
-from ..models.rotary_modules import whole_config
-from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, compare
-from .live_tables import examine_model
-from .on_disk import examine_adapter, examine_folder
-from .sample_text import Text, written
-from .verification import Verification
+from ..models.rotary_modules import (
+    RTOL,
+    build_stock,
+    evaluating,
+    layer_keys,
+    live_table,
+    preserved,
+    quiet_transformers,
+    rotary_modules,
+    stock_table,
+    text_config,
+    whole_config,
+)
+from ..output.formatting import brief, first_line, listed
+from ..schedules import Frequencies
+from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, written
+from .verification import (
+    Verification,
+    asked_for,
+    compare_rotation,
+    compare_sides,
+    compare_softmax,
+    in_memory,
+    meant_for,
+    not_live,
+    recorded,
+)
 
 if TYPE_CHECKING:
-    from torch import nn
+    from transformers import PreTrainedModel
+
+    from ..checkpoints.metadata.stored_record import Record
 
 
 class ExamineOptions(TypedDict, total=False):
@@ -186,3 +217,256 @@ def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
         f"a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} tokens chosen. That is how "
         "transformers does it; patching with freeze_at=LENGTH makes one table for every length"
     )
+
+
+_PROBE = 4
+"""Tokens of the forward pass that shows which rotary modules a loaded model calls."""
+
+_FAR = 4096
+"""The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
+
+
+def examine_model(model: nn.Module) -> Verification:
+    """Compares a loaded model's tables with its patches, or with what its configuration asks for.
+
+    Raises:
+        ConfigError: it has no RoPE, or no weights.
+    """
+    report = _begun(model)
+    if report.problems:
+        read_rope(whole_config(model).to_dict())
+        return report
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError("this model is on the meta device, where nothing has numbers; load its weights first")
+    report.length = meant_for(model)
+    intended = in_memory(model, _PROBE)
+    report.intended = intended.text
+    with preserved(model):
+        with _calls(model) as called:
+            device = next(model.parameters()).device
+            ids = (torch.arange(_PROBE, device=device) % text_config(model).vocab_size).unsqueeze(0)
+            with evaluating(model), torch.no_grad():
+                model(input_ids=ids, use_cache=False)
+        for where, module in rotary_modules(model):
+            _compare_tables(where, module, intended.tables, report)
+            if where not in called:
+                report.problems.append(f"{where} is never called, so its table has no effect")
+            compare_sides(where, module, intended.sides, report)
+            # The module's forward may have been replaced as well.
+            for key in layer_keys(module):
+                known = any(where in problem for problem in report.problems)
+                if key in intended.tables and not intended.sides.get(key) and not known:
+                    compare_rotation(where, module, key, intended.tables[key], _FAR, report)
+        _uncalled_tables(model, called, report)
+    plan = installed(model)
+    ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
+    compare_softmax(model, asked_for(ropes, _PROBE).softmax, report)
+    return report
+
+
+def examine_tables(model: nn.Module) -> Verification:
+    """Compares a loaded model's tables as they lie, without a forward pass; its weights may be in several processes.
+
+    A table that follows the length is compared where it should change, and not as the last pass left it.
+
+    Raises:
+        ConfigError: it has no RoPE.
+    """
+    intended, report = in_memory(model, 1), _begun(model)
+    report.intended = intended.text
+    fixed = {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
+    for where, module in rotary_modules(model):
+        if any(buffer.is_meta for buffer in module.buffers()):
+            report.problems.append(f"{where} is on the meta device, where its table has no numbers")
+            continue
+        _compare_tables(where, module, fixed, report)
+        compare_sides(where, module, intended.sides, report)
+    return report
+
+
+def _begun(model: nn.Module) -> Verification:
+    """Returns an empty report; its one problem is that nothing rotates, where that is so."""
+    report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", 0)
+    if not any(rotary_modules(model)):
+        report.problems.append("the model has no rotary module that transformers builds from its configuration")
+    return report
+
+
+def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
+    for key in layer_keys(module):
+        if key not in wanted:
+            continue
+        table, scale = live_table(module, key)
+        off = report.add(where, key, (table, scale), wanted[key])
+        if not off <= RTOL and table.dtype != torch.float32:
+            report.problems.append(
+                f"{where}: the table was rounded to {report.modules[-1].dtype} (it differs by {off:.1e} relative), by "
+                "model.to() or .half(); load with from_pretrained(dtype=...) instead, or patch again"
+            )
+        elif not off <= RTOL:
+            report.problems.append(not_live(where, key, off))
+
+
+def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
+    """Reports tables in modules that are never called, where much old research code patches."""
+    known = dict(rotary_modules(model))
+    said = f"carries frequencies but is never called; the model rotates with {', '.join(known)}"
+    for name, module in model.named_modules():
+        if "inv_freq" in module._buffers and name not in {*called, *known} and _is_language(model, name):
+            report.problems.append(f"{name} {said}")
+
+
+def _is_language(model: nn.Module, name: str) -> bool:
+    """Whether the nearest module around ``name`` that has a configuration belongs to the language model."""
+    parents = [name.rsplit(".", cut)[0] for cut in range(1, name.count(".") + 1)]
+    configs = (getattr(model.get_submodule(parent), "config", None) for parent in [*parents, ""])
+    nearest = next((config for config in configs if hasattr(config, "model_type")), None)
+    return nearest is None or nearest.get_text_config(decoder=True).model_type == text_config(model).model_type
+
+
+@contextmanager
+def _calls(model: nn.Module) -> Iterator[set[str]]:
+    """Collects the names of the modules with tables that run inside the block."""
+    called: set[str] = set()
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        for name, module in model.named_modules()
+        if layer_keys(module)
+    ]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
+    """Compares the tables that transformers builds for an adapter's base with those that the adapter was trained under.
+
+    Args:
+        name, trusted: as for :func:`examine_folder`.
+
+    Raises:
+        ConfigError: as for :func:`examine_folder`.
+    """
+    report = examine_folder(name, adapter.base_folder, trusted, adapter.record)
+    report.base = adapter.base
+    if mismatch := disagreement(adapter):
+        report.problems.insert(0, mismatch)
+    else:
+        report.warnings += remarks(adapter)
+    _check_tokenizer(adapter.folder, report, f"in the adapter's folder; write {report.length} there")
+    return report
+
+
+def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None = None) -> Verification:
+    """Compares the tables that transformers builds for a checkpoint with its record, or else with its configuration.
+
+    Args:
+        name: the checkpoint's name, for the report.
+        trusted: whether code that it brings may run.
+        record: of what is intended, in place of the checkpoint's own.
+
+    Raises:
+        ConfigError: it has no RoPE, or needs custom code that may not run.
+    """
+    config, record = read_config(folder), record or read_record(folder)
+    report = Verification(name, "", 0)
+    refuse_unloadable(folder)
+    refuse_code(folder, trusted)
+    with quiet_transformers():
+        skeleton, modules = _stock_modules(folder, trusted, config, report)
+    configuration = Configuration.read(config)
+    try:
+        intended = recorded(configuration, record)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return report
+    report.intended, report.length = intended.text, intended.length
+    for where, module in modules:
+        try:
+            for key in layer_keys(module):
+                if key in intended.tables:
+                    wanted = intended.tables[key]
+                    off = report.add(where, key, stock_table(module, key, report.length), wanted)
+                    if not off <= RTOL:
+                        report.problems.append(not_live(where, key, off))
+                    else:
+                        compare_rotation(where, module, key, wanted, report.length, report)
+            compare_sides(where, module, intended.sides, report)
+        except RopescaleError:
+            raise
+        except Exception as error:
+            report.problems.append(f"{where} cannot compute its table: {type(error).__name__}: {first_line(error)}")
+    if modules:
+        carried = {key for _, module in modules for key in layer_keys(module)}
+        lacking = [key for key in intended.tables if key not in carried]
+        report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
+    compare_softmax(skeleton, intended.softmax, report)
+    _check_limits(folder, configuration, report)
+    if unread_by_v4(configuration):
+        report.warnings.append(ONLY_V5_KEYS)
+    return report
+
+
+def _stock_modules(
+    folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
+) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
+    """Builds the model without weights, and its rotary modules for real; none where transformers cannot."""
+    from transformers import PreTrainedConfig
+
+    skeleton = nn.Module()
+    try:
+        skeleton = _skeleton(folder, trusted)
+        rotary = [(name, module, module.config) for name, module in rotary_modules(skeleton)]
+        modules = [
+            (name, build_stock(module, own)) for name, module, own in rotary if isinstance(own, PreTrainedConfig)
+        ]
+    except RopescaleError:
+        raise
+    except Exception as error:
+        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
+        return skeleton, []
+    if not modules:
+        read_rope(config)  # says why, where the reason is that the model has no RoPE
+        report.problems.append(
+            "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
+        )
+    return skeleton, modules
+
+
+def _skeleton(folder: Path, trusted: bool) -> PreTrainedModel:
+    """Returns the whole model without weights or memory."""
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    with torch.device("meta"):
+        try:
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+        except ValueError:  # not a causal language model's configuration: a multimodal one, say
+            return AutoModel.from_config(config, trust_remote_code=trusted)
+
+
+def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> None:
+    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
+    if limit is not None and limit < report.length:
+        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
+        report.limits.append(
+            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for "
+            f"({workaround})"
+        )
+
+
+def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
+    """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
+    length, maximum = report.length, configuration.max_length
+    _check_tokenizer(folder, report, "patching with schedule='as-is' raises it")
+    kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
+    if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
+        report.warnings.append(
+            f"max_position_embeddings stays {maximum} under {listed(kinds)}; an engine that stops there "
+            f"needs its own option for {length} tokens, which `ropescale export` prints"
+        )
+    elif maximum < length:
+        report.limits.append(f"config.json: max_position_embeddings is {maximum}, below the {length} tokens")
+    report.warnings += other_limits(folder, length)

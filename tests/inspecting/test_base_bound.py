@@ -9,7 +9,7 @@ from configurations import write_checkpoint
 
 from ropescale import Rope
 from ropescale.inspecting import inspect
-from ropescale.inspecting.base_bound import Reversals, least_theta, reversals
+from ropescale.inspecting.geometry import Reversals, least_theta, reversals
 from ropescale.schedules import create
 
 WIDE = {**LLAMA, "head_dim": 128, "max_position_embeddings": 4096}

@@ -11,8 +11,7 @@ from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
 from ropescale.output.naming import abbreviated, definitions, names_of
-from ropescale.planning.sharing import file_of, is_same, repeated
-from ropescale.schedules.specs import parse
+from ropescale.schedules.specs import file_of, is_same, parse, repeated
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 10000.0}
 LONG = "yarn:factor=7.59891234567,beta_fast=15.26461234567,beta_slow=0.58661234567,truncate=false"

@@ -22,7 +22,7 @@ from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.errors import ConfigError, DataError, RunError, VerificationError
 from ropescale.models.rotary_modules import rotary_modules
-from ropescale.verifying import decoding, sample_text
+from ropescale.verifying import decoding
 from ropescale.verifying.decoding import AROUND, DIFFERS, EQUAL, EXPLAINED, UNDECIDED, compare
 from ropescale.verifying.examining import examine
 
@@ -325,9 +325,9 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
 
 def test_random_ids_leave_out_every_token_that_the_configuration_names() -> None:
     model = build(eos_token_id=[1, 7], image_token_id=9)
-    assert not {0, 1, 2, 7, 9} & set(sample_text.ids_of(model, 500).tolist())
-    assert sample_text.ids_of(model, 3, lambda tokens: [4, 5, 6, 7]).tolist() == [4, 5, 6]
-    assert sample_text.ids_of(model, 2, lambda tokens: [4, VOCABULARY]).max() < VOCABULARY
+    assert not {0, 1, 2, 7, 9} & set(decoding.ids_of(model, 500).tolist())
+    assert decoding.ids_of(model, 3, lambda tokens: [4, 5, 6, 7]).tolist() == [4, 5, 6]
+    assert decoding.ids_of(model, 2, lambda tokens: [4, VOCABULARY]).max() < VOCABULARY
 
 
 # ---------------------------------------------------------------------------------------------------------

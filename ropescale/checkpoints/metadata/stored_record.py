@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from ...configs.checks import LARGEST
+from ...configs.section import LARGEST
 from ...output.formatting import cut
 from ...schedules import Frequencies
 

@@ -1,0 +1,266 @@
+"""One layer type's schedule on the geometry that it builds on; every table is computed once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ..configs.class_defaults import ALL_LAYERS
+from ..configs.configuration import Configuration
+from ..errors import ConfigError, ScheduleError
+from ..lengths import LONGEST
+from ..output.formatting import brief, cut, listed
+from ..request import Request
+from ..rope import Rope
+from ..schedules import Frequencies, Schedule, Table, compute, describe
+from ..schedules.as_is import from_rope_parameters, stock_table
+from ..schedules.base import label_of, length_dependent
+from ..schedules.fields import plain
+from ..schedules.specs import Spec, parse
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A layer type that changes.
+
+    Attributes:
+        there: the geometry in the configuration.
+        rope: the geometry that the schedule builds on.
+        asked: the requested schedule.
+        freeze_at: the length in tokens at which a length-dependent schedule is frozen.
+    """
+
+    there: Rope
+    rope: Rope
+    asked: Schedule
+    freeze_at: int | None = None
+    _tables: dict[int, Frequencies] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the schedule is replaced by its table at one length."""
+        return self.freeze_at is not None and length_dependent(self.asked)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule that changes the layers: the requested one, or its frozen table."""
+        if not self.is_frozen:
+            return self.asked
+        table = compute(self.asked, self.rope, self.freeze_at)
+        return Table(inv_freq=tuple(table.inv_freq), attention_factor=table.attention_scale / self.rope.table_scale)
+
+    @property
+    def label(self) -> str:
+        """The schedule in one line: ``dynamic:factor=4 frozen at 16384 tokens``."""
+        return describe(self.asked) + (f" frozen at {self.freeze_at} tokens" if self.is_frozen else "")
+
+    def table(self, length: int) -> Frequencies:
+        """Returns the frequencies at a length in tokens."""
+        if length not in self._tables:
+            self._tables[length] = compute(self.schedule, self.rope, length)
+        return self._tables[length]
+
+    @property
+    def stretch(self) -> float:
+        """The factor of the schedule, or of the schedule inside it."""
+        factor = plain(getattr(innermost(self.schedule), "factor", 1.0))
+        if isinstance(factor, int) and factor > LONGEST:
+            return math.inf  # an integer of hundreds of digits is no float
+        return float(factor) if isinstance(factor, (int, float)) else 1.0
+
+    @property
+    def reach(self) -> int:
+        """The trained length times the factor, in tokens.
+
+        Raises:
+            ScheduleError: it is longer than any context.
+        """
+        trained = self.rope.original_length
+        length = self.stretch * trained
+        if not length <= LONGEST:
+            raise ScheduleError(
+                f"{describe(self.schedule)} makes {length:.3g} tokens of {trained}; give a smaller factor"
+            )
+        return max(round(length), trained)
+
+    def leaves_all(self, length: int) -> bool:
+        """Whether every frequency stays as it is at a length."""
+        return list(self.table(length).inv_freq) == self.rope.inv_freq()
+
+    def stretches_by_one(self, length: int) -> bool:
+        """Whether its factor is 1, so that the model computes what it computed before."""
+        factor = getattr(innermost(self.schedule), "factor", 0)
+        if self.there.is_scaled or length_dependent(self.schedule) or factor != 1:
+            return False
+        return self.table(length).attention_scale == self.rope.table_scale and self.leaves_all(length)
+
+    def refuse_undeclared(self, length: int) -> None:
+        """Refuses a schedule that depends on the length without declaring it: it would be frozen silently.
+
+        Built-in schedules are checked too, because they may wrap a user's own.
+        """
+        if length_dependent(self.schedule):
+            return
+        first, *others = map(self.table, (1, self.rope.original_length, length, 2 * length, 8 * length))
+        if any(other != first for other in others):
+            raise ScheduleError(
+                f"{label_of(innermost(self.schedule))} changes its frequencies with the length without declaring it; "
+                "set the class attribute length_dependent = True"
+            )
+
+
+def innermost(schedule: Schedule) -> Schedule:
+    """Returns the innermost schedule (resonance wraps another)."""
+    inner = getattr(schedule, "over", None)
+    return schedule if inner is None else innermost(inner)
+
+
+def choose(spec: object, configuration: Configuration, layers: str) -> dict[str, Spec]:
+    """Returns the spec of each layer type; layer types that stay ``as-is`` are left out.
+
+    Raises:
+        ScheduleError: it cannot be read, or names layer types that the model does not have.
+        ConfigError: ``layers`` does, or the layers that it stands for do not rotate.
+    """
+    parsed = parse(spec)
+    if not isinstance(parsed, Mapping):
+        return {} if parsed.text == "as-is" else dict.fromkeys(_layer_types(layers, configuration), parsed)
+    for key in parsed:
+        if ALL_LAYERS in configuration.ropes:
+            raise ScheduleError(
+                f"this model keeps one table for all its layers, so {key} cannot have a schedule of its own; give one"
+            )
+        if key not in configuration.ropes:
+            raise ScheduleError(
+                f"this model has no layer type {brief(key)} that rotates; it has {listed(configuration.ropes)}"
+            )
+    return {key: part for key, part in parsed.items() if part.text != "as-is"}
+
+
+def is_windowed(layer_type: str) -> bool:
+    """Whether layers of this type see only a window of the text, by its name."""
+    # "main" is DeepSeek-V4's name for its layers without a compressor.
+    return any(word in layer_type for word in ("sliding", "local", "chunked")) or layer_type == "main"
+
+
+def window_of(configuration: Configuration, layer_type: str) -> int | None:
+    """Returns how many tokens back the layers of a type see; None where that is the whole text, or not stated."""
+    if not is_windowed(layer_type):
+        return None
+    window = configuration.default_of(configuration.family.window or "sliding_window")
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+
+
+def _layer_types(layers: str, configuration: Configuration) -> list[str]:
+    """Returns the layer types meant by ``full``, ``all`` or a layer type."""
+    ropes = configuration.ropes
+    if layers == "all":
+        return list(ropes)
+    if layers in ropes:
+        return [layers]
+    if layers != "full":
+        raise _no_layers(layers, list(ropes))
+    window = configuration.family.window
+    full = [key for key in ropes if not is_windowed(key)]
+    if (window and configuration.default_of(window)) or not full or _only_windowed_rotate(configuration):
+        raise ConfigError(
+            f"the full-attention layers of {configuration.model_type} do not rotate, and changing those that see a "
+            "window of the text does not extend the context; give layers='all' to change them all the same",
+            "layers",
+        )
+    return full
+
+
+def _only_windowed_rotate(configuration: Configuration) -> bool:
+    """Whether a list per layer (0: no rotation) leaves only layers that see a window (Granite SWA, SmolLM 3)."""
+    section = configuration.section
+    rotating = section.get("layer_rope_theta") or section.get("no_rope_layers")
+    kinds = section.get("layer_types")
+    if not (isinstance(rotating, list) and isinstance(kinds, list) and len(rotating) == len(kinds)):
+        return False
+    return {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta} == {True}
+
+
+def _no_layers(layers: str, known: list[str]) -> ConfigError:
+    """Makes the error for an unknown layer type, with the nearest name as a suggestion."""
+    if ALL_LAYERS in known:
+        return ConfigError(
+            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; leave layers out",
+            "layers",
+        )
+    words = [*known, "full", "all"]
+    begun = [word for word in words if word.startswith(layers)] if layers else []
+    close = begun or difflib.get_close_matches(layers, words, n=1)
+    meant = f"did you mean {brief(close[0])}? It has" if close else "it has"
+    return ConfigError(f"this model has no layers {brief(layers)}; {meant} {listed(known)} (or full, or all)")
+
+
+def base_geometry(configuration: Configuration, chosen: Iterable[str], request: Request) -> dict[str, Rope]:
+    """Returns the geometry that the schedule of each chosen layer type builds on.
+
+    Raises:
+        ConfigError: a layer type is already scaled, and the request does not say how to proceed, or cannot be met.
+    """
+    found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
+    if not request.on_top:
+        return found
+    # Layers without scaling count from the model's present length as well; another theta may have extended it.
+    length = request.original_length or configuration.meant_length
+    return {key: replace(rope, original_length=length) for key, rope in found.items()}
+
+
+def describe_scaling(rope: Rope) -> str:
+    """Returns a configuration's scaling in words: ``yarn x32 of 4096``."""
+    factor = rope.scaling.get("factor")
+    times = f" x{factor:g}" if isinstance(factor, (int, float)) and factor <= LONGEST else ""
+    return f"{cut(str(rope.scaling.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
+
+
+def _base_of(rope: Rope, request: Request) -> Rope:
+    if not rope.is_scaled:
+        return rope
+    if request.replace_scaling:
+        return _unscaled(rope, request)
+    if request.on_top:
+        return _composed(rope)
+    original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
+    raise ConfigError(
+        f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
+        "on_top=True composes with the present scaling",
+        "replace_scaling",
+        "on_top",
+        "original_length",
+    )
+
+
+def _unscaled(rope: Rope, request: Request) -> Rope:
+    """Returns the geometry without its scaling."""
+    if not (_is_recorded(rope) or request.original_length):
+        raise ConfigError(
+            f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
+            "give original_length=N",
+            "original_length",
+        )
+    partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
+    kind = "proportional" if rope.rotated_pairs is not None else "default"
+    return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
+
+
+def _composed(rope: Rope) -> Rope:
+    """Returns the geometry with the table of its scaling, for further scaling on top."""
+    if length_dependent(from_rope_parameters(rope)[0]):
+        raise ConfigError(
+            f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
+            "build on; give replace_scaling=True",
+            "replace_scaling",
+        )
+    table = stock_table(rope, rope.max_length)
+    return replace(rope, table=tuple(table.inv_freq), table_scale=table.attention_scale)
+
+
+def _is_recorded(rope: Rope) -> bool:
+    """Whether a scaled model's configuration records its trained length."""
+    return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
