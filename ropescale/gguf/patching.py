@@ -131,7 +131,9 @@ def _wanted(
     """Returns every key and per-pair tensor that patching sets, with its value, or None to remove it."""
     prefix = model.architecture
     keys: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
-    keys |= {f"{prefix}.{key}": _as_kept(value) for key, value in route.keys.items()}
+    for key, value in route.keys.items():
+        as_stored = _in_float32([float(value.value)])[0] if value.kind == "FLOAT32" else value.value
+        keys[f"{prefix}.{key}"] = Value(value.kind, as_stored)
     length = f"{prefix}.context_length"
     keys[length] = Value((file.keys.get(length) or model.keys[length]).kind, plan.length)
     before = {name: model.keys.get(name) for name in keys}
@@ -143,10 +145,6 @@ def _wanted(
     text = {SCHEDULE: describe(schedule), VERSION: __version__, ORIGINAL: json.dumps(original)}
     keys |= {name: Value("STRING", value) for name, value in text.items()}
     return keys, dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
-
-
-def _as_kept(value: Value) -> Value:
-    return Value(value.kind, _in_float32([float(value.value)])[0]) if value.kind == "FLOAT32" else value
 
 
 def _in_float32(numbers: Sequence[float]) -> list[float]:
