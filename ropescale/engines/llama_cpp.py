@@ -29,6 +29,7 @@ from .base import (
     always_truncates,
     base_rope,
     ignores_factor,
+    one_list,
     recomputed_scale,
     shell,
     stops,
@@ -295,8 +296,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield base_rope(f"{lost}; {_instead(layers)}")
     if layers.changes_with_length:
-        text = "choose{s} the short or the long list once, by the engine's maximum length"
-        yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
+        yield replace(one_list(), computes="once, by the context's size (-c)")
 
 
 def _instead(layers: Layers) -> str:

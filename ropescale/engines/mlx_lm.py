@@ -29,6 +29,7 @@ from .base import (
     shell,
     stops,
     untried,
+    wrong_pairs,
 )
 
 _LOADED_AS = dict(
@@ -221,8 +222,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         )
         yield base_rope(text)
     elif code in _NEIGHBOURS and layers.kind == "longrope":
-        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield stops(text, "turns the wrong pairs")
+        yield wrong_pairs(layers, "turns the wrong pairs")
     elif code == "mellum" and layers.kind == "linear":
         yield base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
