@@ -10,7 +10,6 @@ import click
 
 from .options import out_option, say, show
 from .sections import in_sections
-from .spelling import spelled
 
 SCHEDULES = ("base", "linear:factor=8", "ntk:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)
@@ -76,7 +75,7 @@ def _refuse_foreign(target: Path) -> None:
 
     why = why_not_ours(target) if os.path.lexists(target) else None
     if why is not None:
-        found = why.partition(", so force=True")[0]  # an option of `ropescale patch`, which nobody has given here
+        found = why.partition(", so force")[0]  # an option of `ropescale patch`, which nobody has given here
         raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
 
 
@@ -98,7 +97,7 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..evals.running.variants import AS_IS
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = PerplexityOptions(windows=1, source=_SOURCE, path=source, progress=Notes(True, spelled))
+    options = PerplexityOptions(windows=1, source=_SOURCE, path=source, progress=Notes(True))
     corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
     run = PerplexityRun(load_model(source), corpus, SCHEDULES, "base", options)
     # The model comes unscaled, so as-is would only repeat base.

@@ -128,7 +128,7 @@ def _check_objective(options: Mapping[str, Any]) -> None:
     if options["objective"] == "keys":
         unused = ("source", *SOURCE, "max_docs", *READING)
         for name in filter(options.get, unused):
-            raise DataError(f"{name} is given, and objective='keys' reads no text; drop it", name, "objective")
+            raise DataError(f"{name} is given, and the objective keys reads no text; drop it", name, "objective")
         if options["within"] != WITHIN:
             raise DataError(NONE_WITHIN, "within", "objective")
         return

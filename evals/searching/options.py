@@ -70,7 +70,7 @@ class SearchOptions(RunOptions):
             raise DataError(NONE_WITHIN, "within", "objective")
         for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
             if getattr(self, name):
-                raise DataError(f"{name} is for documents, and objective='keys' reads none; drop it", name, "objective")
+                raise DataError(f"{name} is for documents, and the objective keys has none; drop it", name, "objective")
 
     def reading(self, windows: int, target: int) -> PerplexityOptions:
         """Returns how the text is read and cut, into so many windows."""

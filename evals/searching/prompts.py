@@ -192,7 +192,7 @@ def feed_prompts(
         DataError: a budget too small for a step, no tokenizer, or prompts that it cannot write in so few tokens.
     """
     if tokenizer is None:
-        raise DataError("objective='keys' writes prompts, which takes a tokenizer; give tokenizer", "objective")
+        raise DataError("the objective keys writes prompts, which takes a tokenizer; give tokenizer", "objective")
     target, seed = lengths[-1], seeds(options.seed)
     held_out = max(2, int(CHECKED * options.budget_tokens / (gradient.CHECKS * sum(lengths))))
     aside = _aside(options, lengths, held_out)
@@ -236,7 +236,7 @@ def _quiz(
         if do != LONGER:
             raise
         raise DataError(
-            f"objective='keys' asks held-out prompts of the trained length, too, and {reason}; use objective='text'",
+            f"the objective keys needs prompts of the trained length, too, and {reason}; use the objective text",
             "objective",
         ) from error
 

@@ -13,13 +13,13 @@ from ...planning.plan import Plan, make_plan
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
 
-NOTHING_HIDDEN = "nothing is hidden in a text that is learned from; give objective='keys', or drop it"
+NOTHING_HIDDEN = "nothing is hidden in a text that is learned from; use the objective keys, or drop it"
 """Why a haystack is refused beside a text."""
 
 WITHIN = 2.0
 """How much a token of a text counts whose context is within the trained length."""
 
-NONE_WITHIN = "within is given, and prompts of objective='keys' have the target length, so none is within; drop it"
+NONE_WITHIN = "within is given, and prompts of the objective keys have the target length, so none is within; drop it"
 """Why a weight is refused beside keys."""
 
 

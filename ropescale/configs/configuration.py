@@ -170,7 +170,8 @@ class Configuration:
         trained = self.stated_length or self._recorded(parameters, max_length)
         if trained < 2:
             raise ConfigError(
-                "the trained length is 1 token, and RoPE turns by distances; give original_length=N", "original_length"
+                "the trained length is 1 token, and RoPE turns by distance; give the original length",
+                "original_length",
             )
         return trained
 

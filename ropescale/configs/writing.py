@@ -24,7 +24,7 @@ _TEMPERATURE = "llama_4_scaling_beta"
 
 ONLY_V5_KEYS = (
     "config.json has rope_parameters alone; transformers 4 does not read them and would use its default theta without "
-    "scaling; patching with schedule='as-is' writes its keys"
+    "scaling; patching with the schedule as-is writes its keys"
 )
 """What to say where :func:`unread_by_v4` holds."""
 

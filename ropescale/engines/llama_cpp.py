@@ -141,7 +141,7 @@ def _changed(serving: Serving) -> Layers:
 def _workaround(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if layers.kind == "dynamic":
-        return "freeze it at a length (freeze_at=N), or use yarn"
+        return "freeze it at a length, or use yarn"
     if architecture(layers) is None and layers.model_type in load():
         return "serve it with transformers"
     if architecture(layers) in known.OWN_SOFTMAX_SCALE:

@@ -35,7 +35,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
     if layers.kind == "dynamic":
         text = (
             "keeps state between calls, so results depend on earlier ones; cached keys keep old angles; "
-            "freeze_at=LENGTH makes one fixed table of it"
+            "freezing it at a length makes one fixed table of it"
         )
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
     elif layers.changes_with_length:

@@ -95,7 +95,7 @@ def patch_gguf(
     own = ("dry_run", "force", "progress")
     refuse_unknown("ropescale.patch_gguf", options, (*own, *RequestOptions.__annotations__))
     if out is None and not dry_run:
-        raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
+        raise CheckpointError("say where the patched file goes, or write nothing", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
@@ -168,9 +168,7 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
         raise CheckpointError(f"{target} is a folder; name the file to make, such as {target / source.name}")
     if os.path.lexists(target):
         if not force:
-            raise CheckpointError(
-                f"{target} exists already; choose another file, or replace it with force=True", "force"
-            )
+            raise CheckpointError(f"{target} exists already; choose another file, or replace it with force", "force")
         _refuse_foreign(target, target)
     if not target.absolute().parent.is_dir():
         raise CheckpointError(
@@ -191,13 +189,11 @@ def _refuse_foreign(target: Path, path: Path) -> None:
     except (CheckpointError, ConfigError):
         file = None
     if file is None or SCHEDULE not in file.keys:
-        raise CheckpointError(
-            f"{target} was not written by ropescale, so force=True leaves it; remove it yourself", "force"
-        )
+        raise CheckpointError(f"{target} was not written by ropescale, so force leaves it; remove it yourself", "force")
     if not file.is_as_written:
         why = "an earlier version wrote it, or " if file.is_as_written is None else ""
         raise CheckpointError(
-            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so force=True "
+            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so force "
             "leaves it; remove it yourself",
             "force",
         )

@@ -195,7 +195,7 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
         what = "changes with the length" if varying else "has two lists"
         raise ScheduleError(
             f"{label_of(schedule)} {what}, which llama.cpp has no place for in {model.architecture}; freeze it at one "
-            "length with freeze_at=N",
+            "length",
             "freeze_at",
         )
     tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}

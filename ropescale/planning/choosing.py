@@ -62,7 +62,7 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     if (window and configuration.default_of(window)) or not full or _only_windowed_rotate(configuration):
         raise ConfigError(
             f"the full-attention layers of {configuration.model_type} do not rotate, and changing those that see a "
-            "window of the text does not extend the context; give layers='all' to change them all the same",
+            "window of the text does not extend the context; choose all layers to change them all the same",
             "layers",
         )
     return full
@@ -82,7 +82,7 @@ def _no_layers(layers: str, known: list[str]) -> ConfigError:
     """Makes the error for an unknown layer type, with the nearest name as a suggestion."""
     if ALL_LAYERS in known:
         return ConfigError(
-            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; leave layers out",
+            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; change all",
             "layers",
         )
     words = [*known, "full", "all"]

@@ -45,8 +45,8 @@ def _ground(rope: Rope, request: Request) -> Rope:
         return _composed(rope)
     original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
     raise ConfigError(
-        f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
-        "on_top=True composes with the present scaling",
+        f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
+        f"{original}, or compose with it",
         "replace_scaling",
         "on_top",
         "original_length",
@@ -58,7 +58,7 @@ def _unscaled(rope: Rope, request: Request) -> Rope:
     if not (_is_recorded(rope) or request.original_length):
         raise ConfigError(
             f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
-            "give original_length=N",
+            "give the original length",
             "original_length",
         )
     partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
@@ -71,7 +71,7 @@ def _composed(rope: Rope) -> Rope:
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
             f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
-            "build on; give replace_scaling=True",
+            "build on; replace the scaling",
             "replace_scaling",
         )
     table = stock_table(rope, rope.max_length)

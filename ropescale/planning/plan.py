@@ -222,7 +222,7 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
         if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
             raise ScheduleError(
                 f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
-                "changes; write its factor into config.json, or give layers='all'",
+                "changes; write its factor into config.json, or choose all layers",
                 "layers",
             )
 

@@ -91,7 +91,7 @@ def examine(
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
     if not generate:
-        _refuse({"length": lengths, **loading}, "says how to generate; add generate=True, or leave it out")
+        _refuse({"length": lengths, **loading}, "says how to generate; add generate, or leave it out")
     wanted = [parse_length(length) for length in lengths]
     if not isinstance(model, (str, Path)):
         in_memory = "is for a checkpoint, and this model is loaded already; leave it out"
@@ -171,7 +171,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
     if coarse > _COARSE:
         yield (
             f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so only larger "
-            "faults show; dtype=float32 is sharper"
+            "faults show; float32 is sharper"
         )
 
 
@@ -184,5 +184,5 @@ def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
         f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps the "
         f"keys it has cached at their old angles, so it differs from the whole text by up to {worst.difference:.3g} in "
         f"a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} tokens chosen. That is how "
-        "transformers does it; patching with freeze_at=LENGTH makes one table for every length"
+        "transformers does it; freezing it at one length makes one table for every length"
     )

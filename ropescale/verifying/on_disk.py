@@ -154,7 +154,7 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> Non
 def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
     """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
     length, maximum = report.length, configuration.max_length
-    _check_tokenizer(folder, report, "patching with schedule='as-is' raises it")
+    _check_tokenizer(folder, report, "patching with the schedule as-is raises it")
     kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(
