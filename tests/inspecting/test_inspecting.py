@@ -181,7 +181,7 @@ def test_warnings_go_to_stderr_and_into_the_json(checkpoint, ran):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--factor", "4"], "--factor is given without a schedule"),
+        (["--factor", "4"], "factor is given without a schedule"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "yarn", "--factor", "nan"], "factor"),
         (["--schedule", "yarn:factor=abc"], "factor"),

@@ -134,7 +134,7 @@ def test_a_schedule_of_ours_that_follows_the_length_differs_as_well_and_held_it_
     with ropescale.patch(model, "dynamic-yarn", target_length=256):
         report = ropescale.verify(model, generate=True)
         assert [stretch.verdict for stretch in report.generation] == [EQUAL, EXPLAINED, EXPLAINED]
-        assert any("freeze_at=LENGTH" in warning for warning in report.warnings)
+        assert any("freezing it at one length" in warning for warning in report.warnings)
     with ropescale.patch(model, "dynamic-yarn", target_length=256, length=256):
         report = ropescale.verify(model, generate=True)
         assert {stretch.verdict for stretch in report.generation} == {EQUAL}

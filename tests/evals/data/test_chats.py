@@ -142,7 +142,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
     assert str(caught.value) == (
         "a.jsonl line 1: the assistant's tokens cannot be told exactly, because the token ' yes' holds some of the "
         "assistant's text and some of the template's; mark the assistant's text where a token begins and ends "
-        "(`A:{% generation %} ` instead of `A: {% generation %}`), or use score='all'"
+        "(`A:{% generation %} ` instead of `A: {% generation %}`), or score all tokens"
     )
     tokenizer.chat_template = tokenizer.chat_template.replace(" {% generation %}", "{% generation %} ")
     found = rendered(chat, tokenizer, assistant=True)
@@ -150,7 +150,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
 
 
 def test_only_chats_have_an_assistant():
-    with pytest.raises(DataError, match="score='assistant' is for chats, and document 0 is none"):
+    with pytest.raises(DataError, match="the score 'assistant' is for chats, and document 0 is none"):
         list(written(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
 
 

@@ -317,11 +317,11 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     ("words", "said"),
     [
         (["--for", "ollama"], "did you mean 'llama.cpp'?"),
-        (["--short-weight", "2"], "--short-weight is 2"),
+        (["--short-weight", "2"], "short_weight is 2"),
         (["--lengths", "4k:1"], "beyond the target"),
         (["--memory", "lots"], "write it like 8GB"),
         (["--schedule", "yran"], "did you mean 'yarn'"),
-        (["--tolerance", "0"], "--tolerance is 0"),
+        (["--tolerance", "0"], "tolerance is 0"),
     ],
 )
 def test_mistakes_are_one_line(checkpoint, texts, refused, words, said):

@@ -192,7 +192,7 @@ def test_another_search_in_the_same_place_replaces_its_result_and_one_of_another
     out = tmp_path / "factors.json"
     search(llama(), TEXT, 128, out=out, **BUDGET)
     search(llama(), TEXT, 128, out=out, **{**BUDGET, "seed": 7})
-    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder with out=OUT, or"):
+    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
         search(llama(1), TEXT, 128, out=out, **BUDGET)
 
 
