@@ -226,7 +226,7 @@ class Journal:
         """
         asked, answer = next(self.left, ("", None))
         if answer is not None and asked != digest(query):
-            raise RunError("the kept steps are not those of this search; search again with fresh=True", "fresh")
+            raise RunError("the kept steps are not those of this search; search afresh", "fresh")
         return answer
 
     def add(self, query: Query, answer: Answer) -> None:

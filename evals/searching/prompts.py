@@ -263,14 +263,14 @@ def make_feed(
     if options.objective == KEYS:
         if documents is not None:
             raise DataError(
-                "documents are given, and objective='keys' asks prompts of its own; drop one of the two",
+                "documents are given, and the objective keys asks prompts of its own; drop one of the two",
                 "documents",
                 "objective",
             )
         return feed_prompts(tokenizer, lengths, bos, options)
     if documents is None:
         raise DataError(
-            "no documents are given to learn from; give some, or use objective='keys'", "documents", "objective"
+            "no documents are given to learn from; give some, or use the objective keys", "documents", "objective"
         )
     return feed_text(documents, lengths[-1], tokenizer, bos, options)
 

@@ -292,7 +292,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     why = _with_commands(_space(plan, target, numbers, next(_shapes(options))), plan, ENGINES[options.engine])
     raise ConfigError(
         f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
-        f"engine={options.engine} out, and see `ropescale export`",
+        f"the engine out, and see `ropescale export`",
         "engine",
     )
 

@@ -378,8 +378,8 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
     least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(
-            f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "
-            f"budget_tokens={least * size + aside}",
+            f"a budget of {options.budget_tokens} tokens has no room for a step at {size} tokens; give at "
+            f"least {least * size + aside}",
             "budget_tokens",
         )
     return allowance

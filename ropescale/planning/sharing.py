@@ -94,7 +94,7 @@ def check_taken(named: Sequence[Asked], request: Request) -> None:
     for key in request.overrides:
         if not any(map(partial(_takes, key), named)):
             raise ScheduleError(
-                f"overrides has {key!r}, and no schedule has this field; name one that has, or leave it out",
+                f"no schedule has the field {key!r}; name one that has, or leave it out",
                 "overrides",
             )
 

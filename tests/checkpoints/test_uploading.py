@@ -229,7 +229,7 @@ def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
     before = dict(hub.repositories["me/long"])
     assert ran(*PUSH, "-o", "out", "--force", code=2).err == (
         f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so force leaves it; "
-        "delete what you do not need there, or choose another name\n"
+        "delete what you do not need there, or choose another name (--force)\n"
     )
     assert hub.repositories["me/long"] == before
 

@@ -157,7 +157,7 @@ def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
             "the target length is 256",
         ),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
         (["--lengths", "64", "--factor", "4"], "factor is given, and no schedule scales by a number"),
         (
@@ -168,7 +168,7 @@ def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
         (["--lengths", "64", "--bos", "maybe"], "none of auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
-        (["--lengths", "64", "--device", "abacus"], "--device abacus cannot be used"),
+        (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "sixty"], "sixty"),
         (["--lengths", "64", "--dtype", "int8"], "int8"),
     ],
@@ -331,7 +331,7 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
     ("words", "said"),
     [
         (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "'beta_fast', and no schedule has this field"),
-        (["--set", "beta_fast=16"], "--set has 'beta_fast', and no schedule has this field"),
+        (["--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
         (["--freeze-at", "128"], "freeze_at is given, and no schedule whose tables depend on the length"),
         (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),

@@ -116,7 +116,7 @@ def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):
 
 REFUSED = {
     "text": [
-        (["--budget-tokens", "300"], "--budget-tokens 300 has no room for a step"),
+        (["--budget-tokens", "300"], "a budget of 300 tokens has no room for a step"),
         (["--target-length", "64"], "needs no schedule"),
         (["--target-length", "32"], "is shorter than the trained length"),
         (["--target-length", "100000"], "no document has the"),
@@ -147,7 +147,10 @@ REFUSED = {
             "error: haystack is given, and nothing is hidden",
         ),
         (["--haystack", "nowhere.txt"], "nowhere.txt"),
-        (["--budget-tokens", "4k"], "error: --budget-tokens 4096 has no room for a step at 256 tokens; give at least"),
+        (
+            ["--budget-tokens", "4k"],
+            "error: a budget of 4096 tokens has no room for a step at 256 tokens; give at least",
+        ),
         (["--within", "1"], "error: within is given, and prompts of the objective keys have the target length"),
         (["--target-length", "128"], "needs no schedule"),
     ],

@@ -144,7 +144,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "length of 5000 digits": (["--schedule", "yarn", "--target-length", "9" * 5000], "beyond any context"),
     "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not one number"),
     "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
-    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
+    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and factor 8 is given"),
     "length abc": (["--schedule", "yarn", "--target-length", "long"], "'long' is not a length"),
     "missing table": (["--schedule", "none.json"], "no file none.json"),
     "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
@@ -173,7 +173,7 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
     [
         (["patch"], "missing argument 'MODEL'"),
         (["restore"], "missing argument 'DIR'"),
-        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes (-o OUT)"),
+        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes, or"),
         (["restore", "none"], "there is no folder none"),
         (["restore", "model"], "there is nothing to restore in model"),
         (["restore", "model/config.json"], "there is no folder model/config.json"),

@@ -172,7 +172,7 @@ def test_chats_whose_template_writes_no_bos_have_none_unless_it_is_asked_for():
     chat, ids = rendered(Chat("a", TALK), tokenizer), Document("b", [256, 1, 2], None, "", "ids")
     assert placed([chat], "auto", tokenizer) == ([chat], None)
     assert placed([chat], "yes", tokenizer) == ([chat], 256)
-    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; say bos='yes'"):
+    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; put a BOS"):
         placed([ids, chat], "auto", tokenizer)
     (stripped,), bos = placed([ids], "auto", tokenizer)
     assert (stripped.ids, bos) == ([1, 2], 256)
@@ -324,7 +324,7 @@ def test_chats_in_python_are_lists_of_messages():
     [
         (
             ["--lengths", "20", "--windows", "1"],
-            "no chat has a token of the assistant within its first 20 positions; use longer --lengths",
+            "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_an_engine_leaves_out_what_it_would_not_compute():
     assert AS_IS in kept and "linear:factor=4" in kept
     assert kept < {each.spec for each in everything.candidates}
     assert any("llama.cpp computes" in why for why in vllm.left_out.values())
-    with pytest.raises(ScheduleError, match="engine='ollama' is not known; did you mean"):
+    with pytest.raises(ScheduleError, match="engine 'ollama' is not known; did you mean"):
         find_candidates(config(), 256, {}, "ollama")
 
 

@@ -218,9 +218,9 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [
-        ("klingon", "encoding='klingon' is not known; name one that Python knows, like latin-1"),
-        ("base64", "encoding='base64' is not known"),
-        ("", "encoding='' is not known"),
+        ("klingon", "the encoding 'klingon' is not known; name one that Python knows, like latin-1"),
+        ("base64", "the encoding 'base64' is not known"),
+        ("", "the encoding '' is not known"),
         ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; name another encoding"),
         (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; name its encoding, like latin-1"),
     ],
@@ -251,7 +251,7 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint,
     out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 6
     assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
-    assert "--encoding klingon is not" in refused(*words, mixed, "--encoding", "klingon")
+    assert "the encoding 'klingon' is not" in refused(*words, mixed, "--encoding", "klingon")
     assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
     said = refused(*words, mixed / "f.jsonl", "--glob", "*")
     assert "is a file of rows, which has none; leave glob out (--glob)" in said
@@ -505,7 +505,8 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
     [
         (
             [],
-            "a stream may have no end; say how many documents with max_docs (--streaming, --max-docs)",
+            "streaming is given, and a stream may have no end; say how many documents "
+            "with max_docs (--streaming, --max-docs)",
         ),
         (
             ["--max-docs", "2", "--concat"],
