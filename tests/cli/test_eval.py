@@ -330,7 +330,7 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "'beta_fast', and no schedule has this field"),
+        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
         (["--freeze-at", "128"], "freeze_at is given, and no schedule whose tables depend on the length"),
