@@ -1,12 +1,8 @@
-"""Questions of a method of search, and the answers to them.
+"""Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
 
-A method is a generator: it yields an :class:`Query`, is sent the :class:`Answer`, and returns an :class:`Outcome`. It
-draws its random numbers from its seed and does nothing else, so the same answers make it ask the same again: a search
-that was stopped is continued by giving it the answers that were kept.
-
-Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
-
-The answers that a search has had, kept one by one, so that it continues where it was stopped.
+The search is a generator: it yields a :class:`Query`, is sent the :class:`Answer`, and returns the point that did best.
+The same answers make it ask the same again, so a search that was stopped continues from the answers in its
+:class:`Journal`.
 """
 
 from __future__ import annotations

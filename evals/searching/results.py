@@ -33,8 +33,8 @@ from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
 from .metrics import AS_IS, CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .options import schedule_file
 from .search_space import Point, Space
-from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -38,11 +38,10 @@ from . import gradient
 from .gradient import Answer, Check, Journal, Method, Query
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, TRUNCATION
-from .options import SearchKeywords, SearchOptions
+from .options import SearchKeywords, SearchOptions, plan_of_start
 from .prompts import Feed, lengths_to, make_feed
 from .results import Learned, SearchResult, files_of, spec_line
 from .search_space import Point, Space, space_of
-from .starting import plan_of_start
 from .windows import TextFeed
 
 if TYPE_CHECKING:
