@@ -95,7 +95,7 @@ def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
     net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
     run = SearchRun(net, feed_text(), options)
-    texts, live = run.feeding.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
+    texts, live = run.feed.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
     (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
     assert len(ids) == 256
 
