@@ -72,14 +72,14 @@ class SearchOptions(RunOptions):
             raise DataError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}", "objective")
         if self.objective == TEXT and self.haystack is not None:
             raise DataError(
-                "haystack is given, and nothing is hidden in a text that is learned from; give objective='keys', or "
+                "haystack is given, and nothing is hidden in a text that is learned from; use the objective keys, or "
                 "drop it",
                 "haystack",
                 "objective",
             )
         if self.objective == KEYS and self.within != SearchOptions.within:
             raise DataError(
-                "within is given, and prompts of objective='keys' have the target length, so none is within; drop it",
+                "within is given, and prompts of the objective keys have the target length, so none is within; drop it",
                 "within",
                 "objective",
             )
