@@ -19,7 +19,6 @@ from ..output.escaping import visible
 from ..output.formatting import cut
 from . import environment
 from .options import drop_output, say
-from .spelling import spelled
 
 COMMANDS = {
     "demo": "The main job on the bundled model and text, in a minute.",
@@ -152,7 +151,7 @@ def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
 def _failed(error: Exception, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exc()
-    code, sentence = translate(error)
+    code, sentence = translate(error, next((word for word in words if word in COMMANDS), None))
     say(f"error: {sentence}")
     return code
 
@@ -166,11 +165,11 @@ def _interrupted(error: BaseException) -> int:
     return INTERRUPTED
 
 
-def translate(error: Exception) -> tuple[int, str]:
-    """Returns the exit code and the sentence that belong to an error."""
+def translate(error: Exception, command: str | None = None) -> tuple[int, str]:
+    """Returns the exit code and the sentence that belong to an error; its fields follow as options of the command."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
-        return code, _one_line(spelled(str(error), error.fields))
+        return code, _one_line(f"{error}{_options(error.fields, command)}")
     if isinstance(error, click.ClickException):
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:
@@ -179,6 +178,19 @@ def translate(error: Exception) -> tuple[int, str]:
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
         return FAILED, "there is not enough memory for this; give it more, or a smaller task"
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
+
+
+_MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths"}
+"""Parameters of functions that a command may have under another name."""
+
+
+def _options(fields: Sequence[str], command: str | None) -> str:
+    """Returns the options that set these parameters, such as `` (--layers)``; empty where the command has none."""
+    known = group.get_command(click.Context(group), command) if command else None
+    params = {param.name: param for param in known.params if isinstance(param, click.Option)} if known else {}
+    named = [params.get(field) or params.get(_MEANT.get(field, "")) for field in fields]
+    flags = [param.opts[0] if not param.secondary_opts else f"--[no-]{param.opts[0][2:]}" for param in named if param]
+    return f" ({', '.join(dict.fromkeys(flags))})" if flags else ""
 
 
 def _usage_sentence(error: click.ClickException) -> str:

@@ -20,7 +20,6 @@ from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.escaping import visible
 from ..output.formatting import finite
 from .completion import Place, SpecText
-from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -320,7 +319,7 @@ def tell(**texts: Iterable[str]) -> None:
     """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
     for kind, each in texts.items():
         for text in each:
-            say(f"{kind}: {spelled(text)}")
+            say(f"{kind}: {text}")
 
 
 def say(line: str) -> None:

@@ -26,7 +26,6 @@ from .options import (
     tell,
 )
 from .sections import in_sections
-from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
@@ -115,8 +114,8 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
         "weights": done.links,
         "config_diff": done.config_diff,
         "changes": done.changes,
-        "notes": [spelled(note) for note in plan.notes],
-        "warnings": [spelled(warning) for warning in done.warnings],
+        "notes": list(plan.notes),
+        "warnings": list(done.warnings),
     }
 
 

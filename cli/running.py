@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import DataError
 from .options import LOADING, READING, SOURCE, print_result, say, take
-from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
@@ -36,10 +35,10 @@ class Printed(Protocol):
 
 
 def notes(here: World) -> Notes:
-    """Returns the notes of a run, in the words of the command line; one process of many speaks."""
+    """Returns the notes of a run; only rank 0 prints."""
     from ..evals.running.progress import Notes
 
-    return Notes(here.leads, spelled)
+    return Notes(here.leads)
 
 
 def checkpoint_of(model: str, options: dict[str, Any]) -> Checkpoint:
@@ -83,7 +82,7 @@ def measure(
 
     for name, given in (("fresh", fresh), ("force", force)):
         if given and out is None:
-            raise DataError(f"{name} is given, and no folder to write into; name it with out=OUT", name, "out")
+            raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
         if folder and any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
+    from ..evals.searching.options import SearchOptions
     from ..evals.searching.running import SearchRun
 
 _SECTIONS = {
@@ -96,18 +98,21 @@ def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on how many.
     """
-    from ..evals.searching.starting import check_early, schedule_file
+    from ..evals.searching.options import SearchOptions, check_early, schedule_file
     from ..request import RequestOptions
 
     _check_objective(options)
     if out is not None:
         schedule_file(out)
     patching = RequestOptions(**take(options, PATCHING))
-    check_early(model, options["revision"], options["target_length"], patching, options["engine"], options["within"])
+    known = {each.name for each in fields(SearchOptions)}
+    chosen = SearchOptions(patching=patching, **{name: value for name, value in options.items() if name in known})
+    target = options["target_length"]
+    check_early(model, options["revision"], target, chosen)
     from ..evals.searching.results import files_of  # after what needs no torch
 
     file = None if out is None else files_of(out)[0]
-    prepare = partial(_prepared, model, options | {"patching": patching}, file)
+    prepare = partial(_prepared, model, chosen, target, options, file)
     measure(
         prepare,
         lambda name: files_of(name)[1],
@@ -121,31 +126,24 @@ def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:
-    """Refuses what does not go with the objective: keys read no text, and a text has to be there."""
+    """Refuses a text where the objective reads none, and no text where it reads one."""
     from ..errors import DataError
-    from ..evals.searching.starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN
 
     if options["objective"] == "keys":
-        unused = ("source", *SOURCE, "max_docs", *READING)
-        for name in filter(options.get, unused):
-            raise DataError(f"{name} is given, and objective='keys' reads no text; drop it", name, "objective")
-        if options["within"] != WITHIN:
-            raise DataError(NONE_WITHIN, "within", "objective")
-        return
-    if options["haystack"] is not None:
-        raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")
-    if not options["source"]:
+        for name in filter(options.get, ("source", *SOURCE, "max_docs", *READING)):
+            raise DataError(f"{name} is given, and the objective keys reads no text; drop it", name, "objective")
+    elif options["haystack"] is None and not options["source"]:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'--data'", param_type="option")
 
 
-def _prepared(model: str, options: dict[str, Any], file: Path | None, here: World) -> SearchRun:
+def _prepared(
+    model: str, chosen: SearchOptions, target: int, options: dict[str, Any], file: Path | None, here: World
+) -> SearchRun:
     from ..evals.data.sources import joined, read_texts
-    from ..evals.searching.options import SearchOptions
     from ..evals.searching.running import prepare
 
     checkpoint, names = checkpoint_of(model, options), options.pop("source")
-    text = text_of(names, options)
-    target, bos, haystack = (options.pop(name) for name in ("target_length", "bos", "haystack"))
+    text, haystack = text_of(names, options), chosen.haystack
     hidden = None if haystack is None else joined(read_texts(haystack))
-    chosen = SearchOptions(**options, haystack=hidden, source=haystack, progress=notes(here))
-    return prepare(checkpoint, text if names else None, target, bos, chosen, here, file)
+    chosen = replace(chosen, haystack=hidden, source=haystack, progress=notes(here))
+    return prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)

@@ -10,7 +10,6 @@ import click
 from ..output.formatting import markdown
 from .options import LOADING, MODEL_SECTION, Length, model_argument, print_json, shared_options, show, tell
 from .sections import in_sections
-from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..verifying.decoding import Stretch
@@ -71,7 +70,7 @@ def _page(report: Verification) -> str:
     ]
     table = markdown(["module", "layers", "pairs", "dtype", "attention scale", "difference"], rows, right=(2, 4, 5))
     softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
-    limits = [f"limits below that: {spelled('; '.join(report.limits))}"] if report.limits else []
+    limits = [f"limits below that: {'; '.join(report.limits)}"] if report.limits else []
     decoding = [_decoding(report.generation)] if report.generation else []
     base = [f"base: {report.base}"] if report.base else []
     return "\n\n".join([table, *softmax, *decoding, *base, report.verdict, *limits])

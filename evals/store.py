@@ -398,7 +398,7 @@ def _busy(folder: Path, holder: Path) -> str:
         who = f" ({holder.read_text(encoding='utf-8')})"
     except OSError:
         who = ""
-    return f"another run{who} is writing into {folder.parent}; wait for it, or choose another folder with out=OUT"
+    return f"another run{who} is writing into {folder.parent}; wait for it, or choose another folder"
 
 
 @contextmanager

@@ -20,8 +20,8 @@ class RopescaleError(Exception):
     """Base of every error that ropescale raises on purpose.
 
     Attributes:
-        fields: the parameters that the sentence names, as Python writes them (``layers='all'``); the command line
-            spells them as its options (``--layers all``).
+        fields: the parameters that the sentence is about; the command line puts its options for them after the
+            sentence: ``(--layers)``.
     """
 
     def __init__(self, message: str = "", *fields: str) -> None:

@@ -59,9 +59,7 @@ class Request:
             object.__setattr__(self, name, None if length is None else parse_length(length))
         object.__setattr__(self, "overrides", dict(self.overrides or {}))
         if self.replace_scaling and self.on_top:
-            raise ConfigError(
-                "replace_scaling=True and on_top=True exclude each other; choose one", "replace_scaling", "on_top"
-            )
+            raise ConfigError("replace_scaling and on_top exclude each other; choose one", "replace_scaling", "on_top")
 
     @classmethod
     def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:

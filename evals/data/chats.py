@@ -79,7 +79,7 @@ def written(
         elif score == ASSISTANT and getattr(each, "scored", None) is None:
             name = getattr(each, "name", f"document {number}")
             raise DataError(
-                f"score='{ASSISTANT}' is for chats, and {name} is none; give messages, or leave it out",
+                f"the score {ASSISTANT!r} is for chats, and {name} is none; give messages, or leave it out",
                 "score",
             )
         else:
@@ -146,7 +146,8 @@ def _check_template(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
             f"{chat.name} is a chat, and the tokenizer has no chat template; put the model's chat_template.jinja into "
-            "its folder, or choose a field of text with text_field=NAME"
+            "its folder, or choose a field of text",
+            "text_field",
         )
 
 
@@ -278,5 +279,5 @@ def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -
 
 def _inexact(chat: Chat, why: str, do: str = "use a chat template with {% generation %}") -> DataError:
     return DataError(
-        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; {do}, or use score='all'", "score"
+        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; {do}, or score all tokens", "score"
     )

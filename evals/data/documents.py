@@ -256,7 +256,8 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
-        f"use {instead}, longer documents, or join them with concat=True"
+        f"use {instead}, longer documents, or join them",
+        "concat",
     )
 
 
@@ -288,8 +289,8 @@ def unequal_bos(name: str) -> DataError:
         name: a chat whose template writes none.
     """
     return DataError(
-        f"the chat template writes no BOS in front of {name}, and other documents begin with one; say bos='yes' or "
-        "bos='no' for all of them",
+        f"the chat template writes no BOS in front of {name}, and other documents begin with one; put a BOS "
+        "before all of them, or before none",
         "bos",
     )
 

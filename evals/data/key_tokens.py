@@ -155,10 +155,10 @@ def windows_of(trained: int | None, window: int | None, short: int | None) -> Se
     """
     long = window or trained
     if long is None:
-        raise DataError("the trained length of the key model is not known; give window=N", "window")
+        raise DataError("the trained length of the key model is not known; give the window", "window")
     brief = short or max(2, long // 4)
     if brief >= long:
         raise DataError(
-            f"the short window of {brief} must be shorter than the long one of {long}; give a smaller short=N", "short"
+            f"the short window of {brief} must be shorter than the long one of {long}; give a smaller one", "short"
         )
     return brief, long

@@ -160,7 +160,7 @@ class Reading:
             if piece := self._piece():
                 return piece
         if self._wrong:
-            raise DataError(self._wrong)
+            raise DataError(self._wrong, "encoding")
         raise StopIteration
 
     @property
@@ -198,14 +198,14 @@ class Reading:
         zero = -1 if self._plain else raw.find(b"\0")
         if zero >= 0:
             at = self._at + zero
-            self._wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or encoding=NAME"
+            self._wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or name its encoding"
             raw = raw[:zero]
         self._ended = not raw or bool(self._wrong)
         try:
             piece = self._decoder.decode(raw, final=self._ended and not self._wrong)
         except UnicodeDecodeError as error:
             at = self._at + error.start - (len(error.object) - len(raw))
-            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; give encoding=NAME, like latin-1"
+            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; name its encoding, like latin-1"
             piece, self._ended = error.object[: error.start].decode(), True
         self._at += len(raw)
         if not self._plain:

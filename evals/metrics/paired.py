@@ -167,7 +167,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     """
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:
-        repeats = ", nor are far repeats told apart (repeat_distance=N)" if stored.repeat_distance is None else ""
+        repeats = ", nor are far repeats told apart" if stored.repeat_distance is None else ""
         return [f"The short-context cost is not known{repeats}: the model does not say how long it was trained at."]
     short = short_length(stored.lengths, trained)
     if short is None:

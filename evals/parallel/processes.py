@@ -92,7 +92,7 @@ class World:
             raise DataError(
                 f"{option} needs a multiple of {size} processes, and there {'is' if self.size == 1 else 'are'} "
                 f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ...",
-                option.partition("=")[0],
+                option.partition(" ")[0],
             )
         return dataclasses.replace(self, team=size)
 
@@ -246,9 +246,7 @@ class Sharing:
                 f"{' and '.join(given)} are given, and share the work out in different ways; choose one", *given
             )
         if given and given[0] != "sequence_parallel" and self.device:
-            raise DataError(
-                f"{given[0]} says itself what goes where; leave device={self.device} out", given[0], "device"
-            )
+            raise DataError(f"{given[0]} says itself what goes where; leave the device out", given[0], "device")
         if self.device_map and here.size > 1:
             raise DataError(
                 f"device_map is for one process, and there are {here.size}; leave torchrun out, or use tp",
@@ -264,7 +262,7 @@ class Sharing:
         if self.tp:
             return here.in_teams(here.size, "tp")
         size = self.sequence_parallel
-        return here if size is None else here.in_teams(size, f"sequence_parallel={size}")
+        return here if size is None else here.in_teams(size, f"sequence_parallel {size}")
 
 
 @contextmanager

@@ -145,7 +145,8 @@ class Answerer:
         if len(asked) == 1:
             raise RunError(
                 f"{asked[0][0].name} does not fit into the memory of {self.device}; "
-                "use shorter lengths, dtype='bfloat16', or a device with more memory"
+                "use shorter lengths, bfloat16, or a device with more memory",
+                "dtype",
             )
         half = (len(asked) + 1) // 2
         self.batch_tokens = half * asked[0][0].length

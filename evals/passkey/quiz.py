@@ -51,7 +51,7 @@ class RetrievalOptions(RunOptions):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
         if self.trials > MOST_TRIALS:
-            raise DataError(f"trials={self.trials} is too many, all are held in memory; give {MOST_TRIALS}", "trials")
+            raise DataError(f"{self.trials} trials are too many, all are held in memory; give {MOST_TRIALS}", "trials")
         if not 0 < self.threshold <= 1:
             raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 

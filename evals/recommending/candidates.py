@@ -178,7 +178,7 @@ def find_candidates(
     """
     if engine is not None and engine not in ENGINES:
         said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
-        raise ScheduleError(f"engine={engine!r} is not known; {said}", "engine")
+        raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
     factor = sufficient_factor(config, target, request)
     asked = distinct(_filled(spec, factor) for spec in others)
     for each in asked:

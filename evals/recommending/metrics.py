@@ -303,7 +303,8 @@ def _finalist(evidence: Evidence, label: str, chosen: str) -> FinalistRow:
     losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
     at_target = losses.estimate(label, held_out, goal.target)
     change = losses.difference(label, chosen, held_out, evidence.level)
-    beyond, far, others = (_known(losses.mean(label, held_out, column)) for column in (BEYOND, FAR, OTHERS))
+    means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
+    beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
     return FinalistRow(
         schedule=label,
         baseline=chosen,
@@ -321,10 +322,6 @@ def _finalist(evidence: Evidence, label: str, chosen: str) -> FinalistRow:
         others=others,
         far_tokens=losses.tokens(held_out, FAR),
     )
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def cells(row: FinalistRow) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 
-from ..statistics.intervals import LEVEL, Estimate
+from ..statistics.intervals import LEVEL
 from .losses import CandidateLosses
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -202,9 +202,9 @@ def decide(
     lowest = min(finalists, key=lambda each: losses.mean(each, everything))
     found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())
+    highs = {pair: math.inf if each.high is None else each.high for pair, each in found.items()}
     behind = {
-        one: [other for other in finalists if other != one and not _within(found[one, other], tolerance)]
-        for one in finalists
+        one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
     }
     enough = [each for each in finalists if not behind[each]]
     chosen = enough[0] if enough else lowest
@@ -215,7 +215,3 @@ def decide(
         equal=[each for each in enough if each != chosen],
         too_short=too_short,
     )
-
-
-def _within(difference: Estimate, tolerance: float) -> bool:
-    return difference.high is not None and difference.high <= tolerance

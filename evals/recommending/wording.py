@@ -85,7 +85,8 @@ def too_short(windows: Sequence[int], target: int) -> str:
         windows: per document, how many it has.
         target: the tokens of each.
     """
-    amount, what = _amount(windows)
+    few = sampling.rests_on_windows(windows)
+    amount, what = (sum(windows), "window") if few else (len(windows), "document")
     return (
         f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "
         f"takes {2 * CONCLUSIVE} documents of that length."
@@ -134,12 +135,6 @@ def _change(difference: Estimate) -> str:
     if difference.low is None or difference.high is None:
         return text
     return f"{text} ({math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%})"
-
-
-def _amount(windows: Sequence[int]) -> tuple[int, str]:
-    """Returns how much text there is, and what it is counted in: documents, or windows where these are few."""
-    few = sampling.rests_on_windows(windows)
-    return (sum(windows), "window") if few else (len(windows), "document")
 
 
 def beside_truncation(evidence: Evidence, chosen: str) -> str:

@@ -122,7 +122,7 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
     lost = lost_from(there, results) if there else ""
     if lost:
         raise CheckpointError(
-            f"{folder} holds {lost}; {ELSEWHERE} with out=OUT, or give force=True to replace its results",
+            f"{folder} holds {lost}; {ELSEWHERE}, or replace its results with force",
             "out",
             "force",
         )

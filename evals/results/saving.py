@@ -15,13 +15,13 @@ from ...files import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
 from ...output.plotting import drawn, save
+from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import Measured
 from . import folder
 from .formats import SCHEMA
 from .losses import read_results
-from .notebook import to_html
 
 if TYPE_CHECKING:
     import pandas

@@ -340,7 +340,7 @@ class PerplexityRun:
         if self.corpus.special:
             self.notes.tell(
                 f"{self.corpus.special:,} tokens of the text are special ones of the tokenizer, as if a text began or "
-                "ended there; split_special_tokens=True takes them for text"
+                "ended there; split_special_tokens takes them for text"
             )
 
     def _announce_cost(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
@@ -355,7 +355,7 @@ class PerplexityRun:
             length = short_length(self.corpus.lengths, trained_length(self.scorer.model))
             self.notes.tell(
                 f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%}); "
-                "short_context=False leaves it out"
+                "it can be left out (short_context)"
             )
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,8 +30,6 @@ class Notes:
     """Notes to the user: on stderr, past the progress bar, or else in Python's log."""
 
     shown: bool = False
-    spell: Callable[[str], str] = str
-    """Puts the parameters that a note names into the caller's words, such as options of the command line."""
 
     @staticmethod
     def of(progress: bool | Notes) -> Notes:
@@ -42,7 +40,7 @@ class Notes:
         """Prints or logs how the run goes."""
         if self.shown:
             with suppress(OSError):  # a log that cannot be written ends no run
-                tqdm.write(visible(self.spell(line)), file=sys.stderr)
+                tqdm.write(visible(line), file=sys.stderr)
         else:
             LOG.log(level, line)
 

@@ -88,7 +88,7 @@ class PerplexityOptions(TextOptions):
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
             raise DataError(
-                f"{given[0]} is given, and stride={self.stride} slides over whole documents; leave one of the two out",
+                f"{given[0]} is given, and a stride slides over whole documents; leave one of the two out",
                 given[0],
                 "stride",
             )
@@ -97,7 +97,7 @@ class PerplexityOptions(TextOptions):
         """Refuses truncation beside windows that slide, and a stride of what is left out."""
         name = self.asks_truncation
         if self.truncation is False and name:
-            raise DataError(f"{name} is given, and truncation=False leaves it out; drop one", name, "truncation")
+            raise DataError(f"{name} is given, and truncation is left out; drop one", name, "truncation")
         if self.stride is not None and name:
             raise DataError(f"{name} is for texts cut into windows, and stride slides; drop one", name, "stride")
 

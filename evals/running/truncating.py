@@ -64,12 +64,12 @@ def choose(corpus: Corpus, trained: int | None, rest: int, before: int | None = 
     if known is None and fed > rest and options.truncation is None:
         return None, (
             f"truncation ({about}) is left out: at stride {stride:,} it would take {fed:,} tokens, {fed / rest:.0%} of "
-            "the rest; truncation=True measures it"
+            "the rest; ask for truncation to measure it"
         )
-    more = f"; truncation_stride={finest} leaves each token more context" if stride > finest else ""
+    more = f"; a truncation stride of {finest} leaves each token more context" if stride > finest else ""
     return stride, (
-        f"truncation ({about}, stride {stride:,}) takes {fed:,} tokens more ({fed / rest:.0%}); truncation=False "
-        f"leaves it out{more}"
+        f"truncation ({about}, stride {stride:,}) takes {fed:,} tokens more ({fed / rest:.0%}); it can be left "
+        f"out{more}"
     )
 
 

@@ -123,7 +123,7 @@ class Executor:
             raise RunError(
                 f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
                 "processes, which cannot try again one by one; use more of them, a smaller batch_tokens, or "
-                "dtype='bfloat16'",
+                "bfloat16",
                 "batch_tokens",
                 "dtype",
             )
@@ -140,7 +140,7 @@ class Executor:
         self._most = half * batch.positions
         self.note(
             f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
-            f"(same numbers up to rounding; batch_tokens={self._most} avoids the attempt)"
+            f"(same numbers up to rounding; {self._most} batch tokens avoid the attempt)"
         )
         return half
 
@@ -150,7 +150,7 @@ class Executor:
         if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
             raise RunError(
                 f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
-                "use shorter lengths, dtype='bfloat16', or a device with more memory",
+                "use shorter lengths, bfloat16, or a device with more memory",
                 "dtype",
             )
         self._chunks[batch.positions] = smaller

@@ -283,7 +283,7 @@ def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor"
     if (broken := broken_weight(model)) is not None:
         return RunError(_broken(broken))
     wide = next(model.parameters()).dtype == torch.float32
-    advice = otherwise if wide else f"dtype='float32', or {otherwise}"
+    advice = otherwise if wide else f"float32, or {otherwise}"
     return RunError(f"the model's logits are NaN or infinite {where}; try {advice}", *([] if wide else ["dtype"]))
 
 

@@ -1,12 +1,8 @@
-"""Questions of a method of search, and the answers to them.
+"""Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
 
-A method is a generator: it yields an :class:`Query`, is sent the :class:`Answer`, and returns an :class:`Outcome`. It
-draws its random numbers from its seed and does nothing else, so the same answers make it ask the same again: a search
-that was stopped is continued by giving it the answers that were kept.
-
-Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
-
-The answers that a search has had, kept one by one, so that it continues where it was stopped.
+The search is a generator: it yields a :class:`Query`, is sent the :class:`Answer`, and returns the point that did best.
+The same answers make it ask the same again, so a search that was stopped continues from the answers in its
+:class:`Journal`.
 """
 
 from __future__ import annotations
@@ -215,7 +211,10 @@ class Journal:
         self.store, self._key = store, key_of(facts)
         records = ((number, content) for number, content, dtype, _ in store.records(self._key) if dtype == STEP)
         # What follows a damaged answer is asked again.
-        self.kept = [_read(content) for place, (number, content) in enumerate(records) if number == place]
+        pairs = [json.loads(content) for place, (number, content) in enumerate(records) if number == place]
+        self.kept = [
+            (asked, Answer(**{name: _tuples(value) for name, value in found.items()})) for asked, found in pairs
+        ]
         self.left: Iterator[tuple[str, Answer]] = iter(())
 
     def replayed(self, query: Query) -> Answer | None:
@@ -226,7 +225,7 @@ class Journal:
         """
         asked, answer = next(self.left, ("", None))
         if answer is not None and asked != digest(query):
-            raise RunError("the kept steps are not those of this search; search again with fresh=True", "fresh")
+            raise RunError("the kept steps are not those of this search; search afresh", "fresh")
         return answer
 
     def add(self, query: Query, answer: Answer) -> None:
@@ -238,11 +237,6 @@ class Journal:
 def digest(query: Query) -> str:
     """Returns a hash of a question."""
     return hashlib.sha256(json.dumps(asdict(query)).encode()).hexdigest()[:16]
-
-
-def _read(content: bytes) -> tuple[str, Answer]:
-    asked, answer = json.loads(content)
-    return asked, Answer(**{name: _tuples(value) for name, value in answer.items()})
 
 
 def _tuples(value: object) -> tuple:

@@ -298,18 +298,14 @@ class Evaluator:
         if query.gradient:
             nll, slope = gradient(self._learner, self._live, self._space, point, piece.ids, piece.weights)
         else:
-            self._write(point)
+            if point:
+                with torch.no_grad():
+                    self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
             nll = self._learner.nll_of(piece.ids)
         loss = piece.loss(nll)
         if not loss < float("inf"):
             raise not_finite(self._learner.model, f"under {self._named(point)}", "a smaller target_length")
         return loss, tuple(slope), piece.noted(nll) if query.held_out else ()
-
-    def _write(self, point: Point) -> None:
-        """Makes the tables of a point live; a point without numbers leaves those that are."""
-        if point:
-            with torch.no_grad():
-                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
 
     def _named(self, point: Point) -> str:
         if not point:
@@ -323,7 +319,11 @@ def _answered(query: Query, windows: Sequence[Sequence[Piece]], jobs: Sequence[J
     rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in query.points]
     return Answer(
         losses=tuple(tuple(loss for loss, _, _ in row) for row in rows),
-        gradients=tuple(_mean([slope for _, slope, _ in row]) for row in rows) if query.gradient else (),
+        gradients=tuple(
+            tuple(sum(each) / len(row) for each in zip(*(slope for _, slope, _ in row), strict=True)) for row in rows
+        )
+        if query.gradient
+        else (),
         by_length=tuple(tuple(lengths for _, _, lengths in row) for row in rows) if query.held_out else (),
     )
 
@@ -336,7 +336,3 @@ def _joined(pieces: Sequence[Piece], jobs: Sequence[Job]) -> Job:
     loss = sum(share * each for share, (each, _, _) in zip(shares, jobs, strict=True))
     slopes = [[share * each for each in slope] for share, (_, slope, _) in zip(shares, jobs, strict=True)]
     return loss, tuple(map(sum, zip(*slopes, strict=True))), tuple(n for _, _, noted in jobs for n in noted)
-
-
-def _mean(slopes: Sequence[Point]) -> Point:
-    return tuple(sum(each) / len(slopes) for each in zip(*slopes, strict=True))

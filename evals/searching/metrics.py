@@ -262,7 +262,10 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         lines = [
             [
                 f"{n:,}",
-                *(_cell(rows[name, n]) if (name, n) in rows else "" for name in stored.curves),
+                *(
+                    interval_cell(row.ppl, row.ppl_low, row.ppl_high) if (row := rows.get((name, n))) else ""
+                    for name in stored.curves
+                ),
                 *(change_cell(changes[name, n]) if (name, n) in changes else missing(changes, n) for name in others),
             ]
             for n in stored.lengths
@@ -283,10 +286,6 @@ def _row(stored: Searched, name: str, length: int, losses: Sequence[float]) -> H
     return HeldOutRow(name, length, len(stored.names), found.mean, exp(found.mean), low, high, found.over)
 
 
-def _cell(row: HeldOutRow) -> str:
-    return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
-
-
 class Changes(Metric[Searched, ChangeRow]):
     """The change of the loss from the start, the model as it is and truncation, paired by document."""
 
@@ -296,17 +295,13 @@ class Changes(Metric[Searched, ChangeRow]):
         """Returns one row per length for the start, then for the others; none where the model's own table is kept."""
         known = [name for name in (stored.start, AS_IS, TRUNCATION) if name in stored.curves]
         level = familywise(len(known))
-        lengths = [(name, n) for name in known for n in sorted(stored.curves[name]) if not stored.is_own(n)]
-        return [_change(stored, name, length, level) for name, length in lengths]
-
-
-def _change(stored: Searched, name: str, length: int, level: float) -> ChangeRow:
-    curves = stored.curves
-    pairs = zip(curves[FOUND][length], curves[name][length], strict=True)
-    found = stored.estimate([after - before for after, before in pairs], level)
-    if not stored.proved:
-        return ChangeRow(FOUND, name, length, found.mean, None, None, None)
-    return ChangeRow(FOUND, name, length, found.mean, found.low, found.high, found.over)
+        rows = []
+        for name, n in ((each, n) for each in known for n in sorted(stored.curves[each]) if not stored.is_own(n)):
+            pairs = zip(stored.curves[FOUND][n], stored.curves[name][n], strict=True)
+            change = stored.estimate([after - before for after, before in pairs], level)
+            interval = (change.low, change.high, change.over) if stored.proved else (None, None, None)
+            rows.append(ChangeRow(FOUND, name, n, change.mean, *interval))
+        return rows
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,21 @@ The keywords of :func:`ropescale.evals.search`, for editors and type checkers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from ...adapters import read_configs
+from ...engines.registry import ENGINES
 from ...errors import DataError
+from ...files import local_path
 from ...lengths import parse_length
+from ...planning.plan import Plan, make_plan
+from ...request import Request, RequestOptions
+from ...schedules.base import suggest
 from ..running.keywords import RunKeywords
 from ..running.options import RunOptions
-from ..running.selection import PerplexityOptions
 from ..scoring.batches import LOGITS_BYTES
-from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")
 """What may be learned from: all tokens of a text, or the answers of prompts with a hidden key."""
@@ -49,7 +55,7 @@ class SearchOptions(RunOptions):
     numbers: int = 4
     keep_short: bool = False
     engine: str | None = None
-    within: float = WITHIN
+    within: float = 2.0
     haystack: str | None = None
     max_docs: int | None = None
     split_special_tokens: bool = False
@@ -57,30 +63,29 @@ class SearchOptions(RunOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
-        check_weight(self.within)
-        self._check_objective()
-
-    def _check_objective(self) -> None:
-        """Refuses what the objective has no use for."""
+        if not self.within > 0:
+            raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
+        if self.engine is not None and self.engine not in ENGINES:
+            known = suggest(self.engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
+            raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
         if self.objective not in OBJECTIVES:
             raise DataError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}", "objective")
         if self.objective == TEXT and self.haystack is not None:
-            raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")
-        if self.objective == KEYS and self.within != WITHIN:
-            raise DataError(NONE_WITHIN, "within", "objective")
+            raise DataError(
+                "haystack is given, and nothing is hidden in a text that is learned from; use the objective keys, or "
+                "drop it",
+                "haystack",
+                "objective",
+            )
+        if self.objective == KEYS and self.within != SearchOptions.within:
+            raise DataError(
+                "within is given, and prompts of the objective keys have the target length, so none is within; drop it",
+                "within",
+                "objective",
+            )
         for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
             if getattr(self, name):
-                raise DataError(f"{name} is for documents, and objective='keys' reads none; drop it", name, "objective")
-
-    def reading(self, windows: int, target: int) -> PerplexityOptions:
-        """Returns how the text is read and cut, into so many windows."""
-        return PerplexityOptions(
-            budget_tokens=windows * target,
-            max_docs=self.max_docs,
-            split_special_tokens=self.split_special_tokens,
-            logits_bytes=self.logits_bytes,
-            source=self.source,
-        )
+                raise DataError(f"{name} is for documents, and the objective keys has none; drop it", name, "objective")
 
 
 class SearchKeywords(RunKeywords, total=False):
@@ -97,3 +102,42 @@ class SearchKeywords(RunKeywords, total=False):
     max_docs: int | None
     split_special_tokens: bool
     logits_bytes: int
+
+
+def check_early(model: str, revision: str | None, target: int, options: SearchOptions) -> None:
+    """Refuses from names and files alone what a search would refuse after it has loaded its libraries.
+
+    Raises:
+        RopescaleError: the model's folder, its configuration or the target cannot be used.
+    """
+    plan_of_start(read_configs(model, revision)[options.patching.get("on_top", False)], target, options.patching)
+
+
+def schedule_file(out: str | Path) -> Path:
+    """Returns the path of a schedule's file.
+
+    Raises:
+        DataError: the name does not end in ``.json``.
+    """
+    file = local_path(out)
+    if file.suffix != ".json" or not file.stem.strip("."):
+        raise DataError(f"out {str(out)!r} is not the name of a schedule's file; give one like factors.json", "out")
+    return file
+
+
+def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOptions) -> Plan:
+    """Plans YaRN's default for the target length.
+
+    Raises:
+        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is scaled already.
+        DataError: the model needs no schedule for this length.
+    """
+    asked: RequestOptions = {**patching, "target_length": target}
+    plan = make_plan(config, Request.of("yarn", **asked))
+    trained = max(layer.rope.original_length for layer in plan.layers.values())
+    if target <= trained:
+        raise DataError(
+            f"the target length {target} is the trained length; the model needs no schedule for it; give a longer one",
+            "target_length",
+        )
+    return plan

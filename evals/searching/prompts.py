@@ -192,7 +192,7 @@ def feed_prompts(
         DataError: a budget too small for a step, no tokenizer, or prompts that it cannot write in so few tokens.
     """
     if tokenizer is None:
-        raise DataError("objective='keys' writes prompts, which takes a tokenizer; give tokenizer", "objective")
+        raise DataError("the objective keys writes prompts, which takes a tokenizer; give tokenizer", "objective")
     target, seed = lengths[-1], seeds(options.seed)
     held_out = max(2, int(CHECKED * options.budget_tokens / (gradient.CHECKS * sum(lengths))))
     aside = _aside(options, lengths, held_out)
@@ -236,7 +236,7 @@ def _quiz(
         if do != LONGER:
             raise
         raise DataError(
-            f"objective='keys' asks held-out prompts of the trained length, too, and {reason}; use objective='text'",
+            f"the objective keys needs prompts of the trained length, too, and {reason}; use the objective text",
             "objective",
         ) from error
 
@@ -263,14 +263,14 @@ def make_feed(
     if options.objective == KEYS:
         if documents is not None:
             raise DataError(
-                "documents are given, and objective='keys' asks prompts of its own; drop one of the two",
+                "documents are given, and the objective keys asks prompts of its own; drop one of the two",
                 "documents",
                 "objective",
             )
         return feed_prompts(tokenizer, lengths, bos, options)
     if documents is None:
         raise DataError(
-            "no documents are given to learn from; give some, or use objective='keys'", "documents", "objective"
+            "no documents are given to learn from; give some, or use the objective keys", "documents", "objective"
         )
     return feed_text(documents, lengths[-1], tokenizer, bos, options)
 

@@ -32,8 +32,8 @@ from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
 from .metrics import AS_IS, CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .options import schedule_file
 from .search_space import Point, Space
-from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -297,12 +297,12 @@ def spec_line(schedule: object) -> str:
     if any(isinstance(value, (list, dict)) for value in given.values()):
         return json.dumps(given)
     usual = {key: parameter.default for key, parameter in parameters(type(schedule)).items()}
-    said = [f"{key}={_word(value)}" for key, value in given.items() if key != "name" and value != usual[key]]
+    said = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else repr(value)}"
+        for key, value in given.items()
+        if key != "name" and value != usual[key]
+    ]
     return ":".join(filter(None, [str(given["name"]), ",".join(said)]))
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def files_of(out: str | Path) -> tuple[Path, Path]:

@@ -1,17 +1,12 @@
-"""What a search found, beside what there is without it, on the same windows.
-
-Learns a schedule with the model's weights frozen.
-
-Prepares a search from names: reads and checks everything cheap first, and the weights last.
-"""
+"""Learns a schedule with the weights frozen, and compares it with what needs no search, on the same windows."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,124 +27,20 @@ from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes, Progress, duration
 from ..running.runner import LONG_SECONDS, carry_out
 from ..running.truncating import SHARES
-from ..running.variants import AS_IS, AsTrained, Variant, trained_length
+from ..running.variants import AS_IS, AsTrained, Variant, passes_of, trained_length
 from ..store import Facts, Store
 from . import gradient
-from .gradient import Answer, Check, Journal, Method, Query
+from .gradient import Answer, Check, Journal, Query
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, TRUNCATION
-from .options import SearchKeywords, SearchOptions
+from .options import SearchKeywords, SearchOptions, plan_of_start
 from .prompts import Feed, lengths_to, make_feed
 from .results import Learned, SearchResult, files_of, spec_line
-from .search_space import Point, Space, space_of
-from .starting import plan_of_start
+from .search_space import Point, space_of
 from .windows import TextFeed
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class Part:
-    """A question, and what is read from the answer.
-
-    Attributes:
-        names: of the schedules, one for each point.
-        lengths: those that are read from it; the last one is fed.
-        query: the question; a point without numbers leaves the tables that are live.
-        within: makes the tables live.
-    """
-
-    names: Sequence[str]
-    lengths: Sequence[int]
-    query: Query
-    within: Callable[[], AbstractContextManager[None]]
-
-
-class Judging:
-    """Measures the start, what was found, the model as it is, and truncation.
-
-    Args:
-        start: the name of the schedule that the search started at.
-        lengths: where the losses are wanted, ascending; the first is the trained one.
-        kept: whether the model's own table is kept up to the trained length.
-
-    Attributes:
-        curves: by schedule and length, the NLL of each window in nats per token; empty until it is known.
-    """
-
-    def __init__(
-        self, live: LiveTables, space: Space, start: str, lengths: Sequence[int], feeding: Feed, kept: bool
-    ) -> None:
-        self._live, self._space, self._start, self._lengths, self._kept = live, space, start, lengths, kept
-        self._feeding = feeding
-        self.curves: dict[str, dict[int, list[float]]] = {}
-
-    def parts(self, found: Point) -> list[Part]:
-        """Returns what is asked where these numbers were found."""
-        trained, space = self._lengths[0], self._space
-        searched = self._part((self._start, FOUND), self._lengths, self._live.patched, (space.start, found))
-        own = self._part((FOUND,), (trained,), self._live.patched, (space.base,)) if self._kept else None
-        return [*self._as_is, searched, *filter(None, [own, self._truncated])]
-
-    @property
-    def stride(self) -> int | None:
-        """The tokens that each window of truncation scores; None where it is not measured."""
-        return self._truncated.query.stride if self._truncated else None
-
-    def tokens(self, parts: Iterable[Part]) -> int:
-        """Counts the tokens that parts feed."""
-        return sum(self._feeding.tokens(part.query) for part in parts)
-
-    def take(self, part: Part, answer: Answer) -> None:
-        """Keeps an answer."""
-        for name, losses, windows in zip(part.names, answer.losses, answer.by_length, strict=True):
-            curve = self.curves.setdefault(name, {})
-            for length in part.lengths:
-                place = self._lengths.index(length)
-                curve[length] = list(losses) if part.query.stride else [each[place] for each in windows]
-
-    def _part(
-        self,
-        names: Sequence[str],
-        lengths: Sequence[int],
-        within: Callable[[], AbstractContextManager[None]],
-        points: tuple[Point, ...] = ((),),
-    ) -> Part:
-        return Part(names, lengths, Query(points, self._feeding.measured, held_out=True, positions=lengths[-1]), within)
-
-    @cached_property
-    def _model(self) -> nn.Module:
-        return self._live.model
-
-    @cached_property
-    def _as_is(self) -> list[Part]:
-        """One pass at the longest length, or one for each table where it follows the length."""
-        held = Variant(self._model, AS_IS, {}).tables(self._lengths)
-        found = []
-        for rotation, tables in {tables.rotation: tables for tables in held.values()}.items():  # of the longest
-            shared = [length for length in self._lengths if held[length].rotation == rotation]
-            found.append(self._part((AS_IS,), shared, tables.live))
-        return found
-
-    @cached_property
-    def _truncated(self) -> Part | None:
-        """Truncation at the smallest stride that costs no more than all the rest; None where it cannot be."""
-        trained, target = self._lengths[0], self._lengths[-1]
-        if trained_length(self._model) != trained:
-            return None
-        try:
-            tables = AsTrained(self._model).tables([trained])[trained]
-        except RopescaleError:
-            return None
-        rest = self._feeding.most + self.tokens(self._as_is)
-        queries = [
-            Query(((),), self._feeding.measured, held_out=True, positions=trained, stride=max(1, trained // share))
-            for share in SHARES
-        ]
-        query = next((each for each in queries if self._feeding.tokens(each) <= rest), queries[-1])
-        return Part((TRUNCATION,), (target,), query, tables.live)
 
 
 SEARCHING = 2
@@ -207,28 +98,46 @@ def search(
     return carry_out(run, folder, fresh, force=force)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """One pass over the windows that are measured.
+
+    Attributes:
+        names: of the schedules, one for each point of the query.
+        lengths: those that are read from the pass; the last one is fed.
+        query: a point without numbers leaves the tables that are live.
+        within: makes the tables live.
+    """
+
+    names: Sequence[str]
+    lengths: Sequence[int]
+    query: Query
+    within: Callable[[], AbstractContextManager[None]]
+
+
 class SearchRun:
     """A search that can be interrupted.
 
     Args:
-        compared: whether what is found is measured beside what there is without it.
+        compared: whether the found schedule is measured beside the start, the model as it is, and truncation.
+
+    Attributes:
+        curves: by schedule and length, the NLL of each measured window in nats per token.
     """
 
-    def __init__(self, model: PreTrainedModel, feeding: Feed, options: SearchOptions, compared: bool = True) -> None:
-        self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
-        self.target = feeding.target
-        self.plan = plan_of_start(
-            patching.configuration_before(model, options.patching.get("on_top", False)), self.target, options.patching
-        )
+    def __init__(self, model: PreTrainedModel, feed: Feed, options: SearchOptions, compared: bool = True) -> None:
+        self.options, self.feed, self.notes, self.compared = options, feed, Notes.of(options.progress), compared
+        self.target = feed.target
+        config = patching.configuration_before(model, options.patching.get("on_top", False))
+        self.plan = plan_of_start(config, self.target, options.patching)
         self.space = space_of(self.plan, self.target, options)
         self.lengths = lengths_to(self.plan, self.target)
         self.learner = Learner(model, options.logits_bytes)
-        feeding.check_ids(self.learner.vocabulary)
+        feed.check_ids(self.learner.vocabulary)
+        self.live = LiveTables(self.learner.model, self.plan)
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
-        self.live = LiveTables(self.learner.model, self.plan)
-        kept = options.keep_short
-        self.judging = Judging(self.live, self.space, self.start, self.lengths, feeding, kept) if compared else None
+        self.curves: dict[str, dict[int, list[float]]] = {}
         self.spent = 0
         self.file: Path | None = None
         self._found: Point | None = None
@@ -245,78 +154,68 @@ class SearchRun:
 
     @cached_property
     def beside(self) -> int:
-        """The tokens that it takes to measure what is found beside what there is without it."""
-        return self.judging.tokens(self.judging.parts(self.space.start)) if self.judging else 0
+        """The tokens that the comparison with the start, the model as it is and truncation takes."""
+        return sum(self.feed.tokens(each.query) for each in self._comparisons(self.space.start))
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Searches; answers that are kept in the store's folder are not computed again."""
+        """Searches; answers that the store holds are not computed again."""
         group = group or Group(World())
-        journal = self._journal(store, group)
+        journal = Journal(store if store and group.world.leads else Store(), self.facts)
         kept = group.from_leader(journal.kept)
         journal.left = iter(kept)
         self.notes.tell(
-            f"search: gradient over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
-            f"in {self.feeding.about}" + (f"; {self.beside:,} more to measure it" if self.beside else "")
+            f"search: gradient over {len(self.space.names)} numbers, at most {self.feed.most:,} tokens "
+            f"in {self.feed.about}" + (f"; {self.beside:,} more to measure it" if self.beside else "")
         )
         if kept:
             self.notes.tell(f"resuming: {len(kept)} answers are kept")
-        if store is not None and group.world.leads and self.judging:
+        if store is not None and group.world.leads and self.compared:
             store.begin({"kind": "search", "facts": self.facts})
-        with self.live.patched(), evaluating(self.learner.model):
-            texts = self.feeding.texts(self.lengths, self.options.within)
-            with torch.inference_mode():
-                self.learner.check(texts.held_out[0].pieces(None)[0].ids)
-            evaluator = Evaluator(self.learner, self.live, self.space, texts, group)
-            with self._telling(journal):
-                self._drive(gradient.search(self.space, self.feeding.allowance), evaluator, journal, group)
-        with evaluating(self.learner.model), self._telling(journal):
-            self._judge(evaluator, journal, group)
-
-    def _judge(self, evaluator: Evaluator, journal: Journal, group: Group) -> None:
-        """Measures what is found beside what there is without it; the budget is the search's."""
-        if self.judging is None or self._found is None:
-            return
-        with Progress("what was found", self.beside, self.notes.shown and group.world.leads) as progress:
-            for part in self.judging.parts(self._found):
-                answer = journal.replayed(part.query)
-                if answer is None:
-                    with part.within():
-                        answer = evaluator.answer(part.query)
-                    journal.add(part.query, answer)
-                    progress.add(self.feeding.tokens(part.query))
-                self.judging.take(part, answer)
-
-    @contextmanager
-    def _telling(self, journal: Journal) -> Iterator[None]:
-        """Says what is kept, when the search is stopped inside."""
+        texts = self.feed.texts(self.lengths, self.options.within)
+        evaluator = Evaluator(self.learner, self.live, self.space, texts, group)
+        shown = self.notes.shown and group.world.leads
         try:
-            yield
+            with evaluating(self.learner.model):
+                with self.live.patched():
+                    with torch.inference_mode():
+                        self.learner.check(texts.held_out[0].pieces(None)[0].ids)
+                    self._found = self._search(evaluator, journal, shown)
+                self._compare(self._found, evaluator, journal, shown)
         except BaseException:
             folder = journal.store.folder
             if folder is not None and journal.kept:
-                kept = f"{len(journal.kept)} steps are kept in {folder.parent}"
-                self.notes.tell(f"the search stopped; {kept}; the same command continues")
+                steps = f"{len(journal.kept)} steps are kept in {folder.parent}"
+                self.notes.tell(f"the search stopped; {steps}; the same command continues")
             raise
 
-    def _drive(self, method: Method, evaluator: Evaluator, journal: Journal, group: Group) -> None:
-        """Answers the method's questions until it has found its point."""
-        total = self.feeding.most
-        with Progress("search: gradient", total, self.notes.shown and group.world.leads) as progress:
-            query, clock = next(method), _Clock(total, self.notes)
+    def _search(self, evaluator: Evaluator, journal: Journal, shown: bool) -> Point:
+        """Answers the queries of the descent until it returns its point."""
+        descent, left, timed = gradient.search(self.space, self.feed.allowance), self.feed.most, False
+        query = next(descent)
+        with Progress("search: gradient", self.feed.most, shown) as progress:
             while True:
-                answer = journal.replayed(query)
+                tokens, answer = self.feed.tokens(query), journal.replayed(query)
                 if answer is None:
-                    with clock.timing(self.feeding.tokens(query), measured=not query.held_out):
-                        answer = evaluator.answer(query)
+                    start = time.perf_counter()
+                    answer = evaluator.answer(query)
+                    seconds, left = time.perf_counter() - start, left - tokens
+                    if not timed and not query.held_out and left * seconds / tokens > LONG_SECONDS:
+                        rest = duration(left * seconds / tokens)
+                        self.notes.tell(f"{tokens:,} tokens in {seconds:,.1f} s; at this speed at most {rest} to go")
+                    timed |= not query.held_out
                     journal.add(query, answer)
                     progress.say(self._losses(query, answer))
-                    progress.add(self.feeding.tokens(query))
-                self._note(query, answer)
+                    progress.add(tokens)
+                self.spent += tokens
+                for point, mean in zip(query.points, answer.means, strict=True):
+                    if query.held_out:
+                        self.checks.append(Check(self.spent, point, mean))
+                    else:
+                        self.steps.append((self.spent, mean))
                 try:
-                    query = method.send(answer)
+                    query = descent.send(answer)
                 except StopIteration as end:
-                    self._found = end.value
-                    return
+                    return end.value
 
     def _losses(self, query: Query, answer: Answer) -> str:
         """Returns the loss of this step, and the held-out one at first and at its lowest."""
@@ -324,9 +223,77 @@ class SearchRun:
         step = f"loss {min(answer.means):.4f}{' held out' if query.held_out else ''}"
         return f"{step} (held out {held[0]:.4f} at first, {min(held):.4f} at best)" if held else step
 
+    # --- comparing ---
+
+    def _compare(self, found: Point, evaluator: Evaluator, journal: Journal, shown: bool) -> None:
+        """Measures the found schedule and its baselines; this is not part of the budget."""
+        if not self.compared:
+            return
+        with Progress("what was found", self.beside, shown) as progress:
+            for each in self._comparisons(found):
+                answer = journal.replayed(each.query)
+                if answer is None:
+                    with each.within():
+                        answer = evaluator.answer(each.query)
+                    journal.add(each.query, answer)
+                    progress.add(self.feed.tokens(each.query))
+                for name, losses, windows in zip(each.names, answer.losses, answer.by_length, strict=True):
+                    for length in each.lengths:
+                        place = self.lengths.index(length)
+                        values = list(losses) if each.query.stride else [noted[place] for noted in windows]
+                        self.curves.setdefault(name, {})[length] = values
+
+    def _comparisons(self, found: Point) -> list[Comparison]:
+        """Returns the passes that are compared where these numbers were found."""
+        if not self.compared:
+            return []
+        pair = self._comparison((self.start, FOUND), self.lengths, self.live.patched, (self.space.start, found))
+        own = self._comparison((FOUND,), (self.trained,), self.live.patched, (self.space.base,))
+        kept = [own] if self.options.keep_short else []
+        return [*self._as_is, pair, *kept, *([self._truncation] if self._truncation else [])]
+
+    def _comparison(
+        self,
+        names: Sequence[str],
+        lengths: Sequence[int],
+        within: Callable[[], AbstractContextManager[None]],
+        points: tuple[Point, ...] = ((),),
+        stride: int | None = None,
+    ) -> Comparison:
+        fed = self.trained if stride else lengths[-1]
+        query = Query(points, self.feed.measured, held_out=True, positions=fed, stride=stride)
+        return Comparison(names, lengths, query, within)
+
+    @cached_property
+    def _as_is(self) -> list[Comparison]:
+        """One pass at the longest length, or one for each table where it follows the length."""
+        passes = passes_of(Variant(self.learner.model, AS_IS, {}).tables(self.lengths))
+        return [self._comparison((AS_IS,), each.lengths, each.tables.live) for each in passes]
+
+    @cached_property
+    def _truncation(self) -> Comparison | None:
+        """Truncation at the smallest stride that costs no more than all the rest; None where it cannot be."""
+        model, trained = self.learner.model, self.trained
+        if trained_length(model) != trained:
+            return None
+        try:
+            tables = AsTrained(model).tables([trained])[trained]
+        except RopescaleError:
+            return None
+        rest = self.feed.most + sum(self.feed.tokens(each.query) for each in self._as_is)
+        strides = [max(1, trained // share) for share in SHARES]
+        tried = [self._comparison((TRUNCATION,), (self.target,), tables.live, stride=stride) for stride in strides]
+        return next((each for each in tried if self.feed.tokens(each.query) <= rest), tried[-1])
+
+    @property
+    def _truncation_stride(self) -> int | None:
+        return self._truncation.query.stride if self._truncation else None
+
+    # --- the record ---
+
     def planned(self) -> dict[str, Any]:
         """Returns results.json as far as it is known before the run."""
-        return {"model": self.model_facts, "data": self.feeding.data, "protocol": self._protocol}
+        return {"model": self.model_facts, "data": self.feed.data, "protocol": self._protocol}
 
     def result(self) -> SearchResult:
         """Returns what was found.
@@ -340,20 +307,20 @@ class SearchRun:
         learned = Learned(self.plan, self.space, found.point)
         return SearchResult(
             model=self.model_facts,
-            data=self.feeding.data,
+            data=self.feed.data,
             protocol=self._protocol,
             versions=fingerprints.versions(),
             start=self.start,
             spec=spec_line(learned.schedule),
             lengths=self.lengths,
-            names=[self.feeding.names[number] for number in self.feeding.measured],
+            names=[self.feed.names[number] for number in self.feed.measured],
             proved=self.proved,
             checks=self.checks,
             found=found,
             steps=self.steps,
             tables=learned.tables,
             spent=self.spent,
-            curves=self.judging.curves if self.judging else {},
+            curves=self.curves,
             beside=self.beside,
             learned=learned,
             file=self.file,
@@ -362,7 +329,7 @@ class SearchRun:
     @property
     def proved(self) -> bool:
         """Whether the windows that are measured chose nothing."""
-        return self.feeding.measured[0] >= self.feeding.allowance.held_out
+        return self.feed.measured[0] >= self.feed.allowance.held_out
 
     @property
     def start(self) -> str:
@@ -373,7 +340,7 @@ class SearchRun:
 
     @property
     def _protocol(self) -> dict[str, object]:
-        options, chose = self.options, self.feeding.allowance.held_out
+        options, chose = self.options, self.feed.allowance.held_out
         named = ("seed", "budget_tokens", "within", "keep_short", "engine")
         return {
             "name": "ropescale",
@@ -383,11 +350,11 @@ class SearchRun:
             "found": dict(zip(self.space.names, self._found, strict=True)) if self._found else {},
             "target_length": self.target,
             "trained_length": self.trained,
-            "bos": self.feeding.bos_option,
-            "held_out": self.feeding.names[:chose],
-            "judged": self.feeding.names[chose:],
-            **({"truncation_stride": self.judging.stride} if self.judging else {}),
-            **self.feeding.said,
+            "bos": self.feed.bos_option,
+            "held_out": self.feed.names[:chose],
+            "judged": self.feed.names[chose:],
+            **({"truncation_stride": self._truncation_stride} if self.compared else {}),
+            **self.feed.said,
         }
 
     @cached_property
@@ -406,39 +373,9 @@ class SearchRun:
             **{name: getattr(options, name) for name in named},
             "patching": {key: value for key, value in options.patching.items() if value is not None},
             "target_length": self.target,
-            **self.feeding.facts,
+            **self.feed.facts,
             "searching": SEARCHING,
         }
-
-    def _journal(self, store: Store | None, group: Group) -> Journal:
-        return Journal(store if store and group.world.leads else Store(), self.facts)
-
-    def _note(self, query: Query, reply: Answer) -> None:
-        """Keeps what is shown of an answer."""
-        self.spent += self.feeding.tokens(query)
-        for point, mean in zip(query.points, reply.means, strict=True):
-            if query.held_out:
-                self.checks.append(Check(self.spent, point, mean))
-            else:
-                self.steps.append((self.spent, mean))
-
-
-class _Clock:
-    """Says after the first step of a long search how long it will be."""
-
-    def __init__(self, total: int, notes: Notes) -> None:
-        self._left, self._notes, self._said = total, notes, False
-
-    @contextmanager
-    def timing(self, tokens: int, measured: bool) -> Iterator[None]:
-        """Times what is done inside; ``measured`` where the others will take as long."""
-        start = time.perf_counter()
-        yield
-        seconds, self._left = time.perf_counter() - start, self._left - tokens
-        left = self._left * seconds / tokens
-        if measured and not self._said and left > LONG_SECONDS:
-            self._notes.tell(f"{tokens:,} tokens in {seconds:,.1f} s; at this speed at most {duration(left)} to go")
-        self._said |= measured
 
 
 def prepare(

@@ -32,7 +32,6 @@ from ...schedules import LongRope, Schedule, Table, Yarn
 from ...schedules.base import Frequencies
 from ...schedules.yarn import temperature
 from .options import SearchOptions
-from .starting import check_engine
 
 Point = tuple[float, ...]
 """A member of a family: its numbers."""
@@ -281,7 +280,6 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         DataError: options that cannot be together, or an engine that is not known.
         ConfigError: the engine computes no schedule of the family as it is.
     """
-    check_engine(options.engine)
     numbers = options.numbers
     for differs in (_in_the_folder, _with_commands):
         for shape in _shapes(options):
@@ -292,7 +290,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     why = _with_commands(_space(plan, target, numbers, next(_shapes(options))), plan, ENGINES[options.engine])
     raise ConfigError(
         f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
-        f"engine={options.engine} out, and see `ropescale export`",
+        f"the engine out, and see `ropescale export`",
         "engine",
     )
 

@@ -1,13 +1,9 @@
-"""Splits the windows of a text into those that a search learns from, those that choose, and those that judge.
+"""The windows of a text that a search feeds, the weights of their tokens, and how they are split.
 
 Windows are those of ``ropescale eval``: BOS, then as many tokens as the target length leaves; the first begins where
-its document does, the others are evenly spaced in it. Whole documents are held out, so that nothing that was learned
-from stands in the held-out windows; of a single document, its last windows are. Where there are enough documents, some
-of them choose nothing, and judge what was found by their first windows.
-
-Windows that a search feeds: pieces that go through the model one by one, and the weight of their tokens.
-
-Feeds a search with the windows of a text, and shares its budget out.
+its document does, the others are evenly spaced in it. Whole documents are held out, so that no held-out window shares
+text with those that the search learns from; of a single document, its last windows are held out. Where there are enough
+documents, some of them choose nothing: they judge what was found by their first windows.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from ..data.documents import check_ids
 from ..data.windows import Window, truncated
 from ..metrics.stored import DataFacts, positions_of
 from ..running.fingerprints import tokens_sha256
-from ..running.selection import Corpus
+from ..running.selection import Corpus, PerplexityOptions
 from ..store import Facts
 from . import gradient
 from .gradient import WINDOWS, Query, TokenBudget
@@ -357,7 +353,14 @@ def feed_text(
     feeds = options.budget_tokens // target
     held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
     windows = max(enough(), feeds) + (MOST_JUDGES if judged else 0)
-    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(windows, target))
+    reading = PerplexityOptions(
+        budget_tokens=windows * target,
+        max_docs=options.max_docs,
+        split_special_tokens=options.split_special_tokens,
+        logits_bytes=options.logits_bytes,
+        source=options.source,
+    )
+    corpus = Corpus(documents, [target], tokenizer, bos, reading)
     parts = split(corpus.windows, held_out, options.seed, judged)
     return TextFeed(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
 
@@ -378,8 +381,8 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
     least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(
-            f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "
-            f"budget_tokens={least * size + aside}",
+            f"a budget of {options.budget_tokens} tokens has no room for a step at {size} tokens; give at "
+            f"least {least * size + aside}",
             "budget_tokens",
         )
     return allowance

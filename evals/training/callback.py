@@ -194,4 +194,4 @@ def _check(
         raise DataError(f"{name} is given, and no eval_documents to measure on; give both, or neither", name)
     for name, steps in {"every": every, "check_every": check_every}.items():
         if steps is not None and steps < 1:
-            raise DataError(f"{name}={steps} is not a number of steps; give 1 or more", name)
+            raise DataError(f"{name} {steps} is not a number of steps; give 1 or more", name)

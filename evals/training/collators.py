@@ -49,14 +49,14 @@ class MixedWindows:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise DataError(f"share={self.share} is not between 0 and 1", "share")
+            raise DataError(f"share {self.share} is not between 0 and 1", "share")
         if self.short < 2:
-            raise DataError(f"short={self.short} leaves no token to predict; give 2 or more", "short")
+            raise DataError(f"short {self.short} leaves no token to predict; give 2 or more", "short")
 
     def __call__(self, features: Features) -> Batch:
         ids = stacked(features)
         if self.short > ids.shape[1]:
-            raise DataError(f"short={self.short} is longer than the windows ({ids.shape[1]}); give less", "short")
+            raise DataError(f"short {self.short} is longer than the windows ({ids.shape[1]}); give less", "short")
         if float(torch.rand((), generator=generator(ids, self.seed))) < self.share:
             ids = self.cut(ids)
         return {"input_ids": ids, "labels": ids.clone()}
@@ -100,7 +100,7 @@ class PoseWindows:
         window = rows.shape[1] if self.window is None else self.window
         if not 2 <= window <= min(self.target, rows.shape[1]):
             raise DataError(
-                f"window={window} does not lie between 2 and the text's {rows.shape[1]} and the target's {self.target} "
+                f"window {window} does not lie between 2 and the text's {rows.shape[1]} and the target's {self.target} "
                 "positions",
                 "window",
             )

@@ -267,7 +267,7 @@ def refuse_links(folder: Path, names: list[str]) -> None:
         if (folder / name).is_symlink():
             raise CheckpointError(
                 f"{folder / name} is a symbolic link, as in the Hub's cache, which is shared; "
-                "use out=OUT instead of in_place=True",
+                "write to another folder instead",
                 "out",
                 "in_place",
             )

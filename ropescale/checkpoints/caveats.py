@@ -100,7 +100,7 @@ def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
     if count["symlink"]:
         yield (
             f"{count['symlink']} weight file(s) are absolute symlinks to the source{because}: keep the source where it "
-            "is, or use link='copy'"
+            "is, or copy the weights"
         )
     if count["copy"] and asked == "auto":
         yield f"{count['copy']} weight file(s) were copied: neither hard links nor symlinks are possible here"

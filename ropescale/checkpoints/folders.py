@@ -103,7 +103,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
-        raise CheckpointError(f"{target} is the source itself; choose another folder, or use in_place=True", "in_place")
+        raise CheckpointError(f"{target} is the source itself; choose another folder, or patch in place", "in_place")
     if here and (here in there.parents or there in here.parents):
         raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
     if os.path.lexists(target):
@@ -117,7 +117,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     """Refuses to replace anything but what ropescale wrote: no other files, nor weights that are about to be linked."""
     if not force:
-        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force=True", "force")
+        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
     with translated(target, "read"):
         why = None if _is_empty(target) else why_not_ours(target)
     if why is not None:
@@ -141,18 +141,18 @@ def why_not_ours(folder: Path) -> str | None:
     """Says why ``force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
-        return f"{folder} was not written by ropescale ({kind}), so force=True leaves it; choose another folder"
+        return f"{folder} was not written by ropescale ({kind}), so force leaves it; choose another folder"
     if not os.path.lexists(folder / RECORD):
-        return f"{folder} was not written by ropescale (no {RECORD}), so force=True leaves it; remove it yourself"
+        return f"{folder} was not written by ropescale (no {RECORD}), so force leaves it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
         return (
-            f"{folder} was patched in place and holds {BACKUP}, so force=True leaves it; choose another folder, or "
+            f"{folder} was patched in place and holds {BACKUP}, so force leaves it; choose another folder, or "
             f"undo that first: ropescale restore {folder}"
         )
     files = files_in(folder)
     if files is None:
         return (
-            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), so force=True cannot "
+            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), so force cannot "
             f"tell them from yours; look into {folder} and remove it yourself"
         )
     found = list(islice(foreign_files(folder, files, (RECORD,)), _MOST_COUNTED))
@@ -161,7 +161,7 @@ def why_not_ours(folder: Path) -> str | None:
     if files_in(folder) != files:  # another command has replaced the folder meanwhile
         return why_not_ours(folder)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{folder / found[0]}{more}, so force=True leaves {folder}; move that away, or choose another folder"
+    return f"{folder / found[0]}{more}, so force leaves {folder}; move that away, or choose another folder"
 
 
 _MOST_COUNTED = 1000
@@ -330,7 +330,7 @@ def _link(real: Path, destination: Path, how: str) -> str:
         except OSError as error:
             destination.unlink(missing_ok=True)
             if how != "auto" or way == "copy":
-                hint = "" if way == "copy" else "; use link='auto'"
+                hint = "" if way == "copy" else "; let ropescale choose the way"
                 raise CheckpointError(
                     f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}",
                     "link",

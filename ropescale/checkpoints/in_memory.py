@@ -254,7 +254,7 @@ def refuse_parts(model: nn.Module) -> None:
         if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
             raise CheckpointError(
                 "this model's weights are spread over several processes; save them as your trainer does, and complete "
-                "that folder by patching it with schedule='as-is'",
+                "that folder by patching it with the schedule as-is",
                 "schedule",
             )
 

@@ -191,7 +191,7 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
     if trust_remote_code:
         return
     config = read_config(folder)
-    ending = "read that code, and give trust_remote_code=True if it may run here"
+    ending = "read that code, and trust it if it may run here"
     for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
         code = remote_code(section)
         if code and not _is_known(section):
@@ -299,7 +299,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
     """Shortens transformers' error, often a paragraph, to one line in our words."""
     if "trust_remote_code=True" in str(error):
         return ConfigError(
-            f"{what} without custom code; read it, and give trust_remote_code=True if it may run here",
+            f"{what} without custom code; read it, and trust it if it may run here",
             "trust_remote_code",
         )
     if "weights_only" in str(error):  # transformers' advice would run what is in the file
@@ -339,5 +339,5 @@ def _device(device: str | None) -> torch.device:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.ones(1, device=place).item()  # no numbers come from "meta"
     except (RuntimeError, AssertionError) as error:
-        raise DataError(f"device={device!r} cannot be used: {first_line(error)}", "device") from None
+        raise DataError(f"device {device!r} cannot be used: {first_line(error)}", "device") from None
     return place

@@ -181,21 +181,23 @@ def _refuse_contradiction(
     if link not in LINKS:
         raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}", "link")
     if in_place and out is not None:
-        raise CheckpointError("out=OUT and in_place=True exclude each other; choose one", "out", "in_place")
+        raise CheckpointError("out and in_place exclude each other; choose one", "out", "in_place")
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(
-            f"{model} is not a local folder, so in_place=True cannot change it; give out=OUT", "in_place", "out"
+            f"{model} is not a local folder, so it cannot be changed in place; write to another folder",
+            "in_place",
+            "out",
         )
     if out is None and not in_place and not dry_run and push_to_hub is None:
         raise CheckpointError(
-            "say where the patched checkpoint goes (out=OUT), or in_place=True, or dry_run=True",
+            "say where the patched checkpoint goes, or change it in place, or write nothing",
             "out",
             "in_place",
             "dry_run",
         )
     if private and push_to_hub is None:
         raise CheckpointError(
-            "private=True is for push_to_hub=REPO; name the repository, or leave it out", "private", "push_to_hub"
+            "private is for a repository on the Hub; name the repository, or leave it out", "private", "push_to_hub"
         )
 
 

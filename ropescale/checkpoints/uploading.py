@@ -113,12 +113,12 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         return to
     if private and not info.private:
         raise CheckpointError(
-            f"{name} exists on the Hub and is public; make it private there, or leave out private=True", "private"
+            f"{name} exists on the Hub and is public; make it private there, or leave private out", "private"
         )
     existing = {file.rfilename: file for file in info.siblings or ()}
     if (count := len(existing.keys() - _EMPTY)) and not force:
         raise CheckpointError(
-            f"{name} exists on the Hub and holds {count} file(s); choose another name, or replace it with force=True",
+            f"{name} exists on the Hub and holds {count} file(s); choose another name, or replace it with force",
             "force",
         )
     return replace(to, replaced=_sent_before(to, info, existing), commit=info.sha)
@@ -236,7 +236,7 @@ def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSib
 
 def _refusal(why: str) -> CheckpointError:
     what = "delete what you do not need there, or choose another name"
-    return CheckpointError(f"{why}, so force=True leaves it; {what}", "force")
+    return CheckpointError(f"{why}, so force leaves it; {what}", "force")
 
 
 def _is_changed(to: Repository, info: ModelInfo, file: RepoSibling, entry: Entry, cache: str) -> bool:

@@ -170,7 +170,8 @@ class Configuration:
         trained = self.stated_length or self._recorded(parameters, max_length)
         if trained < 2:
             raise ConfigError(
-                "the trained length is 1 token, and RoPE turns by distances; give original_length=N", "original_length"
+                "the trained length is 1 token, and RoPE turns by distance; give the original length",
+                "original_length",
             )
         return trained
 
@@ -234,7 +235,7 @@ _TEMPERATURE = "llama_4_scaling_beta"
 
 ONLY_V5_KEYS = (
     "config.json has rope_parameters alone; transformers 4 does not read them and would use its default theta without "
-    "scaling; patching with schedule='as-is' writes its keys"
+    "scaling; patching with the schedule as-is writes its keys"
 )
 """What to say where :func:`unread_by_v4` holds."""
 

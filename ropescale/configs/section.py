@@ -190,11 +190,12 @@ class Section:
         }
         names = [name for name, lacking in lacks.items() if lacking]
         why = "" if self.is_known else ", which is not one that ropescale knows the defaults of,"
+        unlengthed = names == ["max_position_embeddings"]
         return ConfigError(
             f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
             f"add {'it' if len(names) == 1 else 'them'} to config.json"
-            + (", or give original_length=N" if names == ["max_position_embeddings"] else ""),
-            "original_length",
+            + (", or give the original length" if unlengthed else ""),
+            *(["original_length"] if unlengthed else []),
         )
 
 

@@ -220,6 +220,25 @@ def always_truncates(where: str = "") -> Difference:
     return Difference("truncate", "dropped", "true", text)
 
 
+def one_list() -> Difference:
+    """Returns the difference of an engine that chooses one of two lists of per-pair factors when it starts."""
+    text = "choose{s} the short or the long list once, by the engine's maximum length"
+    return Difference("switch", "recomputed", "one list for all, by --max-model-len", text)
+
+
+def one_table(length: int) -> Difference:
+    """Returns the difference of an engine that computes dynamic NTK once, at this length."""
+    text = f"compute{{s}} one static table, that of {length} tokens, for every length"
+    return Difference("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
+
+
+def wrong_pairs(layers: Layers, computes: str) -> Difference:
+    """Returns the difference of an engine whose per-pair factors do not fit the pairs that this model rotates."""
+    return stops(
+        f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers", computes
+    )
+
+
 def ignores_factor(how: How = "source") -> Difference:
     """Returns the difference of an engine that ignores the factor of proportional RoPE."""
     return Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)

@@ -29,6 +29,7 @@ from .base import (
     always_truncates,
     base_rope,
     ignores_factor,
+    one_list,
     recomputed_scale,
     shell,
     stops,
@@ -123,17 +124,13 @@ def why_not(serving: Serving) -> str | None:
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
-    if layers.key != ALL_LAYERS and not _is_apart(name, layers):
+    theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
+    apart = theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH  # layers with a window stay as they are
+    if layers.key != ALL_LAYERS and not apart:
         return f"llama.cpp's {name} scales the layers with a window as well"
     if serving.source.scaled:  # any factor stands for the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
-
-
-def _is_apart(name: str, layers: Layers) -> bool:
-    """Whether a change to the full-attention layers leaves those with a window alone."""
-    theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
-    return theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH
 
 
 def _changed(serving: Serving) -> Layers:
@@ -144,7 +141,7 @@ def _changed(serving: Serving) -> Layers:
 def _workaround(layers: Layers) -> str:
     """Returns the advice for a schedule that cannot be served."""
     if layers.kind == "dynamic":
-        return "freeze it at a length (freeze_at=N), or use yarn"
+        return "freeze it at a length, or use yarn"
     if architecture(layers) is None and layers.model_type in load():
         return "serve it with transformers"
     if architecture(layers) in known.OWN_SOFTMAX_SCALE:
@@ -180,7 +177,8 @@ def options(serving: Serving) -> list[str] | None:
     betas = []
     if layers.kind == "yarn":
         betas = betas_told(parameters)
-        keys |= {"rope.scaling.original_context_length": f"int:{layers.rope.original_length}", **_attention(layers)}
+        keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
+        keys |= _corrected(layers, temperature(parameters["factor"]))
     # the length comes last: before 2026 only the first key counted, and one of a scaling's type then stops the loading
     return [*betas, *_override(layers, keys | {"context_length": f"int:{serving.length}"})]
 
@@ -190,8 +188,7 @@ def _lost_in_the_file(layers: Layers) -> list[str]:
     if layers.kind != "yarn":
         return []
     betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
-    correction = layers.attention_factor / converted_attention_factor(layers)
-    return [*betas, *_override(layers, _corrected(layers, correction))]
+    return [*betas, *_override(layers, _corrected(layers, converted_attention_factor(layers)))]
 
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
@@ -206,12 +203,9 @@ def _reached_alone(serving: Serving, layers: Layers) -> bool:
     return reached and layers.kind != "default" and set(others) <= {"default"}
 
 
-def _attention(layers: Layers) -> dict[str, str]:
-    """Returns the key for an attention factor other than ``0.1 ln s + 1``."""
-    return _corrected(layers, layers.attention_factor / temperature(layers.parameters["factor"]))
-
-
-def _corrected(layers: Layers, correction: float) -> dict[str, str]:
+def _corrected(layers: Layers, computed: float) -> dict[str, str]:
+    """Returns the key for an attention factor other than the computed one."""
+    correction = layers.attention_factor / computed
     if math.isclose(correction, 1, rel_tol=1e-6) or not takes_correction(layers):
         return {}
     return {"rope.scaling.attn_factor": f"float:{correction:.10g}"}
@@ -228,12 +222,18 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     if route is None:
         yield from _refused(serving, layers)
     elif route == "converted":
-        told = _lost_in_the_file(layers)
-        yield from (found for found in converted(layers) if not _is_told(found, told))
+        given = " ".join(_lost_in_the_file(layers))
+        flags = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
+        yield from (each for each in converted(layers) if flags.get(each.field, "?") not in given)
     else:
         yield from converted_softmax_scale(layers, 0.0)
         yield from _shared_theta(serving, layers)
-        yield from _by_options(layers) if route == "options" else ()
+        if route == "options" and layers.kind == "yarn":
+            usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
+            if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
+                yield recomputed_scale(asked, usual)
+            if not layers.is_truncated:
+                yield always_truncates()
         yield from (found for found in converted(layers) if found.field == "switch")
 
 
@@ -242,37 +242,16 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     if not _is_converted(serving):
         yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
-        yield _own_softmax_scale(layers)
+        text = "ties its softmax scale to the attention factor, which cannot be told by itself"
+        usual = Difference("softmax scale", "unsupported", f"{own_softmax_factor(layers, 0.0):.6g}", text)
+        # where the scale is as asked the attention factor differs, and no key changes it alone
+        own = next((each for each in converted_softmax_scale(layers, 0.0) if each.status == "recomputed"), usual)
+        yield replace(own, status="unsupported")
     elif any(found.field == "frequencies" for found in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
         text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
         yield stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
-
-
-def _own_softmax_scale(layers: Layers) -> Difference:
-    asked, computed = asked_softmax_factor(layers), own_softmax_factor(layers, 0.0)
-    text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
-    if math.isclose(asked, computed, rel_tol=1e-6):  # then the attention factor differs, and no key changes it alone
-        text = "ties its softmax scale to the attention factor, which cannot be told by itself"
-    return Difference("softmax scale", "unsupported", f"{computed:.6g}", text)
-
-
-def _is_told(found: Difference, told: list[str]) -> bool:
-    """Whether a flag restores a field that the converter loses."""
-    flag = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
-    return any(word.startswith(flag.get(found.field, "?")) for word in told)
-
-
-def _by_options(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences that yarn's options leave."""
-    if layers.kind != "yarn":
-        return
-    usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
-    if not math.isclose(asked, usual, rel_tol=1e-6) and not _attention(layers):
-        yield recomputed_scale(asked, usual)
-    if not layers.is_truncated:
-        yield always_truncates()
 
 
 def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
@@ -317,8 +296,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield base_rope(f"{lost}; {_instead(layers)}")
     if layers.changes_with_length:
-        text = "choose{s} the short or the long list once, by the engine's maximum length"
-        yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
+        yield replace(one_list(), computes="once, by the context's size (-c)")
 
 
 def _instead(layers: Layers) -> str:

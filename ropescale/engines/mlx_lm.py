@@ -2,7 +2,7 @@
 
 A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta. It
 passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths. Both can be
-written so that the wanted number comes out, which :func:`_spelled` does.
+written so that the wanted number comes out, which :func:`_own_keys` does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
@@ -28,32 +29,19 @@ from .base import (
     shell,
     stops,
     untried,
+    wrong_pairs,
 )
 
-_LOADED_AS = {
-    "mistral": "llama",
-    "pixtral": "llama",
-    "iquestcoder": "llama",
-    "smollm3": "llama",
-    "llava": "mistral3",
-    "gemma3": "gemma3_text",
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_text",
-    "gemma4_unified_text": "gemma4_text",
-    "kimi_k2": "deepseek_v3",
-    "kimi_k25": "deepseek_v3",
-    "kimi_vl": "deepseek_v3",
-    "joyai_llm_flash": "deepseek_v3",
-    "minimax_m2": "minimax",
-    "qwen2_vl": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "qwen3_5_text": "qwen3_5",
-    "qwen3_5_moe": "qwen3_5",
-    "longcat_flash_ngram": "longcat_flash",
-    "solar_open": "glm4_moe",
-}
+_LOADED_AS = dict(
+    pair.split(":")
+    for pair in (
+        "mistral:llama pixtral:llama iquestcoder:llama smollm3:llama llava:mistral3 gemma3:gemma3_text "
+        "gemma4:gemma4_text gemma4_unified:gemma4_text gemma4_unified_text:gemma4_text kimi_k2:deepseek_v3 "
+        "kimi_k25:deepseek_v3 kimi_vl:deepseek_v3 joyai_llm_flash:deepseek_v3 minimax_m2:minimax qwen2_vl:qwen2 "
+        "qwen2_5_vl:qwen2 qwen3_vl:qwen3 qwen3_vl_moe:qwen3_moe qwen3_5_text:qwen3_5 qwen3_5_moe:qwen3_5 "
+        "longcat_flash_ngram:longcat_flash solar_open:glm4_moe"
+    ).split()
+)
 """Types that run with another type's code, or whose language model is of another type."""
 
 _READS_V4 = frozenset(
@@ -130,21 +118,17 @@ def _serve(serving: Serving) -> list[Command]:
 def _changes(serving: Serving) -> dict[str, object]:
     """Returns the keys to replace in the configuration of the folder, at its top level."""
     changed = {} if serving.is_written else serving.changes()
-    for wanted, own in zip(serving.layers, _spelled(serving).layers):
+    for wanted, own in zip(serving.layers, serving.spelled(_own_keys).layers):
         added = {key: value for key, value in own.parameters.items() if wanted.parameters.get(key) != value}
         if added:
             name = "rope_parameters" if _code(own) in _READS_V5 else "rope_scaling"
-            changed[name] = _with(changed.get(name, serving.stored.section.get(name)), own.key, added)
+            before: Any = changed.get(name, serving.stored.section.get(name))
+            stated = dict(before) if isinstance(before, Mapping) else {}
+            inner = stated.get(own.key)  # where each kind of layer has its own
+            changed[name] = {**stated, **({own.key: {**inner, **added}} if isinstance(inner, Mapping) else added)}
     if changed and serving.stored.is_multimodal:
         return {"text_config": {**serving.stored.section, **changed}}
     return changed
-
-
-def _with(parameters: object, key: str, added: Mapping[str, object]) -> dict[str, object]:
-    """Returns rope parameters with more keys, in those of one kind of layer where there are several."""
-    stated = dict(parameters) if isinstance(parameters, Mapping) else {}
-    inner = stated.get(key)
-    return {**stated, key: {**inner, **added}} if isinstance(inner, Mapping) else {**stated, **added}
 
 
 def _snippet(serving: Serving, changed: Mapping[str, object]) -> str:
@@ -157,37 +141,22 @@ def _snippet(serving: Serving, changed: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def _spelled(serving: Serving) -> Serving:
-    """Returns the same schedule with the keys from which mlx-lm computes the wanted attention factor."""
-    return serving.spelled(_own_keys)
-
-
 def _own_keys(layers: Layers) -> Mapping[str, object]:
-    asked = layers.attention_factor
+    """Returns the rope parameters from which mlx-lm computes the wanted attention factor."""
+    asked, stated = layers.attention_factor, layers.parameters
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
-        return {**layers.parameters, "original_max_position_embeddings": _original_for(layers, asked)}
-    if layers.kind == "yarn" and not math.isclose(asked, vllm.deepseek_scale(layers.parameters)):
-        return {**layers.parameters, **_mscales_for(layers, asked)}
-    return layers.parameters
+        # sqrt(1 + ln(max / original) / ln original) = asked; the long list is used at every length
+        return {**stated, "original_max_position_embeddings": float(layers.configuration.max_length ** (asked**-2))}
+    slope = temperature(stated["factor"]) - 1 if layers.kind == "yarn" else 0.0
+    if slope and not math.isclose(asked, vllm.deepseek_scale(stated)):
+        under = stated.get("mscale_all_dim") or 0.0
+        return {**stated, "mscale": (asked * (1 + under * slope) - 1) / slope, "mscale_all_dim": under}
+    return stated
 
 
 def _takes_original(layers: Layers) -> bool:
     """Whether the original length is read from the rope parameters: not from beside them, as for phi3."""
     return _code(layers) not in ("phi3", "phimoe")
-
-
-def _original_for(layers: Layers, scale: float) -> float:
-    """Returns the original length at which ``sqrt(1 + ln(max / original) / ln original)`` is the scale.
-
-    Nothing else is computed from it: the long list is used at every length.
-    """
-    return float(layers.configuration.max_length ** (scale**-2))
-
-
-def _mscales_for(layers: Layers, scale: float) -> dict[str, float]:
-    """Returns the ``mscale`` at which yarn's attention factor is this one; ``mscale_all_dim`` stays as it is."""
-    slope, under = temperature(layers.parameters["factor"]) - 1, layers.parameters.get("mscale_all_dim") or 0.0
-    return {"mscale": (scale * (1 + under * slope) - 1) / slope, "mscale_all_dim": under} if slope else {}
 
 
 def _workaround(layers: Layers) -> str:
@@ -236,7 +205,10 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
         yield stops(computes="stops: no code for this model")
     elif layers.kind == "default" and code not in _NEVER_PLAIN:
-        yield from _theta(layers, code)
+        stated = {"rope_theta", "rotary_emb_base"} & layers.section.keys()
+        if layers.section.get("rope_parameters") and not stated and code not in _READS_V5 | _READS_V5_THETA:
+            text = f"does not read rope_parameters for {code}, and takes a rope_theta of its own; state it beside them"
+            yield Difference("theta", "dropped", "the default of its code", text)
     elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):
         where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
@@ -250,24 +222,11 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         )
         yield base_rope(text)
     elif code in _NEIGHBOURS and layers.kind == "longrope":
-        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield stops(text, "turns the wrong pairs")
+        yield wrong_pairs(layers, "turns the wrong pairs")
     elif code == "mellum" and layers.kind == "linear":
         yield base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
         yield stops(f"computes yarn for {code}, whatever the type is; use yarn", "yarn")
-
-
-def _theta(layers: Layers, code: str) -> Iterator[Difference]:
-    """Yields a theta that this code does not find."""
-    stated = layers.section.get("rope_parameters")
-    if (
-        code not in _READS_V5 | _READS_V5_THETA
-        and stated
-        and not any(key in layers.section for key in ("rope_theta", "rotary_emb_base"))
-    ):
-        text = f"does not read rope_parameters for {code}, and takes a rope_theta of its own; state it beside them"
-        yield Difference("theta", "dropped", "the default of its code", text)
 
 
 def _stops(layers: Layers, code: str) -> bool:
@@ -331,5 +290,5 @@ ENGINE = Engine(
     how=_how,
     serve=_serve,
     workaround=_workaround,
-    spelled=_spelled,
+    spelled=lambda serving: serving.spelled(_own_keys),
 )

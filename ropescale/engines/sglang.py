@@ -19,11 +19,13 @@ from .base import (
     base_rope,
     ignores_factor,
     needed_positions,
+    one_table,
     option,
     overrides,
     recomputed_scale,
     shell,
     stops,
+    wrong_pairs,
 )
 from .model_code import architecture, code, is_known_for, not_its_own
 
@@ -119,8 +121,7 @@ def _is_unscaled(layers: Layers) -> bool:
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
     if vllm.rotates_wrong_pairs(layers):
-        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield stops(text, "stops with a ValueError")
+        yield wrong_pairs(layers, "stops with a ValueError")
     yield from vllm.own_longrope_scale(layers)
     if layers.changes_with_length:
         text = "changes the list batch by batch, also under keys that are cached already"
@@ -146,9 +147,7 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
     if "alpha" not in layers.parameters:
-        length = round(layers.parameters["factor"] * layers.rope.original_length)
-        text = f"compute{{s}} one static table, that of {length} tokens, for every length"
-        yield Difference("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
+        yield one_table(round(layers.parameters["factor"] * layers.rope.original_length))
 
 
 def _proportional(layers: Layers) -> Iterator[Difference]:

@@ -8,7 +8,20 @@ from dataclasses import replace
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
-from .base import V4_NAMES, Command, Difference, Engine, How, Layers, Serving, base_rope, is_untouched, stops
+from .base import (
+    V4_NAMES,
+    Command,
+    Difference,
+    Engine,
+    How,
+    Layers,
+    Serving,
+    Status,
+    always_truncates,
+    base_rope,
+    is_untouched,
+    stops,
+)
 
 CAME_WITH = {
     "4.50": (
@@ -50,8 +63,12 @@ _ONE_THETA = ("modernbert-decoder", "olmo3")
 """Types with one theta for layers that have two in transformers 5."""
 
 _WANTS_ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe")
-_IGNORES_BEFORE_4_48 = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
-_STOPS_BEFORE_4_54 = ("zamba2",)
+_IGNORED = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
+"""Types that read no ``rope_scaling`` before 4.48."""
+
+_STOPPED = ("zamba2",)
+"""Types that stopped at a scaling before 4.54."""
+
 _HAS_BOTH_LISTS = ("phi3",)
 """Types that chose between two lists earlier than the others."""
 
@@ -120,30 +137,37 @@ def _differences(layers: Layers) -> Iterator[Difference]:
         yield from _of_older(layers)
 
 
-_NO_TYPE = "stops: no such model type"
+_NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
 
 
 def _of_older(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of earlier versions that knew the model type."""
-    for found in _in_older(layers):
-        until = found.warning.partition("; use ")[2].partition(" ")[0]
-        if _is_later(layers, "4.52") and found.version in ("4.45.2", "4.51.3"):  # which did not have this type
-            found = replace(found, version=f"before {until}", how="source")
-        if until.startswith("5") or not _is_later(layers, until):
-            yield found
-
-
-def _in_older(layers: Layers) -> Iterator[Difference]:
-    yield from _in_some_types(layers)
-    yield from _in_yarn(layers)
-    if layers.kind == "longrope" and layers.changes_with_length and layers.model_type not in _HAS_BOTH_LISTS:
-        text = "always use{s} the long list; use 4.51 or later"
-        yield _older("4.45.2", "switch", "the long list, always", text, "transformers before 4.51")
-
-
-def _older(version: str, field: str, computes: str, warning: str, who: str) -> Difference:
-    """Returns a difference of other versions only, which gets a separate row."""
-    return Difference(field, "recomputed", computes, warning, who, "run", version)
+    stated, name, is_yarn = layers.parameters, layers.model_type, layers.kind == "yarn"
+    factor, ratio = stated.get("factor", 1.0), layers.length / layers.rope.original_length
+    softmax = name in _LOSES_SOFTMAX_SCALE and stated.get("mscale_all_dim")
+    switch = layers.kind == "longrope" and layers.changes_with_length and name not in _HAS_BOTH_LISTS
+    ratio_text = f"max_position_embeddings / original_max_position_embeddings = {ratio:.6g} for the factor {factor:.6g}"
+    softmax_text = f"leave{{s}} out the softmax scale that mscale_all_dim asks for in {name}"
+    ramp, length = "put{s} max_position_embeddings into the ramp", "max_position_embeddings"
+    long_list = "the long list, always"
+    rows = (  # whether it applies, the version that was checked, the first without it, field, computes, warning
+        (name in _IGNORED, "4.45.2", "4.48", "frequencies", "base RoPE", f"ignore{{s}} rope_scaling for {name}"),
+        (name in _STOPPED, "4.51.3", "4.54", "frequencies", _ERROR, f"stop{{s}} with an error at a scaled {name}"),
+        (softmax, "4.57.1", "5.15", "softmax scale", "none", softmax_text),
+        (is_yarn, "4.45.2", "4.51", "original length", length, ramp),
+        (is_yarn and not layers.is_truncated, "4.51.3", "4.55", "truncate", "true", always_truncates().warning),
+        (is_yarn and factor != ratio, "4.51.3", "4.56", "factor", f"{ratio:.10g}", f"take{{s}} {ratio_text}"),
+        (switch, "4.45.2", "4.51", "switch", long_list, "always use{s} the long list"),
+    )
+    for applies, version, fixed_in, field, computes, text in rows:
+        if not applies or (fixed_in.startswith("4") and _is_later(layers, fixed_in)):
+            continue
+        how: How = "run"
+        if _is_later(layers, "4.52") and version in ("4.45.2", "4.51.3"):  # which did not have this type
+            version, how = f"before {fixed_in}", "source"
+        who = "transformers 4.51 to 4.55" if field == "factor" else f"transformers before {fixed_in}"
+        status: Status = "unsupported" if computes == _ERROR else "recomputed"
+        yield Difference(field, status, computes, f"{text}; use {fixed_in} or later", who, how, version)
 
 
 def _today(layers: Layers) -> Iterator[Difference]:
@@ -153,7 +177,8 @@ def _today(layers: Layers) -> Iterator[Difference]:
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
         yield stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE", "run")
-    if model_type in _ONE_THETA and len(_thetas(layers)) > 1:
+    stated = layers.configuration.text.new.values()
+    if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
         yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
     accepted = layers.configuration.family.v4_keys
@@ -171,54 +196,14 @@ def _today(layers: Layers) -> Iterator[Difference]:
 
 
 def _has_keys(layers: Layers) -> bool:
-    """Whether version 4 finds the parameters of this kind of layer."""
-    if layers.kind == "default":
-        return _theta_is_beside(layers)
-    return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
-
-
-def _theta_is_beside(layers: Layers) -> bool:
-    """Whether a key of version 4 that reaches these layers holds the theta, the only change."""
+    """Whether version 4 finds the parameters of this kind of layer; without scaling, the theta that reaches it."""
+    if layers.kind != "default":
+        return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
     keys = layers.configuration.text.v4
     names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
     place = layers.section.get("attn_config") if layers.model_type == "dbrx" else layers.section
     return isinstance(place, Mapping) and any(place.get(name) == layers.parameters["rope_theta"] for name in names)
-
-
-def _thetas(layers: Layers) -> set[object]:
-    return {found["rope_theta"] for found in layers.configuration.text.new.values() if isinstance(found, Mapping)}
-
-
-def _in_some_types(layers: Layers) -> Iterator[Difference]:
-    model_type = layers.model_type
-    if model_type in _IGNORES_BEFORE_4_48:
-        text = f"ignore{{s}} rope_scaling for {model_type}; use 4.48 or later"
-        yield _older("4.45.2", "frequencies", "base RoPE", text, "transformers before 4.48")
-    if model_type in _STOPS_BEFORE_4_54:
-        text = f"stop{{s}} with an error at a scaled {model_type}; use 4.54 or later"
-        found = _older("4.51.3", "frequencies", "stops with an error", text, "transformers before 4.54")
-        yield replace(found, status="unsupported")
-    if model_type in _LOSES_SOFTMAX_SCALE and layers.parameters.get("mscale_all_dim"):
-        text = f"leave{{s}} out the softmax scale that mscale_all_dim asks for in {model_type}; use 5.15 or later"
-        yield _older("4.57.1", "softmax scale", "none", text, "transformers before 5.15")
-
-
-def _in_yarn(layers: Layers) -> Iterator[Difference]:
-    if layers.kind != "yarn":
-        return
-    text = "put{s} max_position_embeddings into the ramp; use 4.51 or later"
-    yield _older("4.45.2", "original length", "max_position_embeddings", text, "transformers before 4.51")
-    if not layers.is_truncated:
-        text = "always round{s} the ramp to whole pairs (truncate = true); use 4.55 or later"
-        yield _older("4.51.3", "truncate", "true", text, "transformers before 4.55")
-    factor, ratio = layers.parameters["factor"], layers.length / layers.rope.original_length
-    if factor != ratio:
-        text = (
-            f"take{{s}} max_position_embeddings / original_max_position_embeddings = {ratio:.6g} for the factor "
-            f"{factor:.6g}; use 4.56 or later"
-        )
-        yield _older("4.51.3", "factor", f"{ratio:.10g}", text, "transformers 4.51 to 4.55")
 
 
 def _spelled(serving: Serving) -> Serving:
@@ -231,11 +216,6 @@ def _spelled(serving: Serving) -> Serving:
     return replace(serving, wanted=written, layers=layers)
 
 
-def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields the differences that remain with the code of :func:`_serve`."""
-    yield from () if is_untouched(serving, layers) else _differences(layers)
-
-
 ENGINE = Engine(
     name="transformers 4",
     version="4.51.3, 4.57.1",
@@ -244,5 +224,5 @@ ENGINE = Engine(
     serve=_serve,
     workaround=lambda layers: "load it with transformers 5",
     spelled=_spelled,
-    remaining=_remaining,
+    remaining=lambda serving, layers: () if is_untouched(serving, layers) else _differences(layers),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..configs.class_defaults import ALL_LAYERS, load
-from .base import Command, Difference, Engine, How, Layers, Serving, v5_changes
+from .base import Command, Difference, Engine, How, Layers, Serving, stops, v5_changes
 
 _AFTER_5_20 = frozenset("dots3_note_text lfm3".split())
 _AFTER_5_8 = _AFTER_5_20 | frozenset("cohere_compass_text gemma4_unified_text mellum mimo_v2_flash zaya".split())
@@ -34,13 +35,18 @@ def _differences(layers: Layers) -> Iterator[Difference]:
     if layers.kind == "dynamic":
         text = (
             "keeps state between calls, so results depend on earlier ones; cached keys keep old angles; "
-            "freeze_at=LENGTH makes one fixed table of it"
+            "freezing it at a length makes one fixed table of it"
         )
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
     elif layers.changes_with_length:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
-    if layers.key != ALL_LAYERS:
-        yield from _kept_per_layer_type(layers)
+    if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _AFTER_5_20:
+        past = layers.rope.original_length
+        text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
+        yield replace(stops(text, how="run"), who="transformers 5.0 to 5.20", version="5.20.2")
+    if layers.key != ALL_LAYERS and layers.kind == "yarn" and layers.model_type not in _AFTER_5_8:
+        text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
+        yield replace(stops(text), who="transformers 5.0 to 5.8", version="5.0.0 to 5.8.1")
     if layers.model_type == "recurrent_gemma" and layers.is_partial:
         text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
         yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
@@ -49,21 +55,6 @@ def _differences(layers: Layers) -> Iterator[Difference]:
         text = f"forget{{s}} the text before once generation passes {past} tokens; use 5.20 or later"
         who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
         yield Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
-
-
-def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:
-    """Yields faults of earlier versions with parameters per layer type."""
-    if layers.kind == "longrope" and layers.model_type not in _AFTER_5_20:
-        past = layers.rope.original_length
-        text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
-        yield _stopped("5.20.2", text, "transformers 5.0 to 5.20", "run")
-    if layers.kind == "yarn" and layers.model_type not in _AFTER_5_8:
-        text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
-        yield _stopped("5.0.0 to 5.8.1", text, "transformers 5.0 to 5.8", "source")
-
-
-def _stopped(version: str, warning: str, who: str, how: How) -> Difference:
-    return Difference("frequencies", "unsupported", "stops with an error", warning, who, how, version)
 
 
 ENGINE = Engine(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
@@ -20,12 +21,15 @@ from .base import (
     base_rope,
     ignores_factor,
     needed_positions,
+    one_list,
+    one_table,
     option,
     overrides,
     recomputed_scale,
     shell,
     stops,
     untried,
+    wrong_pairs,
 )
 from .model_code import architecture, code, not_its_own
 
@@ -82,13 +86,6 @@ def _is_served(layers: Layers, field: str) -> bool:
     return is_known and field not in untried(layers)
 
 
-def _is_seen(layers: Layers, found: Difference) -> bool:
-    """Whether tests see a difference in the models that they serve."""
-    seen = found.status == "honoured" or found.field == "switch"
-    as_it_lies = (layers.kind, layers.whole_type, found.field) == _AS_IT_LIES
-    return _is_served(layers, found.field) and (seen or as_it_lies)
-
-
 def rotary_how(layers: Layers, field: str) -> How:
     """Returns ``run`` for types and fields whose rotary layer tests run, or ``source``."""
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
@@ -99,17 +96,14 @@ def _serve(serving: Serving) -> list[Command]:
     told = overrides(_spelled(serving), positions("vllm", serving))
     words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
     text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
-    return [Command("sh", text, _HALVED if _is_float32(serving) else "")]
+    sections = (serving.stored.section, serving.stored.raw)
+    stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
+    # vLLM takes half precision for a float32 checkpoint by itself (config/model.py)
+    is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
+    return [Command("sh", text, _HALVED if is_float32 else "")]
 
 
 _HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as it is measured here"
-
-
-def _is_float32(serving: Serving) -> bool:
-    """Whether the checkpoint says float32, which vLLM takes for half precision by itself (config/model.py)."""
-    sections = (serving.stored.section, serving.stored.raw)
-    said = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
-    return str(next(filter(None, said), "")).removeprefix("torch.") == "float32"
 
 
 def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
@@ -173,17 +167,12 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 def _differences(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of vLLM for this kind of layer, and how they are known."""
-    for found in _found(layers):
-        yield replace(found, how="served") if _is_seen(layers, found) else found
-
-
-def _found(layers: Layers) -> Iterator[Difference]:
-    if code("vllm", layers) == "own":
-        yield from _in_its_own_code(layers)
-    else:
-        yield from not_its_own("vllm", layers)
-    if code("vllm", layers) != "none":
-        yield from _max_length(layers)
+    whose = code("vllm", layers)
+    computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
+    for each in chain(computed, _max_length(layers) if whose != "none" else ()):
+        seen = each.status == "honoured" or each.field == "switch"  # in the models that tests serve
+        seen = seen or (layers.kind, layers.whole_type, each.field) == _AS_IT_LIES
+        yield replace(each, how="served") if seen and _is_served(layers, each.field) else each
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
@@ -257,12 +246,10 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
     if rotates_wrong_pairs(layers):
-        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield stops(text, "stops, or turns the wrong pairs")
+        yield wrong_pairs(layers, "stops, or turns the wrong pairs")
     yield from own_longrope_scale(layers)
     if layers.changes_with_length:
-        text = "choose{s} the short or the long list once, by the engine's maximum length"
-        yield Difference("switch", "recomputed", "one list for all, by --max-model-len", text)
+        yield one_list()
 
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
@@ -293,8 +280,7 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
     if "alpha" in layers.parameters:
         return
     if "max_trained_positions" in layers.parameters:
-        text = f"compute{{s}} one static table, that of {layers.length} tokens, for every length"
-        yield Difference("switch", "recomputed", f"one table, that of {layers.length} tokens", text, how="run")
+        yield one_table(layers.length)
     else:
         text = (
             f"computes one static table, base RoPE of {layers.rope.original_length} positions, without "

@@ -78,61 +78,25 @@ SLIDING_HAS_THETA = frozenset(["dots3note"])
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
 """Those where ``rope.scaling.attn_factor`` still reaches the layers with a window."""
 
-OF_MODEL_TYPES = {
-    **{
-        name: name
-        for name in (
-            "afmoe apertus arcee bitnet cohere2 dbrx dots1 ernie4_5 exaone4 falcon gemma gemma2 glm4 granite "
-            "granite_swa granitemoe hrm_text hy_v3 hy_v4 jais2 laguna lfm2 llama mellum minicpm minicpm3 nemotron "
-            "olmo olmo2 olmoe phi3 phimoe qwen2 qwen3 seed_oss smollm3 stablelm starcoder2"
-        ).split()
-    },
-    "bamba": "granitehybrid",
-    "cohere": "command-r",
-    "cohere2_moe": "cohere2moe",
-    "deepseek_v2": "deepseek2",
-    "deepseek_v3": "deepseek2",
-    "deepseek_v32": "deepseek32",
-    "deepseek_v4": "deepseek4",
-    "dots3_note_text": "dots3note",
-    "ernie4_5_moe": "ernie4_5-moe",
-    "exaone_moe": "exaone-moe",
-    "falcon_h1": "falcon-h1",
-    "gemma3_text": "gemma3",
-    "gemma3n_text": "gemma3n",
-    "gemma4_text": "gemma4",
-    "gemma4_unified_text": "gemma4",
-    "glm": "chatglm",
-    "glm4_moe": "glm4moe",
-    "glm4_moe_lite": "deepseek2",
-    "glm_moe_dsa": "glm-dsa",
-    "gpt_neox": "gptneox",
-    "gpt_oss": "gpt-oss",
-    "granitemoe_swa": "granite_swa",
-    "granitemoehybrid": "granitehybrid",
-    "granitemoeshared": "granitemoe",
-    "hunyuan_v1_dense": "hunyuan-dense",
-    "hunyuan_v1_moe": "hunyuan-moe",
-    "internlm3": "llama",
-    "iquestcoder": "llama",
-    "lfm2_moe": "lfm2moe",
-    "llama4_text": "llama4",
-    "mimo_v2_flash": "mimo2",
-    "minimax_m2": "minimax-m2",
-    "ministral3": "mistral3",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "olmo3": "olmo2",
-    "phi": "phi2",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_5_moe_text": "qwen35moe",
-    "qwen3_5_text": "qwen35",
-    "qwen3_moe": "qwen3moe",
-    "qwen3_next": "qwen3next",
-    "qwen4_exp_text": "qwen4exp",
-    "solar_open": "glm4moe",
-    "youtu": "deepseek2",
-}
+_SAME_NAME = (
+    "afmoe apertus arcee bitnet cohere2 dbrx dots1 ernie4_5 exaone4 falcon gemma gemma2 glm4 granite granite_swa "
+    "granitemoe hrm_text hy_v3 hy_v4 jais2 laguna lfm2 llama mellum minicpm minicpm3 nemotron olmo olmo2 olmoe "
+    "phi3 phimoe qwen2 qwen3 seed_oss smollm3 stablelm starcoder2"
+).split()
+_OTHER_NAME = (
+    "bamba:granitehybrid cohere:command-r cohere2_moe:cohere2moe deepseek_v2:deepseek2 deepseek_v3:deepseek2 "
+    "deepseek_v32:deepseek32 deepseek_v4:deepseek4 dots3_note_text:dots3note ernie4_5_moe:ernie4_5-moe "
+    "exaone_moe:exaone-moe falcon_h1:falcon-h1 gemma3_text:gemma3 gemma3n_text:gemma3n gemma4_text:gemma4 "
+    "gemma4_unified_text:gemma4 glm:chatglm glm4_moe:glm4moe glm4_moe_lite:deepseek2 glm_moe_dsa:glm-dsa "
+    "gpt_neox:gptneox gpt_oss:gpt-oss granitemoe_swa:granite_swa granitemoehybrid:granitehybrid "
+    "granitemoeshared:granitemoe hunyuan_v1_dense:hunyuan-dense hunyuan_v1_moe:hunyuan-moe internlm3:llama "
+    "iquestcoder:llama lfm2_moe:lfm2moe llama4_text:llama4 mimo_v2_flash:mimo2 minimax_m2:minimax-m2 "
+    "ministral3:mistral3 mistral:llama mixtral:llama olmo3:olmo2 phi:phi2 qwen2_moe:qwen2moe "
+    "qwen3_5_moe_text:qwen35moe qwen3_5_text:qwen35 qwen3_moe:qwen3moe qwen3_next:qwen3next "
+    "qwen4_exp_text:qwen4exp solar_open:glm4moe youtu:deepseek2"
+).split()
+
+OF_MODEL_TYPES = {**{name: name for name in _SAME_NAME}, **dict(pair.split(":") for pair in _OTHER_NAME)}
 """The converter's architecture for each model type of transformers that it converts.
 
 ``minicpm`` comes with its own Python code, and ``phimoe`` is converted under its vendor's class name.

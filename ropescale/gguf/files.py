@@ -222,7 +222,12 @@ def open_gguf(path: str | Path) -> GgufFile:
     import numpy
 
     with translated(path, "read"):
-        _check_start(path)
+        with open_regular(path) as file:
+            start = file.read(8)
+        if start[:4] != MAGIC:
+            raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")
+        if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
+            raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
         try:
             with numpy.errstate(over="raise"):  # numpy would only print warnings
                 return GgufFile(path, reader_of(path))
@@ -283,15 +288,6 @@ def _unpack(form: str, data: memoryview, start: int) -> tuple[int, ...]:
         return struct.unpack_from(form, data, start)
     except struct.error:
         raise ValueError("an array goes beyond the end of the file") from None
-
-
-def _check_start(path: Path) -> None:
-    with open_regular(path) as file:
-        start = file.read(8)
-    if start[:4] != MAGIC:
-        raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")
-    if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
-        raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
 
 
 def _string(text: str) -> bytes:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -127,25 +128,16 @@ def _read_original(path: Path, text: str) -> tuple[dict[str, Value | None], dict
     """Reads :data:`ORIGINAL`: the previous value of each key and tensor, or None."""
     try:
         was = json.loads(text)
-        keys = {name: pair if pair is None else _value(*pair) for name, pair in was["keys"].items()}
-        tables = {name: x if x is None else _floats(x) for name, x in was["tables"].items()}
+        keys = {name: pair if pair is None else Value(*pair) for name, pair in was["keys"].items()}
+        tables = {name: x if x is None else list(x) for name, x in was["tables"].items()}
+        stored = [(each.kind, each.value) for each in keys.values() if each]
+        if not all(starmap(is_storable, stored + [("FLOAT64", number) for x in tables.values() for number in x or ()])):
+            raise ValueError
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
         raise ConfigError(
             f"{path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
         ) from None
     return keys, tables
-
-
-def _value(kind: object, value: object) -> Value:
-    if not (isinstance(kind, str) and isinstance(value, (str, int, float)) and is_storable(kind, value)):
-        raise ValueError
-    return Value(kind, value)
-
-
-def _floats(numbers: object) -> list[float]:
-    if not isinstance(numbers, list) or not all(is_storable("FLOAT64", x) for x in numbers):
-        raise ValueError
-    return numbers
 
 
 def refuse_architecture(model: GgufModel) -> None:
@@ -192,7 +184,15 @@ def _rotary_dim(model: GgufModel) -> int:
     Raises:
         ConfigError: neither is known, or it is odd: llama.cpp turns pairs, with one factor for each.
     """
-    stated = _stated_rotary_dim(model)
+    stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
+    if stated is None:
+        width, heads = model.number("embedding_length", None), model.number("attention.head_count", None)
+        if not (width and heads):
+            raise ConfigError(
+                f"{model.path} lacks {model.architecture}.rope.dimension_count (or embedding_length and "
+                "attention.head_count)"
+            )
+        stated = width // heads
     if not isinstance(stated, int):
         raise ConfigError(
             f"{model.path} has {model.architecture} rotate {brief(stated)} coordinates; not a whole number"
@@ -203,19 +203,6 @@ def _rotary_dim(model: GgufModel) -> int:
             "them in pairs; an even rope.dimension_count is needed"
         )
     return stated
-
-
-def _stated_rotary_dim(model: GgufModel) -> float:
-    stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
-    if stated is not None:
-        return stated
-    width, heads = model.number("embedding_length", None), model.number("attention.head_count", None)
-    if not (width and heads):
-        raise ConfigError(
-            f"{model.path} lacks {model.architecture}.rope.dimension_count (or embedding_length and "
-            "attention.head_count)"
-        )
-    return width // heads
 
 
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:

@@ -95,7 +95,7 @@ def patch_gguf(
     own = ("dry_run", "force", "progress")
     refuse_unknown("ropescale.patch_gguf", options, (*own, *RequestOptions.__annotations__))
     if out is None and not dry_run:
-        raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
+        raise CheckpointError("say where the patched file goes, or write nothing", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
@@ -131,7 +131,9 @@ def _wanted(
     """Returns every key and per-pair tensor that patching sets, with its value, or None to remove it."""
     prefix = model.architecture
     keys: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
-    keys |= {f"{prefix}.{key}": _as_kept(value) for key, value in route.keys.items()}
+    for key, value in route.keys.items():
+        as_stored = _in_float32([float(value.value)])[0] if value.kind == "FLOAT32" else value.value
+        keys[f"{prefix}.{key}"] = Value(value.kind, as_stored)
     length = f"{prefix}.context_length"
     keys[length] = Value((file.keys.get(length) or model.keys[length]).kind, plan.length)
     before = {name: model.keys.get(name) for name in keys}
@@ -143,10 +145,6 @@ def _wanted(
     text = {SCHEDULE: describe(schedule), VERSION: __version__, ORIGINAL: json.dumps(original)}
     keys |= {name: Value("STRING", value) for name, value in text.items()}
     return keys, dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
-
-
-def _as_kept(value: Value) -> Value:
-    return Value(value.kind, _in_float32([float(value.value)])[0]) if value.kind == "FLOAT32" else value
 
 
 def _in_float32(numbers: Sequence[float]) -> list[float]:
@@ -170,9 +168,7 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
         raise CheckpointError(f"{target} is a folder; name the file to make, such as {target / source.name}")
     if os.path.lexists(target):
         if not force:
-            raise CheckpointError(
-                f"{target} exists already; choose another file, or replace it with force=True", "force"
-            )
+            raise CheckpointError(f"{target} exists already; choose another file, or replace it with force", "force")
         _refuse_foreign(target, target)
     if not target.absolute().parent.is_dir():
         raise CheckpointError(
@@ -193,13 +189,11 @@ def _refuse_foreign(target: Path, path: Path) -> None:
     except (CheckpointError, ConfigError):
         file = None
     if file is None or SCHEDULE not in file.keys:
-        raise CheckpointError(
-            f"{target} was not written by ropescale, so force=True leaves it; remove it yourself", "force"
-        )
+        raise CheckpointError(f"{target} was not written by ropescale, so force leaves it; remove it yourself", "force")
     if not file.is_as_written:
         why = "an earlier version wrote it, or " if file.is_as_written is None else ""
         raise CheckpointError(
-            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so force=True "
+            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so force "
             "leaves it; remove it yourself",
             "force",
         )

@@ -89,7 +89,11 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
         route = _two_lists(model, goal)
     else:
         route = _by_formula(model, goal) or _by_table(model, goal)
-    _refuse_own_softmax_scale(model, route)
+    if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
+        raise ScheduleError(
+            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
+            "another theta (ntk, abf) on a file without scaling gives what was asked"
+        )
     return _with_attention_scale(model, route, goal)
 
 
@@ -191,7 +195,7 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
         what = "changes with the length" if varying else "has two lists"
         raise ScheduleError(
             f"{label_of(schedule)} {what}, which llama.cpp has no place for in {model.architecture}; freeze it at one "
-            "length with freeze_at=N",
+            "length",
             "freeze_at",
         )
     tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}
@@ -222,11 +226,3 @@ def _with_attention_scale(model: GgufModel, route: Route, goal: Goal) -> Route:
             f"{model.architecture}, and they keep their own frequencies; give attention_factor={own:.6g}"
         )
     return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
-
-
-def _refuse_own_softmax_scale(model: GgufModel, route: Route) -> None:
-    if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
-        raise ScheduleError(
-            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
-            "another theta (ntk, abf) on a file without scaling gives what was asked"
-        )

@@ -296,15 +296,15 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         if not patched:
             yield (
                 f"this model is already scaled{where}: {kind}, {rope.original_length} to {rope.max_length} tokens; "
-                "patching it needs replace_scaling=True or on_top=True"
+                "a patch must replace that scaling, or compose with it"
             )
         if kind == "dynamic" or (
             kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")
         ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
-                "differs from a full forward pass once the length passes the switch (generate=True of verify measures "
-                "it, freeze_at=N of patch ends it)"
+                "differs from a full forward pass once the length passes the switch (verify measures it with "
+                "generate, a patch that freezes the table at one length ends it)"
             )
         recorded = rope.scaling.get(name) or configuration.section.get(name)
         if kind in ("yarn", "llama3", "longrope") and not recorded:

@@ -1,4 +1,4 @@
-"""Fits Markdown into a terminal: long cells and lines wrap, and tables too wide for it are cut into several."""
+"""Shows pages of Markdown elsewhere: fitted into a terminal, and as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
 from .formatting import aligned
 
@@ -14,6 +15,9 @@ _LINE = 100
 
 _WORD = 28
 """Longer words are cut, in characters."""
+
+_WORDS = re.compile(r"[^\s,/]*[\s,/]*")
+"""The parts of a cell, between which it may be folded."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def read_table(block: str) -> Grid | None:
     return Grid(cells[0], cells[2:], frozenset(i for i, rule in enumerate(cells[1]) if rule.endswith(":")))
 
 
-def blocks(text: str) -> Iterator[str]:
+def _blocks(text: str) -> Iterator[str]:
     """Yields what blank lines separate: paragraphs, tables, and blocks of code in one piece."""
     begin = 0
     for code in re.finditer(r"^(`{3,})[^`\n]*\n.*?^\1$", text, re.DOTALL | re.MULTILINE):
@@ -65,10 +69,10 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 def fitted(text: str, width: int) -> str:
     """Returns Markdown whose lines have at most ``width`` characters, where that is possible; code stays as it is."""
-    return "\n\n".join(_fitted(block, max(width, 40)) for block in blocks(text))
+    return "\n\n".join(_fitted_block(block, max(width, 40)) for block in _blocks(text))
 
 
-def _fitted(block: str, width: int) -> str:
+def _fitted_block(block: str, width: int) -> str:
     if block.startswith("```"):
         return block
     table = read_table(block)
@@ -108,16 +112,11 @@ def _across(widths: Sequence[int]) -> int:
 def _least(table: Grid) -> list[int]:
     """Returns the least width of each column: all of it for numbers, for words the longest one."""
     columns = zip(table.header, *table.rows, strict=True)
-    words = [[len(word) for cell in column for word in _words(cell)] for column in columns]
+    words = [[len(word.rstrip()) for cell in column for word in _WORDS.findall(cell)] for column in columns]
     return [
         size if i in table.right else min(size, max(len(table.header[i]), min(max(words[i]), _WORD)))
         for i, size in enumerate(table.widths)
     ]
-
-
-def _words(cell: str) -> list[str]:
-    """Returns the parts of a cell, between which it may be folded."""
-    return [word.rstrip() for word in re.findall(r"[^\s,/]*[\s,/]*", cell)]
 
 
 def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
@@ -129,7 +128,7 @@ def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
 def _folded(cell: str, width: int) -> list[str]:
     """Folds a cell after spaces, commas and slashes; a longer word is cut."""
     lines = [""]
-    for word in re.findall(r"[^\s,/]*[\s,/]*", cell):
+    for word in _WORDS.findall(cell):
         if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
             lines.append("")
         lines[-1] += word
@@ -148,3 +147,30 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
         count = next((n for n in range(len(left), 1, -1) if _across(table.only([0, *left[:n]]).widths) <= width), 1)
         yield table.only([0, *left[:count]])
         left = left[count:]
+
+
+def to_html(markdown: str) -> str:
+    """Returns tables as HTML tables, and every other block as a paragraph."""
+    return "\n".join(_block(block) for block in _blocks(markdown))
+
+
+def _block(block: str) -> str:
+    table = read_table(block)
+    return f"<p>{_text(block)}</p>" if table is None else _table(table)
+
+
+def _table(table: Grid) -> str:
+    head = "".join(f"<th{_side(table, i)}>{_text(cell)}</th>" for i, cell in enumerate(table.header))
+    rows = "".join(
+        f"<tr>{''.join(f'<td{_side(table, i)}>{_text(cell)}</td>' for i, cell in enumerate(row))}</tr>"
+        for row in table.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _side(table: Grid, column: int) -> str:
+    return f' style="text-align: {"right" if column in table.right else "left"}"'
+
+
+def _text(text: str) -> str:
+    return escape(text.replace("\\|", "|"))

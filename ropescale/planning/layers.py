@@ -168,7 +168,7 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     if (window and configuration.default_of(window)) or not full or _only_windowed_rotate(configuration):
         raise ConfigError(
             f"the full-attention layers of {configuration.model_type} do not rotate, and changing those that see a "
-            "window of the text does not extend the context; give layers='all' to change them all the same",
+            "window of the text does not extend the context; choose all layers to change them all the same",
             "layers",
         )
     return full
@@ -188,7 +188,7 @@ def _no_layers(layers: str, known: list[str]) -> ConfigError:
     """Makes the error for an unknown layer type, with the nearest name as a suggestion."""
     if ALL_LAYERS in known:
         return ConfigError(
-            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; leave layers out",
+            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; change all",
             "layers",
         )
     words = [*known, "full", "all"]
@@ -228,8 +228,8 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         return _composed(rope)
     original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
     raise ConfigError(
-        f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
-        "on_top=True composes with the present scaling",
+        f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
+        f"{original}, or compose with it",
         "replace_scaling",
         "on_top",
         "original_length",
@@ -241,7 +241,7 @@ def _unscaled(rope: Rope, request: Request) -> Rope:
     if not (_is_recorded(rope) or request.original_length):
         raise ConfigError(
             f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
-            "give original_length=N",
+            "give the original length",
             "original_length",
         )
     partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
@@ -254,7 +254,7 @@ def _composed(rope: Rope) -> Rope:
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
             f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
-            "build on; give replace_scaling=True",
+            "build on; replace the scaling",
             "replace_scaling",
         )
     table = stock_table(rope, rope.max_length)

@@ -95,7 +95,7 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
             return (
                 f"{label} changes its frequencies with the length, which no configuration file can say; "
-                "freeze it at a length with freeze_at=N"
+                "freeze it at a length"
             )
         if family.derives_attention_scale and scale < 1:
             return (

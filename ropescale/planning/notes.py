@@ -28,7 +28,7 @@ def on_configuration(configuration: Configuration, layers: Planned, request: Req
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
             f"the configuration says {rope.max_length} positions, of which {rope.original_length} were trained; "
-            f"computing from {rope.original_length}; original_length={rope.max_length} computes from all"
+            f"computing from {rope.original_length}; an original length of {rope.max_length} computes from all"
         )
     for name, value in configuration.ignored.items():
         yield (
@@ -68,7 +68,7 @@ def on_replaced_scaling(layers: Planned, request: Request) -> Iterator[str]:
     had = max(layer.there.max_length for layer in layers.values())
     length = request.target_length or max(layer.reach for layer in layers.values())
     if length < had:
-        yield f"the context becomes {length} tokens, shorter than the vendor's {had}; target_length={had} keeps that"
+        yield f"the context becomes {length} tokens, shorter than the vendor's {had}; a target length of {had} keeps it"
 
 
 def _lost_softmax_scale(layers: Planned) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _lost_softmax_scale(layers: Planned) -> Iterator[str]:
         weights = ",".join(f"{key}={lost[0][key]:g}" for key in ("mscale", "mscale_all_dim") if lost[0].get(key))
         yield (
             "replacing the scaling also drops the softmax scale that the model was trained with (mscale_all_dim); "
-            f"keep it with yarn:...,{weights}, or compose with on_top=True"
+            f"keep it with yarn:...,{weights}, or compose with the scaling"
         )
 
 
@@ -127,7 +127,7 @@ def on_factor_one(layers: Planned, length: int) -> Iterator[str]:
     if labels and len(labels) == len(layers):
         yield (
             f"{listed(dict.fromkeys(labels))} changes nothing: every frequency, and the attention, stays as it is; "
-            "give the factor that you want, such as factor=4"
+            "give the factor that you want, such as 4"
         )
 
 

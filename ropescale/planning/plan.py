@@ -219,7 +219,7 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
         if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
             raise ScheduleError(
                 f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
-                "changes; write its factor into config.json, or give layers='all'",
+                "changes; write its factor into config.json, or choose all layers",
                 "layers",
             )
 
@@ -245,7 +245,7 @@ def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
     for key in request.overrides:
         if not any(_accepts(spec, key) for spec in specs):
             raise ScheduleError(
-                f"overrides has {key!r}, and no schedule has this field; name one that has, or leave it out",
+                f"no schedule has the field {key!r}; name one that has, or leave it out",
                 "overrides",
             )
 

@@ -395,7 +395,7 @@ def resolve(
     if chosen.needs("factor"):
         raise ScheduleError(
             f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
-            "or give target_length=N",
+            "or give the target length",
             "target_length",
         )
     schedule = chosen.build()
@@ -418,7 +418,7 @@ def _with_factor(spec: Spec, factor: float | None) -> Spec:
         return spec
     stated = spec.get("factor")
     if isinstance(stated, (int, float)) and stated != factor:
-        raise ScheduleError(f"{spec.text} says factor {stated:g}, and factor={factor:g} is given; keep one", "factor")
+        raise ScheduleError(f"{spec.text} says factor {stated:g}, and factor {factor:g} is given; keep one", "factor")
     return spec.with_fields(factor=factor)
 
 
@@ -434,7 +434,8 @@ def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
     if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
         raise ScheduleError(
             f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
-            f"{target}; use factor={target / trained:g}, or leave one of the two out"
+            f"{target}; use the factor {target / trained:g}, or leave one of the two out",
+            "target_length",
         )
     return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
 

@@ -339,7 +339,7 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
         RunError: NaN.
     """
     if decoded.isnan().any() or whole.isnan().any():
-        raise RunError("the model's logits are NaN; try dtype=float32", "dtype")
+        raise RunError("the model's logits are NaN; try float32", "dtype")
     left, right = decoded.double(), whole.double()
     real, also = left.abs() < _MASKED, right.abs() < _MASKED
     apart = torch.where(real & also, (left - right).abs(), torch.where(real == also, 0.0, torch.inf)).max(1).values

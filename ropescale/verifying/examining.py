@@ -122,7 +122,7 @@ def examine(
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
     if not generate:
-        _refuse({"length": lengths, **loading}, "says how to generate; add generate=True, or leave it out")
+        _refuse({"length": lengths, **loading}, "says how to generate; add generate, or leave it out")
     wanted = [parse_length(length) for length in lengths]
     if not isinstance(model, (str, Path)):
         in_memory = "is for a checkpoint, and this model is loaded already; leave it out"
@@ -202,7 +202,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
     if coarse > _COARSE:
         yield (
             f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so only larger "
-            "faults show; dtype=float32 is sharper"
+            "faults show; float32 is sharper"
         )
 
 
@@ -215,7 +215,7 @@ def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
         f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps the "
         f"keys it has cached at their old angles, so it differs from the whole text by up to {worst.difference:.3g} in "
         f"a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} tokens chosen. That is how "
-        "transformers does it; patching with freeze_at=LENGTH makes one table for every length"
+        "transformers does it; freezing it at one length makes one table for every length"
     )
 
 
@@ -460,7 +460,7 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> Non
 def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
     """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
     length, maximum = report.length, configuration.max_length
-    _check_tokenizer(folder, report, "patching with schedule='as-is' raises it")
+    _check_tokenizer(folder, report, "patching with the schedule as-is raises it")
     kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(

@@ -18,9 +18,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ropescale.evals.searching.learner import Learner, LiveTables, gradient
-from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.search_space import space_of
-from ropescale.evals.searching.starting import plan_of_start
 from ropescale.evals.searching.windows import ContextWeights
 from ropescale.models.rotary_modules import evaluating
 

@@ -191,7 +191,7 @@ def test_force_leaves_alone_what_the_web_page_put_there(hub):
 REFUSED_BY_FORCE = {
     "one file": ({"adapter.safetensors": b"theirs"}, "holds adapter.safetensors that ropescale did not send"),
     "several": ({"a.txt": b"", "b.txt": b""}, "holds a.txt and 1 more file(s) that ropescale did not send"),
-    "an empty record": ({"ropescale.json": b""}, "has a ropescale.json that cannot be read, so --force leaves it"),
+    "an empty record": ({"ropescale.json": b""}, "has a ropescale.json that cannot be read, so force leaves it"),
     "no record": ({"ropescale.json": b"[1, 2]"}, "has a ropescale.json that cannot be read"),
     "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "has a ropescale.json that cannot be read"),
     "a name that breaks the line": ({"a\nb": b""}, "holds a\\nb that ropescale did not send"),
@@ -228,8 +228,8 @@ def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
     hub.through_lfs |= {name} if lfs else set()
     before = dict(hub.repositories["me/long"])
     assert ran(*PUSH, "-o", "out", "--force", code=2).err == (
-        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; "
-        "delete what you do not need there, or choose another name\n"
+        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so force leaves it; "
+        "delete what you do not need there, or choose another name (--force)\n"
     )
     assert hub.repositories["me/long"] == before
 
@@ -288,7 +288,9 @@ def test_a_name_that_is_none_is_refused_before_anything_is_sent(hub, capsys, nam
 
 
 def test_private_alone_is_refused(capsys):
-    refused(capsys, ["patch", "model", "-o", "out", *YARN, "--private"], "error: --private is for --push-to-hub REPO")
+    refused(
+        capsys, ["patch", "model", "-o", "out", *YARN, "--private"], "error: private is for a repository on the Hub"
+    )
 
 
 def test_without_a_token_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):

@@ -157,15 +157,18 @@ def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
             "the target length is 256",
         ),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule scales by a number"),
-        (["--lengths", "64", "--schedule", "base", "--target-length", "1k"], "or leave --target-length out"),
+        (["--lengths", "64", "--factor", "4"], "factor is given, and no schedule scales by a number"),
+        (
+            ["--lengths", "64", "--schedule", "base", "--target-length", "1k"],
+            "or leave target_length out (--target-length)",
+        ),
         (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
         (["--lengths", "64", "--bos", "maybe"], "none of auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
-        (["--lengths", "64", "--device", "abacus"], "--device abacus cannot be used"),
+        (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "sixty"], "sixty"),
         (["--lengths", "64", "--dtype", "int8"], "int8"),
     ],
@@ -321,16 +324,16 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
     data = ["--data", texts] if command == "eval" else []
     words = [command, str(tmp_path), *data, "--lengths", "64", "--schedule", "yarn:factor=4", *more]
     said = ran(*words, code=2).err
-    assert "give --original-length N" in said and "--target-length" not in said
+    assert "give the original length (--original-length)" in said
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "'beta_fast', and no schedule has this field"),
-        (["--set", "beta_fast=16"], "--set has 'beta_fast', and no schedule has this field"),
-        (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave --freeze-at out"),
-        (["--freeze-at", "128"], "--freeze-at is given, and no schedule whose tables depend on the length"),
+        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
+        (["--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
+        (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
+        (["--freeze-at", "128"], "freeze_at is given, and no schedule whose tables depend on the length"),
         (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),
     ],
 )

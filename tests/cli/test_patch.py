@@ -217,7 +217,7 @@ def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model, layers, words)
 
 def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(patch):
     err = patch("--schedule", "linear:factor=2", "--layers", "sliding_attention", code=2).err
-    one_error(err, "one table", "'sliding_attention'", "leave --layers out")
+    one_error(err, "one table", "'sliding_attention'", "change all (--layers)")
 
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])

@@ -144,18 +144,18 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "length of 5000 digits": (["--schedule", "yarn", "--target-length", "9" * 5000], "beyond any context"),
     "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not one number"),
     "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
-    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
+    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and factor 8 is given"),
     "length abc": (["--schedule", "yarn", "--target-length", "long"], "'long' is not a length"),
     "missing table": (["--schedule", "none.json"], "no file none.json"),
     "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
     "layers": (
         ["--schedule", "yarn:factor=4", "--layers", "some"],
-        "keeps one table for every layer, so 'some' cannot be changed alone; leave --layers out",
+        "keeps one table for every layer, so 'some' cannot be changed alone; change all (--layers)",
     ),
     "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "exclude each other"),
     "as-is": (["--schedule", "as-is"], "as-is changes nothing"),
     "link": (["--schedule", "yarn:factor=4", "--link", "soft"], "'soft' is not one of"),
-    "revision": (["--schedule", "yarn:factor=4", "--revision", "main"], "--revision is for a model on the Hub"),
+    "revision": (["--schedule", "yarn:factor=4", "--revision", "main"], "revision is for a model on the Hub"),
     "unknown option": (["--schedule", "yarn:factor=4", "--farce"], "no such option '--farce'"),
     "no schedule": ([], "missing option '--schedule'"),
     "extra argument": (["--schedule", "yarn:factor=4", "more"], "unexpected extra argument (more)"),
@@ -173,7 +173,7 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
     [
         (["patch"], "missing argument 'MODEL'"),
         (["restore"], "missing argument 'DIR'"),
-        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes (-o OUT)"),
+        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes, or"),
         (["restore", "none"], "there is no folder none"),
         (["restore", "model"], "there is nothing to restore in model"),
         (["restore", "model/config.json"], "there is no folder model/config.json"),
@@ -202,7 +202,7 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 
 def test_an_existing_output_is_refused(model, capsys):
     Path("out").mkdir()
-    refused(capsys, PATCH, "out exists already; choose another folder, or replace it with --force")
+    refused(capsys, PATCH, "out exists already; choose another folder, or replace it with force (--force)")
     refused(capsys, [*PATCH[:-1], "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?")
 
 

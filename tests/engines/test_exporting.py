@@ -500,9 +500,18 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--for", "vllm", "--factor", "4"], "--factor is given without a schedule"),
-        (["--for", "vllm", "--set", "factor=4"], "--set is given without a schedule"),
-        (["--for", "vllm", "--layers", "all"], "--layers is given without a schedule"),
+        (
+            ["--for", "vllm", "--factor", "4"],
+            "factor is given without a schedule; name one, such as yarn, or leave it out (--factor)",
+        ),
+        (
+            ["--for", "vllm", "--set", "factor=4"],
+            "overrides is given without a schedule; name one, such as yarn, or leave it out (--set)",
+        ),
+        (
+            ["--for", "vllm", "--layers", "all"],
+            "layers is given without a schedule; name one, such as yarn, or leave it out (--layers)",
+        ),
         (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave the schedule out"),
         (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can say"),
         (["--for", "vllm", "--schedule", "yran:factor=4"], "did you mean 'yarn'?"),

@@ -366,7 +366,9 @@ LESS = [
 @pytest.mark.parametrize(("change", "sentence"), LESS, ids=lambda value: value if isinstance(value, str) else "")
 def test_fewer_results_or_others_than_the_folder_holds_need_force(out, scored, change, sentence):
     before = tree(out)
-    with pytest.raises(CheckpointError, match=f"holds {sentence}; choose another folder with out=OUT, or give force"):
+    with pytest.raises(
+        CheckpointError, match=f"holds {sentence}; choose another folder, or replace its results with force"
+    ):
         measured(out, **change, force=False)
     assert tree(out) == before and scored == []
     measured(out, **change)
@@ -542,7 +544,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, m
 
 
 def test_fresh_without_a_folder_is_refused(words, refused):
-    assert "--fresh is given, and no folder to write into; name it with -o" in refused(*words, "--fresh")
+    assert "fresh is given, and no folder to write into; name one (--fresh, -o)" in refused(*words, "--fresh")
 
 
 def _stopping(out, error, begun=False):

@@ -115,7 +115,11 @@ def warnings_of(config, **files):
             "dynamic changes the frequencies with the length",
         ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {}, "replace_scaling=True or on_top=True"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            {},
+            "a patch must replace that scaling, or compose with it",
+        ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
         ({"model_type": "mixtral", "head_dim": None}, {}, "write head_dim"),
         ({"model_type": "phi3"}, {}, "accepts no scaling but longrope"),
@@ -181,7 +185,7 @@ def test_warnings_go_to_stderr_and_into_the_json(checkpoint, ran):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--factor", "4"], "--factor is given without a schedule"),
+        (["--factor", "4"], "factor is given without a schedule"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "yarn", "--factor", "nan"], "factor"),
         (["--schedule", "yarn:factor=abc"], "factor"),
@@ -276,7 +280,7 @@ def test_a_length_dependent_schedule_is_shown_frozen(described):
 @pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
 def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, ran, words):
     said = ran("inspect", checkpoint(LLAMA), *words, code=2).err
-    assert f"error: {words[0]} is given without a schedule; name one" in said
+    assert "is given without a schedule; name one, such as yarn, or leave it out" in said and f"({words[0]})" in said
 
 
 def test_replacing_and_composing_exclude_each_other(checkpoint, ran):

@@ -93,8 +93,8 @@ def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--factor", "4"], "--factor is given, and no schedule scales by a number"),
-        (["--set", "beta_fast=4"], "--set has 'beta_fast', and no schedule has this field"),
+        (["--factor", "4"], "factor is given, and no schedule scales by a number"),
+        (["--set", "beta_fast=4"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "all"], "there is no schedule 'all'"),
         (["--schedule", "yarn"], "factor"),

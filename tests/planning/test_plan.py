@@ -472,7 +472,7 @@ def test_layers_that_a_model_does_not_have_are_refused_with_those_it_has():
 
 @pytest.mark.parametrize("model_type", ["cohere2", "cohere2_moe", "exaone4", "afmoe", "flint", "beam", "llama4_text"])
 def test_a_model_whose_full_layers_do_not_rotate_is_refused_by_default_with_the_reason(model_type):
-    with pytest.raises(ConfigError, match=f"full-attention layers of {model_type} do not rotate.*layers='all'"):
+    with pytest.raises(ConfigError, match=f"full-attention layers of {model_type} do not rotate.*choose all layers"):
         make_plan({"model_type": model_type}, "linear:factor=4")
     assert make_plan({"model_type": model_type}, "linear:factor=4", layers="all").changes
 
@@ -526,7 +526,7 @@ def test_a_layer_type_on_which_a_schedule_does_nothing_is_noted_where_it_works_o
 @pytest.mark.parametrize("spec", ["dynamic-yarn", Stretching()])
 def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way_out(spec):
     plan = make_plan(LLAMA, spec)
-    assert plan.unsavable is not None and "freeze_at=N" in plan.unsavable
+    assert plan.unsavable is not None and "freeze it at a length" in plan.unsavable
     frozen = make_plan(LLAMA, spec, freeze_at=16384)
     assert frozen.unsavable is None
     assert frozen.length == frozen.config["max_position_embeddings"] == 16384
@@ -791,7 +791,7 @@ def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
     unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
     with pytest.raises(ConfigError, match=r"replace_scaling=True .* the original_length you give"):
         make_plan(unrecorded, "yarn:factor=4")
-    with pytest.raises(ConfigError, match="give original_length=N"):
+    with pytest.raises(ConfigError, match="give the original length"):
         make_plan(unrecorded, "yarn:factor=4", replace_scaling=True)
     recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
     with pytest.raises(ConfigError, match=r"replace_scaling=True .* its original 1024 tokens"):
@@ -866,7 +866,7 @@ def test_a_list_per_layer_that_leaves_only_windowed_layers_rotating_is_noticed(n
     kinds = ["sliding_attention", "full_attention"]
     config = {**LLAMA, "num_hidden_layers": 2, "layer_types": kinds}
     theta = 10_000.0 if name == "layer_rope_theta" else 1
-    with pytest.raises(ConfigError, match=r"full-attention layers .* do not rotate.*layers='all'"):
+    with pytest.raises(ConfigError, match=r"full-attention layers .* do not rotate.*choose all layers"):
         make_plan(config | {name: [theta, 0]}, "yarn:factor=2")
     assert make_plan(config | {name: [theta, theta]}, "yarn:factor=2").changes
 

@@ -278,7 +278,7 @@ def test_the_modelfile_asks_for_the_context_length_that_the_file_has(workplace: 
 def test_the_table_of_small_thetas_is_what_inspect_warns_of(workplace: Path, ran: Any) -> None:
     a_configuration()
     table = text_of("command-line").split("| at 32,768 tokens")[1].split("\n\n")[0]
-    rows = re.findall(r"^\| (?:as it is|`([^`]+)`[^|]*) \| ([\d.]+%) \| ([\d,]+) \|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| (?:as-is|`([^`]+)`[^|]*) \| ([\d.]+%) \| ([\d,]+) \|$", table, re.MULTILINE)
     assert len(rows) == table.count("\n| ") == 5
     for spec, share, first in rows:
         schedule = ["--schedule", spec] if spec else []

@@ -1,8 +1,9 @@
-"""Messages of the core and of the evals name parameters as Python does; the command line alone spells options."""
+"""Messages read well in Python and on the command line, which puts the options after the sentence."""
 
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from ropescale.cli.main import COMMANDS, LazyGroup
+from ropescale.cli.main import COMMANDS, LazyGroup, main, translate
+from ropescale.errors import CheckpointError, ConfigError, RopescaleError
 
 ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -57,3 +59,46 @@ def test_no_message_names_an_option_of_the_command_line() -> None:
         if word in ours and not (path.name == "uploading.py" and text == "--private")  # of `hf upload`
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_message_of_an_error_is_written_as_python() -> None:
+    """``give stride=8`` is no option, and ``--stride`` no parameter: a sentence names neither, its fields do."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {text}"
+        for room in ("ropescale", "evals", "cli")
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and node.exc
+        for line, text in texts(node.exc)
+        if re.search(r"\b[a-z_]{3,}=(True|False|N|OUT|NAME|LENGTH)\b", text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_fields_of_an_error_follow_it_as_options_and_a_path_stays_as_it_is(capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect", "nope stride=3"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no folder nope stride=3; ")
+    assert main(["patch", "nope", "--schedule", "yarn:factor=2", "-o", "out", "--in-place"]) == 2
+    assert capsys.readouterr().err == "error: out and in_place exclude each other; choose one (-o, --in-place)\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "options"),
+    [
+        ("patch", ("layers",), " (--layers)"),
+        ("eval", ("short_context", "source"), " (--[no-]short-context, --data)"),
+        ("eval", ("schedule",), " (--schedule)"),
+        ("report", ("layers",), ""),
+        (None, ("layers",), ""),
+    ],
+)
+def test_an_error_shows_the_options_that_the_command_has(
+    command: str | None, fields: tuple[str, ...], options: str
+) -> None:
+    assert translate(ConfigError("no layer rotates", *fields), command) == (2, f"no layer rotates{options}")
+
+
+@pytest.mark.parametrize("kind", [RopescaleError, ConfigError, CheckpointError])
+def test_an_error_keeps_its_fields_on_its_way_between_processes(kind: type[RopescaleError]) -> None:
+    again = pickle.loads(pickle.dumps(kind("choose all layers", "layers")))
+    assert str(again) == "choose all layers" and again.fields == ("layers",)

@@ -52,7 +52,7 @@ MADE = {
         "vllm serve CKPT-2k",
     ),
     "index": (["CKPT-8x/ropescale.json"], "vllm serve CKPT-8x"),
-    "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
+    "patching": (["CKPT-2k/ropescale.json"], "live: yes"),
     "serving": ([], "--context-length 2048"),
     "retrieval": (["KEYS/results.json"], "passkey"),
     "adapting": (["CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"], "live: yes"),

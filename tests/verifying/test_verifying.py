@@ -368,7 +368,7 @@ def test_a_record_from_before_softmax_scales_were_kept_is_read(folder: Path, tmp
 
 def test_a_revision_is_for_the_hub(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(folder), "--revision", "main"]) == 2
-    assert "--revision is for a model on the Hub" in capsys.readouterr().err
+    assert "revision is for a model on the Hub" in capsys.readouterr().err
 
 
 def test_a_model_on_the_meta_device_is_wrong_input() -> None:

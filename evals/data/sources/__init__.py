@@ -89,7 +89,7 @@ class TextSource:
         """Says which files of folders were no text, as far as they were read; empty without any."""
         if not self.asked.left_out:
             return ""
-        return f"{no_texts(self.asked.left_out)}; encoding=NAME reads text that is not UTF-8"
+        return f"{no_texts(self.asked.left_out)}; text that is not UTF-8 is read once its encoding is named"
 
     def texts(self) -> dict[str, Iterator[Unread]]:
         """Reads each source's documents one after the other, as they are asked for; the first one now.
@@ -164,7 +164,7 @@ def joined(texts: Iterable[Unread]) -> str:
 
 def _streamed(source: str, asked: ReadOptions) -> Iterator[Unread]:
     if _reader(source) is not hub:
-        raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave streaming out", "streaming")
+        raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave it out", "streaming")
     return hub.stream(source, asked)
 
 

@@ -49,7 +49,9 @@ def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
             found += 1
             yield text
     if not found:
-        raise DataError(f"no text in {source}: {no_texts(asked.left_out)}; give text files, or their encoding=NAME")
+        raise DataError(
+            f"no text in {source}: {no_texts(asked.left_out)}; give text files, or name their encoding", "encoding"
+        )
 
 
 def _chosen(root: Path, glob: str | None) -> Iterable[Path]:

@@ -55,6 +55,6 @@ def _check_encoding(encoding: str) -> None:
         pass  # an encoding of more than one byte
     except (LookupError, ValueError):
         raise DataError(
-            f"encoding={encoding!r} is not known; name one that Python knows, like latin-1, cp1252 or utf-16",
+            f"the encoding {encoding!r} is not known; name one that Python knows, like latin-1, cp1252 or utf-16",
             "encoding",
         ) from None

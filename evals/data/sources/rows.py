@@ -81,7 +81,7 @@ def _guess_field(row: Row, source: str) -> str:
         if isinstance(row.get(name), list):
             return name
     if len(strings) != 1:
-        raise DataError(f"{source} has no field 'text'; choose one with text_field=NAME: {', '.join(row) or 'none'}")
+        raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
     return strings[0]
 
 
@@ -124,5 +124,5 @@ def _split_of(parts: Mapping[str, object], source: str, asked: str | None) -> st
     split = asked if asked is not None else "test" if "test" in parts or len(parts) != 1 else next(iter(parts))
     if split not in parts:
         wrong = "has several splits" if asked is None else f"has no split {asked!r}"
-        raise DataError(f"{source} {wrong}; choose one with split=NAME: {', '.join(parts)}")
+        raise DataError(f"{source} {wrong}; choose one: {', '.join(parts)}", "split")
     return split

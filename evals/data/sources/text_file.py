@@ -77,15 +77,18 @@ def decoded(name: str, raw: bytes, encoding: str | None = None, whole: bool = Tr
         NoText: it does not decode, or holds a zero byte.
     """
     if encoding is None and b"\0" in raw:
-        raise NoText(f"{name} is not text: it has a zero byte at {raw.index(0)}; give UTF-8 text, or encoding=NAME")
+        raise NoText(
+            f"{name} is not text: it has a zero byte at {raw.index(0)}; give UTF-8 text, or name its encoding",
+            "encoding",
+        )
     try:
         text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(raw, whole)
     except UnicodeError as error:
         at = f"byte {error.start} does not decode" if isinstance(error, UnicodeDecodeError) else f"{error}"
-        other = "another encoding=NAME" if encoding else "encoding=NAME, like latin-1"
-        raise NoText(f"{name} is not {encoding or 'UTF-8'} text: {at}; give {other}") from None
+        other = "name another encoding" if encoding else "name its encoding, like latin-1"
+        raise NoText(f"{name} is not {encoding or 'UTF-8'} text: {at}; {other}", "encoding") from None
     if "\0" in text:
-        raise NoText(f"{name} is not {encoding} text: it has a zero character; give another encoding=NAME")
+        raise NoText(f"{name} is not {encoding} text: it has a zero character; name another encoding", "encoding")
     return Text(name, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 

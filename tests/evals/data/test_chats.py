@@ -142,7 +142,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
     assert str(caught.value) == (
         "a.jsonl line 1: the assistant's tokens cannot be told exactly, because the token ' yes' holds some of the "
         "assistant's text and some of the template's; mark the assistant's text where a token begins and ends "
-        "(`A:{% generation %} ` instead of `A: {% generation %}`), or use score='all'"
+        "(`A:{% generation %} ` instead of `A: {% generation %}`), or score all tokens"
     )
     tokenizer.chat_template = tokenizer.chat_template.replace(" {% generation %}", "{% generation %} ")
     found = rendered(chat, tokenizer, assistant=True)
@@ -150,7 +150,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
 
 
 def test_only_chats_have_an_assistant():
-    with pytest.raises(DataError, match="score='assistant' is for chats, and document 0 is none"):
+    with pytest.raises(DataError, match="the score 'assistant' is for chats, and document 0 is none"):
         list(written(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
 
 
@@ -172,7 +172,7 @@ def test_chats_whose_template_writes_no_bos_have_none_unless_it_is_asked_for():
     chat, ids = rendered(Chat("a", TALK), tokenizer), Document("b", [256, 1, 2], None, "", "ids")
     assert placed([chat], "auto", tokenizer) == ([chat], None)
     assert placed([chat], "yes", tokenizer) == ([chat], 256)
-    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; say bos='yes'"):
+    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; put a BOS"):
         placed([ids, chat], "auto", tokenizer)
     (stripped,), bos = placed([ids], "auto", tokenizer)
     assert (stripped.ids, bos) == ([1, 2], 256)
@@ -324,7 +324,7 @@ def test_chats_in_python_are_lists_of_messages():
     [
         (
             ["--lengths", "20", "--windows", "1"],
-            "no chat has a token of the assistant within its first 20 positions; use longer --lengths",
+            "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)",
         ),
     ],
 )

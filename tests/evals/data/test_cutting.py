@@ -124,8 +124,8 @@ def test_ids_are_cut_like_texts():
     [
         ({"windows": 0}, "windows 0 is neither 'all' nor"),
         ({"windows": "some"}, "windows 'some' is neither"),
-        ({"windows": "all", "stride": 8}, "windows is given, and stride=8 slides.*leave one"),
-        ({"budget_tokens": 64, "stride": 8}, "budget_tokens is given, and stride=8 slides.*leave one"),
+        ({"windows": "all", "stride": 8}, "windows is given, and a stride slides.*leave one"),
+        ({"budget_tokens": 64, "stride": 8}, "budget_tokens is given, and a stride slides.*leave one"),
         ({"budget_tokens": 0}, "budget_tokens must be 1 or more"),
     ],
 )

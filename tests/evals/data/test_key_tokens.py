@@ -140,7 +140,7 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(measured, tmp
 def test_the_windows_are_the_trained_length_and_a_quarter_of_it():
     assert windows_of(256, None, None) == (64, 256)
     assert windows_of(None, 128, 16) == (16, 128)
-    with pytest.raises(DataError, match="give window=N"):
+    with pytest.raises(DataError, match="give the window"):
         windows_of(None, None, None)
     with pytest.raises(DataError, match="must be shorter than the long one"):
         windows_of(64, None, 64)

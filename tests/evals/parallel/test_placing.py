@@ -14,7 +14,6 @@ from crashing import raising
 from launching import assert_agree, launch
 
 from ropescale.checkpoints.loading import load_model
-from ropescale.cli.spelling import spelled
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
 from ropescale.evals.parallel.processes import Sharing, World
@@ -74,18 +73,18 @@ def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypa
 @pytest.mark.parametrize(
     ("size", "given", "said"),
     [
-        (2, {"tp": True, "sequence_parallel": 2}, "--sequence-parallel and --tp are given, and share the work out"),
-        (1, {"tp": True}, "--tp shares the model out over several processes, and there is one"),
-        (2, {"tp": True, "device": "cpu"}, "--tp says itself what goes where; leave --device cpu out"),
-        (1, {"device_map": "auto", "device": "cpu"}, "--device-map says itself what goes where; leave --device cpu"),
-        (2, {"device_map": "auto"}, "--device-map is for one process, and there are 2; leave torchrun out, or use"),
-        (3, {"sequence_parallel": 2}, "--sequence-parallel 2 needs a multiple of 2 processes, and there are 3"),
+        (2, {"tp": True, "sequence_parallel": 2}, "sequence_parallel and tp are given, and share the work out"),
+        (1, {"tp": True}, "tp shares the model out over several processes, and there is one"),
+        (2, {"tp": True, "device": "cpu"}, "tp says itself what goes where; leave the device out"),
+        (1, {"device_map": "auto", "device": "cpu"}, "device_map says itself what goes where; leave the device out"),
+        (2, {"device_map": "auto"}, "device_map is for one process, and there are 2; leave torchrun out, or use"),
+        (3, {"sequence_parallel": 2}, "sequence_parallel 2 needs a multiple of 2 processes, and there are 3"),
     ],
 )
 def test_ways_that_exclude_each_other_are_refused(size, given, said):
     with pytest.raises(DataError) as caught:
         Sharing(**given).teams(World(size=size))
-    assert said in spelled(str(caught.value), caught.value.fields)
+    assert said in str(caught.value)
 
 
 @pytest.mark.slow
@@ -121,4 +120,4 @@ def test_a_class_without_a_plan_is_refused_by_name(texts, tmp_path):
     tiny.checkpoint(tmp_path, tiny_models.build("opt", vocab_size=258))
     done = launch(2, tmp_path, "--data", texts, "--lengths", "60", "--tp")
     assert done.returncode and done.stderr.count("error: ") == 1
-    assert f"plan for {tmp_path} (opt)" in done.stderr and "leave --tp out" in done.stderr
+    assert f"plan for {tmp_path} (opt)" in done.stderr and "leave tp out" in done.stderr

@@ -93,7 +93,7 @@ def test_an_engine_leaves_out_what_it_would_not_compute():
     assert AS_IS in kept and "linear:factor=4" in kept
     assert kept < {each.spec for each in everything.candidates}
     assert any("llama.cpp computes" in why for why in vllm.left_out.values())
-    with pytest.raises(ScheduleError, match="engine='ollama' is not known; did you mean"):
+    with pytest.raises(ScheduleError, match="engine 'ollama' is not known; did you mean"):
         find_candidates(config(), 256, {}, "ollama")
 
 
@@ -228,9 +228,7 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, cap
     assert f"warning: {short}\n" in said[0]  # before the first batch
 
 
-@pytest.mark.parametrize(
-    ("count", "tokens"), [(4, TARGET), (3, TARGET), (2, TARGET), (1, 15 * TARGET), (1, 16 * TARGET)]
-)
+@pytest.mark.parametrize(("count", "tokens"), [(4, TARGET), (1, 15 * TARGET), (1, 16 * TARGET)])
 def test_what_is_said_before_is_what_is_said_in_the_end(model, capsys, count, tokens):
     found = recommend(model, documents(count, tokens), TARGET, progress=True)
     said = "warning: This text is too short to decide" in capsys.readouterr().err
@@ -317,11 +315,11 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     ("words", "said"),
     [
         (["--for", "ollama"], "did you mean 'llama.cpp'?"),
-        (["--short-weight", "2"], "--short-weight is 2"),
+        (["--short-weight", "2"], "short_weight is 2"),
         (["--lengths", "4k:1"], "beyond the target"),
         (["--memory", "lots"], "write it like 8GB"),
         (["--schedule", "yran"], "did you mean 'yarn'"),
-        (["--tolerance", "0"], "--tolerance is 0"),
+        (["--tolerance", "0"], "tolerance is 0"),
     ],
 )
 def test_mistakes_are_one_line(checkpoint, texts, refused, words, said):

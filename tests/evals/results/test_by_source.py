@@ -144,7 +144,7 @@ def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
     assert (found["data"]["source"], found["rows"][0]["documents"]) == (", ".join(sources), 4)
     out, _ = ran(*words, "--text-field", "body")
     assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
-    assert "leave --split out" in refused(*words, "--split", "test")  # neither has a use for it
+    assert "leave split out (--split)" in refused(*words, "--split", "test")  # neither has a use for it
     assert f"{sources[0]} is given twice" in refused(*words, "--data", sources[0])
 
 

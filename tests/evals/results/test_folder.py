@@ -140,7 +140,7 @@ def test_saving_what_is_there_already_changes_no_byte_and_what_is_new_replaces_a
     before = tree(run)
     results[0].save(run)
     assert tree(run) == before
-    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder with out=OUT, or"):
+    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
         results[1].save(run)
     assert tree(run) == before
     results[1].save(run, force=True)

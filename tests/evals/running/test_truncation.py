@@ -158,7 +158,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     [
         ({"truncation": True, "lengths": [64]}, "truncation is given, and no length is beyond the 64 tokens"),
         ({"truncation": True, "stride": 16}, "truncation is for texts cut into windows, and stride slides"),
-        ({"truncation_stride": 8, "truncation": False}, "truncation=False leaves it out"),
+        ({"truncation_stride": 8, "truncation": False}, "truncation is left out"),
         ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
         ({"truncation_stride": 64}, "leaves a token nothing before it .* use 1 to 63"),
     ],
@@ -249,10 +249,12 @@ def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
     words = [*evaluating, "--windows", "1"]
     out, err = ran(*words, "--lengths", "64,128", "--schedule", YARN)
     told = "truncation (the model as it is, given only the last 64 tokens, stride 16) takes 256 tokens more (100%); "
-    assert f"{told}--no-truncation leaves it out; --truncation-stride 4 leaves each token more context" in err
+    assert f"{told}it can be left out; a truncation stride of 4 leaves each token more context" in err
     assert "windows of 64 positions without BOS, stride 16, 256 tokens fed" in out
     out, err = ran(*words, "--lengths", "64,160")
-    assert "is left out: at stride 32 it would take 192 tokens, 120% of the rest; --truncation measures it" in err
+    assert (
+        "is left out: at stride 32 it would take 192 tokens, 120% of the rest; ask for truncation to measure it" in err
+    )
     assert "Against truncation" not in out
     for asked in (["--truncation"], ["--truncation-stride", "8"]):
         out, err = ran(*words, "--lengths", "64", *asked, "-o", tmp_path / "out", code=2)
@@ -260,4 +262,4 @@ def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
         assert err.startswith(f"{why}longer one, or leave {asked[0]} out") and err.count("\n") == 1
         assert out == "" and not (tmp_path / "out").exists()
     said = refused(*words[:-2], "--lengths", "128", "--stride", "16", "--truncation")
-    assert "--truncation is for texts cut into windows, and --stride slides; drop one" in said
+    assert "truncation is for texts cut into windows, and stride slides; drop one (--[no-]truncation, --stride)" in said

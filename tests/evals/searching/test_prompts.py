@@ -95,7 +95,7 @@ def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
     net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
     run = SearchRun(net, feed_text(), options)
-    texts, live = run.feeding.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
+    texts, live = run.feed.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
     (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
     assert len(ids) == 256
 
@@ -163,7 +163,7 @@ def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
     assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
 
 
-@pytest.mark.parametrize("after", [0, 2, 5])
+@pytest.mark.parametrize("after", [2])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
     check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
 
@@ -200,11 +200,11 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     [
         ({"objective": "needles"}, "objective 'needles' is none of text, keys"),
         ({"objective": "text", "haystack": "words"}, "haystack is given, and nothing is hidden in a text"),
-        ({"objective": "text"}, "no documents are given to learn from; give some, or use objective='keys'"),
-        ({"documents": documents(3, 300)}, "documents are given, and objective='keys' asks prompts of its own"),
-        ({"max_docs": 3}, "max_docs is for documents, and objective='keys' reads none; drop it"),
+        ({"objective": "text"}, "no documents are given to learn from; give some, or use the objective keys"),
+        ({"documents": documents(3, 300)}, "documents are given, and the objective keys asks prompts of its own"),
+        ({"max_docs": 3}, "max_docs is for documents, and the objective keys has none; drop it"),
         ({"split_special_tokens": True}, "split_special_tokens is for documents"),
-        ({"within": 1.0}, "within is given, and prompts of objective='keys' have the target length"),
+        ({"within": 1.0}, "within is given, and prompts of the objective keys have the target length"),
         ({"tokenizer": None}, "takes a tokenizer"),
         ({"budget_tokens": 3000}, "no room for a step at 256 tokens; give at least budget_tokens=5120$"),
         ({"haystack": "  "}, "the haystack is empty"),
@@ -230,7 +230,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(ke
 def test_a_model_with_no_room_for_a_question_is_refused():
     with pytest.raises(
         DataError,
-        match=r"prompts of the trained length, too, and length 64 is too short for passkey: .* use objective='text'$",
+        match=r"prompts of the trained length, too, and length 64 is too short for passkey: .* use the objective text$",
     ):
         search(llama(vocab_size=257), None, 128, **BUDGET)
 

@@ -155,7 +155,7 @@ def test_every_token_that_is_fed_counts(found, monkeypatch):
     assert again.checks == found.checks
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 6])
+@pytest.mark.parametrize("after", [0, 4])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
     file = check_resumed(lambda out: search(llama(), TEXT, 128, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
     assert ropescale.schedules.specs.parse(str(file)).build() == found.schedule
@@ -192,7 +192,7 @@ def test_another_search_in_the_same_place_replaces_its_result_and_one_of_another
     out = tmp_path / "factors.json"
     search(llama(), TEXT, 128, out=out, **BUDGET)
     search(llama(), TEXT, 128, out=out, **{**BUDGET, "seed": 7})
-    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder with out=OUT, or"):
+    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
         search(llama(1), TEXT, 128, out=out, **BUDGET)
 
 

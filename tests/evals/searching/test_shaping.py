@@ -11,10 +11,9 @@ from ropescale.engines.base import layers_of
 from ropescale.engines.registry import ENGINES
 from ropescale.errors import ConfigError
 from ropescale.evals import search
-from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.results import commands
 from ropescale.evals.searching.search_space import space_of
-from ropescale.evals.searching.starting import plan_of_start
 from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 

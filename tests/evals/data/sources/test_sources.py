@@ -78,7 +78,7 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
     assert contents(read_texts(tmp_path / "single")) == ["one", "two"]
     assert contents(read_texts(tmp_path / "many")) == ["two"]
     assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
-    with pytest.raises(DataError, match="split=NAME: a, b"):
+    with pytest.raises(DataError, match="choose one: a, b"):
         read_texts(tmp_path / "unclear")
     with pytest.raises(DataError, match="leave split out"):
         read_texts(tmp_path / "single", split="train")
@@ -109,7 +109,7 @@ def test_concat_joins_with_a_blank_line(tmp_path):
         ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
         ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
         ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
-        ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one with text_field=NAME: a, b"),
+        ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one: a, b"),
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
     ],
@@ -218,11 +218,11 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [
-        ("klingon", "encoding='klingon' is not known; name one that Python knows, like latin-1"),
-        ("base64", "encoding='base64' is not known"),
-        ("", "encoding='' is not known"),
-        ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; give another encoding=NAME"),
-        (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; give encoding=NAME, like latin-1"),
+        ("klingon", "the encoding 'klingon' is not known; name one that Python knows, like latin-1"),
+        ("base64", "the encoding 'base64' is not known"),
+        ("", "the encoding '' is not known"),
+        ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; name another encoding"),
+        (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; name its encoding, like latin-1"),
     ],
 )
 def test_an_encoding_that_is_unknown_or_does_not_fit_is_one_sentence(tmp_path, encoding, said):
@@ -251,10 +251,10 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint,
     out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 6
     assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
-    assert "--encoding klingon is not" in refused(*words, mixed, "--encoding", "klingon")
-    assert "give --encoding NAME, like latin-1" in refused(*words, mixed / "d.txt")
+    assert "the encoding 'klingon' is not" in refused(*words, mixed, "--encoding", "klingon")
+    assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
     said = refused(*words, mixed / "f.jsonl", "--glob", "*")
-    assert "is a file of rows, which has none; leave --glob out" in said
+    assert "is a file of rows, which has none; leave glob out (--glob)" in said
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
@@ -445,7 +445,7 @@ def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}')
     with pytest.raises(DataError, match=r"a\.jsonl.*streaming.*Hub"):
         streamed(str(tmp_path / "a.jsonl"))
-    with pytest.raises(DataError, match=r"'dev'.*split=NAME: train, test"):
+    with pytest.raises(DataError, match=r"'dev'.*choose one: train, test"):
         streamed("org/books", split="dev")
     with pytest.raises(DataError, match=r"org/books row 0.*'body'.*text, id"):
         list(streamed("org/books", split="train", text_field="body"))
@@ -503,8 +503,15 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "--streaming is given, and a stream may have no end; say how many documents with --max-docs"),
-        (["--max-docs", "2", "--concat"], "--streaming reads one document after the other; leave --concat out"),
+        (
+            [],
+            "streaming is given, and a stream may have no end; say how many documents "
+            "with max_docs (--streaming, --max-docs)",
+        ),
+        (
+            ["--max-docs", "2", "--concat"],
+            "streaming reads one document after the other; leave concat out (--streaming, --concat)",
+        ),
     ],
 )
 def test_a_stream_without_an_end_or_joined_is_refused(more, said, ran):
