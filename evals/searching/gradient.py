@@ -1,7 +1,7 @@
 """Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
 
-The search is a generator: it yields a :class:`Query`, is sent the :class:`QueryLosses`, and returns the point that did best.
-The same answers make it ask the same again, so a search that was stopped continues from the answers in its
+The search is a generator: it yields a :class:`Query`, is sent the :class:`QueryLosses`, and returns the point that did
+best. The same answers make it ask the same again, so a search that was stopped continues from the answers in its
 :class:`Journal`.
 """
 
