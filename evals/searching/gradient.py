@@ -1,7 +1,7 @@
 """Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates.
 
-The search is a generator: it yields a :class:`Query`, is sent the :class:`Answer`, and returns the point that did best.
-The same answers make it ask the same again, so a search that was stopped continues from the answers in its
+The search is a generator: it yields a :class:`Query`, is sent the :class:`QueryLosses`, and returns the point that did
+best. The same answers make it ask the same again, so a search that was stopped continues from the answers in its
 :class:`Journal`.
 """
 
@@ -46,8 +46,8 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer.
+class QueryLosses:
+    """The losses of a query.
 
     Attributes:
         losses: per point and window, the weighted NLL in nats.
@@ -101,7 +101,7 @@ class TokenBudget:
         return Query(points, tuple(range(self.held_out)), held_out=True)
 
 
-Method = Generator[Query, Answer, Point]
+Method = Generator[Query, QueryLosses, Point]
 """A search; it returns the point that did best on the held-out windows."""
 
 
@@ -213,11 +213,11 @@ class Journal:
         # What follows a damaged answer is asked again.
         pairs = [json.loads(content) for place, (number, content) in enumerate(records) if number == place]
         self.kept = [
-            (asked, Answer(**{name: _tuples(value) for name, value in found.items()})) for asked, found in pairs
+            (asked, QueryLosses(**{name: _tuples(value) for name, value in found.items()})) for asked, found in pairs
         ]
-        self.left: Iterator[tuple[str, Answer]] = iter(())
+        self.left: Iterator[tuple[str, QueryLosses]] = iter(())
 
-    def replayed(self, query: Query) -> Answer | None:
+    def replayed(self, query: Query) -> QueryLosses | None:
         """Returns the next answer of an earlier call, or None.
 
         Raises:
@@ -228,7 +228,7 @@ class Journal:
             raise RunError("the kept steps are not those of this search; search afresh", "fresh")
         return answer
 
-    def add(self, query: Query, answer: Answer) -> None:
+    def add(self, query: Query, answer: QueryLosses) -> None:
         """Keeps an answer."""
         self.store.put(self._key, len(self.kept), json.dumps([digest(query), asdict(answer)]).encode(), STEP)
         self.kept.append((digest(query), answer))

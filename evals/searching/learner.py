@@ -39,7 +39,7 @@ from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import position_bytes
 from ..scoring.scorer import Scorer, agree, answering, not_finite
-from .gradient import Answer, Query
+from .gradient import Query, QueryLosses
 from .search_space import DiffTables, Point, Space
 from .windows import Piece, Texts, Weights
 
@@ -277,7 +277,7 @@ class Evaluator:
         self._learner, self._live, self._space, self._group = learner, live, space, group
         self._texts = texts
 
-    def answer(self, query: Query) -> Answer:
+    def answer(self, query: Query) -> QueryLosses:
         """Returns the answer, in every process.
 
         Raises:
@@ -313,11 +313,11 @@ class Evaluator:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
 
 
-def _answered(query: Query, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> Answer:
+def _answered(query: Query, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> QueryLosses:
     """Puts the jobs together, point by point and window by window."""
     done = iter(jobs)
     rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in query.points]
-    return Answer(
+    return QueryLosses(
         losses=tuple(tuple(loss for loss, _, _ in row) for row in rows),
         gradients=tuple(
             tuple(sum(each) / len(row) for each in zip(*(slope for _, slope, _ in row), strict=True)) for row in rows

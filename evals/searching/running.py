@@ -30,7 +30,7 @@ from ..running.truncating import SHARES
 from ..running.variants import AS_IS, AsTrained, Variant, passes_of, trained_length
 from ..store import Facts, Store
 from . import gradient
-from .gradient import Answer, Check, Journal, Query
+from .gradient import Check, Journal, Query, QueryLosses
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, TRUNCATION
 from .options import SearchKeywords, SearchOptions, plan_of_start
@@ -99,7 +99,7 @@ def search(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MeasuringPass:
     """One pass over the windows that are measured.
 
     Attributes:
@@ -217,7 +217,7 @@ class SearchRun:
                 except StopIteration as end:
                     return end.value
 
-    def _losses(self, query: Query, answer: Answer) -> str:
+    def _losses(self, query: Query, answer: QueryLosses) -> str:
         """Returns the loss of this step, and the held-out one at first and at its lowest."""
         held = [check.loss for check in self.checks]
         step = f"loss {min(answer.means):.4f}{' held out' if query.held_out else ''}"
@@ -243,7 +243,7 @@ class SearchRun:
                         values = list(losses) if each.query.stride else [noted[place] for noted in windows]
                         self.curves.setdefault(name, {})[length] = values
 
-    def _comparisons(self, found: Point) -> list[Comparison]:
+    def _comparisons(self, found: Point) -> list[MeasuringPass]:
         """Returns the passes that are compared where these numbers were found."""
         if not self.compared:
             return []
@@ -259,19 +259,19 @@ class SearchRun:
         within: Callable[[], AbstractContextManager[None]],
         points: tuple[Point, ...] = ((),),
         stride: int | None = None,
-    ) -> Comparison:
+    ) -> MeasuringPass:
         fed = self.trained if stride else lengths[-1]
         query = Query(points, self.feed.measured, held_out=True, positions=fed, stride=stride)
-        return Comparison(names, lengths, query, within)
+        return MeasuringPass(names, lengths, query, within)
 
     @cached_property
-    def _as_is(self) -> list[Comparison]:
+    def _as_is(self) -> list[MeasuringPass]:
         """One pass at the longest length, or one for each table where it follows the length."""
         passes = passes_of(Variant(self.learner.model, AS_IS, {}).tables(self.lengths))
         return [self._comparison((AS_IS,), each.lengths, each.tables.live) for each in passes]
 
     @cached_property
-    def _truncation(self) -> Comparison | None:
+    def _truncation(self) -> MeasuringPass | None:
         """Truncation at the smallest stride that costs no more than all the rest; None where it cannot be."""
         model, trained = self.learner.model, self.trained
         if trained_length(model) != trained:

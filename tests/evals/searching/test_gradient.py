@@ -3,7 +3,7 @@
 import math
 
 from ropescale.evals.searching import gradient
-from ropescale.evals.searching.gradient import Answer, TokenBudget
+from ropescale.evals.searching.gradient import QueryLosses, TokenBudget
 from ropescale.evals.searching.search_space import Ramp, Space
 from ropescale.rope import Rope
 
@@ -19,7 +19,7 @@ def answered(method, loss, slope=lambda point: ()):
         asked.append(query)
         losses = tuple((loss(point),) * len(query.windows) for point in query.points)
         try:
-            query = method.send(Answer(losses, tuple(map(slope, query.points)) if query.gradient else ()))
+            query = method.send(QueryLosses(losses, tuple(map(slope, query.points)) if query.gradient else ()))
         except StopIteration as end:
             return asked, end.value
 
