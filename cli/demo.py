@@ -91,11 +91,11 @@ def _verify(folder: Path) -> None:
 def _evaluate(source: Path, out: Path) -> None:
     from ..checkpoints.loading import load_model, load_tokenizer
     from ..evals.data.documents import Text
+    from ..evals.metrics.stored import AS_IS
     from ..evals.reference import HELD_OUT, held_out_documents
     from ..evals.running.perplexity import PerplexityRun
     from ..evals.running.progress import Notes
     from ..evals.running.selection import Corpus, PerplexityOptions
-    from ..evals.running.variants import AS_IS
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
     options = PerplexityOptions(windows=1, source=_SOURCE, path=source, progress=Notes(True, spelled))

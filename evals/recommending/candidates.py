@@ -24,9 +24,8 @@ from ...schedules import base
 from ...schedules.reading import specs
 from ...schedules.reading.fields import parameters
 from ...tables import frequencies
+from ..metrics.stored import AS_IS
 from .options import Objective, RecommendOptions, objective_of
-
-AS_IS = "as-is"
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
 """Times the smallest factor that reaches the target."""

@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,13 +16,13 @@ from ...files import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
 from ...output.plotting import drawn, save
+from ...output.wrapping import blocks, read_table
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import Measured
 from . import folder
 from .formats import SCHEMA
 from .losses import read_results
-from .notebook import to_html
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +64,7 @@ class Saved(Measured, ABC):
 
     def _repr_html_(self) -> str:
         """Returns the tables for a notebook."""
-        return to_html(self.to_markdown())
+        return "\n".join(map(_html, blocks(self.to_markdown())))
 
     @abstractmethod
     def _summary(self) -> str:
@@ -174,3 +175,22 @@ def shown(figure: Figure, path: str | Path | None) -> Figure:
     if path is not None:
         save(figure, path)
     return figure
+
+
+def _html(block: str) -> str:
+    """Returns a table as an HTML table, and every other block of Markdown as a paragraph."""
+    grid = read_table(block)
+    if grid is None:
+        return f"<p>{_text(block)}</p>"
+    sides = ["right" if i in grid.right else "left" for i in range(len(grid.header))]
+    cells = [("th", grid.header), *(("td", row) for row in grid.rows)]
+    lines = []
+    for tag, row in cells:
+        line = zip(sides, row, strict=True)
+        lines.append("".join(f'<{tag} style="text-align: {side}">{_text(cell)}</{tag}>' for side, cell in line))
+    head, *rows = (f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _text(text: str) -> str:
+    return escape(text.replace("\\|", "|"))

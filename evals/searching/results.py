@@ -30,9 +30,10 @@ from ...schedules.reading.fields import PROVENANCE, parameters
 from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
+from ..metrics.stored import AS_IS
 from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
-from .metrics import AS_IS, CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .metrics import CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
 from .search_space import Point, Space
 from .starting import schedule_file
 
