@@ -20,9 +20,8 @@ from ..statistics.intervals import CONCLUSIVE, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, rests_on
 from .cells import change_cell, table
-from .guessing import worse_than_a_guess
 from .stored import Stored, Totals, Truncation, sums_of
-from .verdicts import level, together, too_few
+from .verdicts import level, together, too_few, worse_than_a_guess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

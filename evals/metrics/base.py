@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..statistics import coverage
+from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate, consecutive
 from .cells import exp
 from .stored import Measured, Stored, Totals, sums_of
@@ -185,5 +185,5 @@ def held(stored: Stored, documents: int | None, windows: int | None) -> str:
     if windows is not None and not stored.sliding:
         number = stored.data.get("windows", number)
         said += f", {windows:,} of {number:,} window{'s' * (number != 1)}"
-    few = coverage.over_documents(documents) if documents < stored.data["documents"] else ""
+    few = intervals.over_documents(documents) if documents < stored.data["documents"] else ""
     return said + (f"; their interval {few}" if few else "")

@@ -12,9 +12,8 @@ from ..checking import Count, Length
 from ..statistics.intervals import CONCLUSIVE
 from . import perplexity
 from .base import Metric, paired_change, rests_on
-from .guessing import worse_than_a_guess
 from .stored import Stored
-from .verdicts import level, together, too_few
+from .verdicts import level, together, too_few, worse_than_a_guess
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import comb
@@ -21,10 +21,13 @@ from ..data.documents import Document
 from ..data.key_tokens import KeySpans
 from ..data.windows import prefix
 from ..scoring.batches import Cost
-from ..statistics import sampling
+from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 
 T = TypeVar("T")
+
+AS_IS = "as-is"
+"""The label of the unchanged model, which always runs."""
 
 
 class ModelFacts(TypedDict):
@@ -358,7 +361,7 @@ class Stored(Measured):
 
     def texts_with(self, counts: Sequence[float]) -> int:
         """Counts the documents with a window that has any."""
-        return sum(map(bool, sampling.grouped(counts, self.windows)))
+        return sum(map(bool, intervals.grouped(counts, self.windows)))
 
     @property
     def longest(self) -> list[int]:
@@ -366,8 +369,8 @@ class Stored(Measured):
         return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
 
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
-        """Returns a mean and its interval from sums and counts per window, see :mod:`..statistics.sampling`."""
-        return sampling.estimate(sums, counts, self.windows, level)
+        """Returns a mean and its interval from sums and counts per window, see :mod:`..statistics.intervals`."""
+        return intervals.estimate(sums, counts, self.windows, level)
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:
@@ -484,3 +487,50 @@ def kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> n
         here = slice(max(start - first, 0), max(stop - first, 0))
         found[here] = values[here]
     return found
+
+
+S = TypeVar("S", bound=Stored)
+
+
+def parts_of(stored: S) -> dict[str, S]:
+    """Returns the measurement of each source's documents, by the source's name; nothing where there is one source."""
+    sources = [each.source for each in stored.identified()]
+    names = list(dict.fromkeys(sources))
+    if len(names) < 2:
+        return {}
+    return {name: _part(stored, name, [n for n, each in enumerate(sources) if each == name]) for name in names}
+
+
+def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
+    """Returns the part of some documents, which may have several windows each."""
+    counts = stored.windows or [1] * len(stored.identified())
+    starts = [0, *accumulate(counts)]
+    windows = [place for number in numbers for place in range(starts[number], starts[number + 1])]
+    passes = [replace(run, nll=_picked(run.nll, windows)) for run in stored.passes]
+    data: DataFacts = {
+        "source": name,
+        "sha256": stored.data["sha256"],
+        "documents": len(numbers),
+        "windows": len(windows),
+        "tokens": 0,
+    }
+    part = replace(
+        stored,
+        data=data,
+        passes=passes,
+        documents=_picked(stored.documents, windows),
+        identities=_picked(stored.identities, numbers),
+        windows=_picked(stored.windows, numbers),
+        whole=stored.groups,
+        divergences=[
+            replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
+        ],
+        truncation=stored.truncation and replace(stored.truncation, nll=_picked(stored.truncation.nll, windows)),
+    )
+    longest = max(part.passes, key=lambda run: run.lengths[-1])
+    data["tokens"] = sum(sums_of(part.wanted(longest.nll))[1])
+    return part
+
+
+def _picked(values: Sequence[T], numbers: Sequence[int]) -> list[T]:
+    return [values[number] for number in numbers] if values else []

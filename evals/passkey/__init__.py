@@ -5,7 +5,7 @@
     filler.py     the sentences that fill a text, and the dice they are drawn with
     encoder.py    text to ids, as within a longer text
     tasks.py      prompts of an exact length, made from tokens: passkey and the other tasks
-    quiz.py       all the questions of a run, made without a model
+    prompt_set.py       all the questions of a run, made without a model
     answering.py  the NLL of an answer, and whether greedy decoding would write it
     running.py    schedules x lengths x prompts, as tasks of the runner
     answers.py    the stored answers

@@ -47,7 +47,7 @@ class Score:
     correct: bool
 
 
-class Answerer:
+class AnswerScorer:
     """Asks a model the questions of prompts.
 
     Attributes:

@@ -69,7 +69,7 @@ class AccuracyRow:
 
 
 @dataclass(repr=False)
-class Asked(Measured):
+class StoredAnswers(Measured):
     """The answers of a finished (or interrupted) run.
 
     Attributes:

@@ -113,7 +113,7 @@ class Generated:
         return False
 
 
-class Borrowed:
+class CorpusFiller:
     """The user's text, sentence by sentence in order, from a random place on, and from the start when it ends."""
 
     def __init__(self, text: str) -> None:

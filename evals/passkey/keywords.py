@@ -6,7 +6,7 @@ from ..running.keywords import RunKeywords
 
 
 class RetrievalKeywords(RunKeywords, total=False):
-    """The fields of :class:`.quiz.RetrievalOptions`, which says what they mean."""
+    """The fields of :class:`.prompt_set.RetrievalOptions`, which says what they mean."""
 
     trials: int
     seed: int

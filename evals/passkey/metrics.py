@@ -11,9 +11,10 @@ from ...output.formatting import markdown
 from ..checking import Count, Length
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import NO_INTERVAL, leans, misleads, table
+from ..metrics.stored import AS_IS
 from ..statistics.intervals import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
-from .answers import AccuracyRow, Answer, Asked
+from .answers import AccuracyRow, Answer, StoredAnswers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,22 +57,22 @@ class EffectiveRow:
     needed: float
 
 
-def draw(asked: Asked) -> Figure:
+def draw(asked: StoredAnswers) -> Figure:
     """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule."""
     return plots.draw(asked, ACCURACY.rows(asked))
 
 
-class Accuracy(Metric[Asked, AccuracyRow]):
+class Accuracy(Metric[StoredAnswers, AccuracyRow]):
     """The accuracy and answer NLL of every schedule."""
 
     row, key = AccuracyRow, "rows"
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
-    def reduce(self, stored: Asked) -> list[AccuracyRow]:
+    def reduce(self, stored: StoredAnswers) -> list[AccuracyRow]:
         """Returns, per schedule and length, one row over all depths and one for each depth."""
         return [_accuracy(stored, *key, depth) for key in stored.tables for depth in (None, *stored.depths)]
 
-    def to_markdown(self, stored: Asked) -> list[str]:
+    def to_markdown(self, stored: StoredAnswers) -> list[str]:
         """Returns a table of accuracies and one of NLLs, over all depths."""
         overall = [row for row in self.rows(stored) if row.depth is None]
         reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
@@ -92,17 +93,17 @@ _CHANCE = "chance"
 """The last line of the table of NLLs."""
 
 
-def _where_nothing_is_found(stored: Asked, rows: Sequence[AccuracyRow]) -> list[str]:
+def _where_nothing_is_found(stored: StoredAnswers, rows: Sequence[AccuracyRow]) -> list[str]:
     """Returns what a map without any answer says, or does not: whether the unchanged model can do the task at all."""
     if any(row.correct for row in rows):
         return []
     trained, none = stored.trained_length, "No schedule answers anything"
     if trained is None:
         return [f"{none}, and how long the model was trained at is not known."]
-    within = [row for row in rows if row.schedule == _AS_IS and row.length <= trained]
+    within = [row for row in rows if row.schedule == AS_IS and row.length <= trained]
     if not within:
         return [
-            f"{none}, and {_AS_IS} was not asked within the {trained:,} tokens that it was trained at: whether it can "
+            f"{none}, and {AS_IS} was not asked within the {trained:,} tokens that it was trained at: whether it can "
             "do the task at all is not known. Add such a length."
         ]
     best = min(within, key=lambda row: row.answer_nll)
@@ -114,17 +115,17 @@ def _where_nothing_is_found(stored: Asked, rows: Sequence[AccuracyRow]) -> list[
     ]
 
 
-class Gains(Metric[Asked, GainsRow]):
+class Gains(Metric[StoredAnswers, GainsRow]):
     """The paired change against the baseline."""
 
     row, key = GainsRow, "paired"
 
-    def reduce(self, stored: Asked) -> list[GainsRow]:
+    def reduce(self, stored: StoredAnswers) -> list[GainsRow]:
         """Returns a row for every schedule but the baseline at every length that both have."""
         others = [key for key in stored.tables if key[0] != stored.baseline]
         return [_gains(stored, *key) for key in others if (stored.baseline, key[1]) in stored.tables]
 
-    def to_markdown(self, stored: Asked) -> list[str]:
+    def to_markdown(self, stored: StoredAnswers) -> list[str]:
         """Returns the questions gained and lost, and the change in answer NLL."""
         rows = self.rows(stored)
         if not rows:
@@ -140,7 +141,7 @@ class Gains(Metric[Asked, GainsRow]):
         ]
 
 
-class EffectiveLength(Metric[Asked, EffectiveRow]):
+class EffectiveLength(Metric[StoredAnswers, EffectiveRow]):
     """The effective length of every schedule.
 
     As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167), good enough is a share of the accuracy at a short length.
@@ -150,7 +151,7 @@ class EffectiveLength(Metric[Asked, EffectiveRow]):
 
     row, key = EffectiveRow, "effective"
 
-    def reduce(self, stored: Asked) -> list[EffectiveRow]:
+    def reduce(self, stored: StoredAnswers) -> list[EffectiveRow]:
         """Returns one row per schedule."""
         overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.depth is None}
         best = max((overall.get((schedule, stored.lengths[0]), 0.0) for schedule in stored.schedules), default=0.0)
@@ -158,15 +159,12 @@ class EffectiveLength(Metric[Asked, EffectiveRow]):
         return [EffectiveRow(each, _reach(stored, overall, each, needed), needed) for each in stored.schedules]
 
 
-_AS_IS = "as-is"
-"""The label of the unchanged model, which always runs."""
-
 ACCURACY, GAINS, EFFECTIVE = Accuracy(), Gains(), EffectiveLength()
 
-METRICS: tuple[Metric[Asked, Any], ...] = (ACCURACY, GAINS, EFFECTIVE)
+METRICS: tuple[Metric[StoredAnswers, Any], ...] = (ACCURACY, GAINS, EFFECTIVE)
 
 
-def _accuracy(stored: Asked, schedule: str, length: int, depth: float | None) -> AccuracyRow:
+def _accuracy(stored: StoredAnswers, schedule: str, length: int, depth: float | None) -> AccuracyRow:
     asked = [answer for answer in stored.by_length[schedule, length] if depth is None or answer.depth == depth]
     correct = sum(answer.correct for answer in asked)
     low, high = wilson(correct, len(asked))
@@ -187,7 +185,7 @@ def _accuracy(stored: Asked, schedule: str, length: int, depth: float | None) ->
     )
 
 
-def _gains(stored: Asked, schedule: str, length: int) -> GainsRow:
+def _gains(stored: StoredAnswers, schedule: str, length: int) -> GainsRow:
     ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
     pairs = list(zip(ours, theirs, strict=True))
     gained = sum(one.correct and not base.correct for one, base in pairs)
@@ -216,7 +214,7 @@ def _by_prompt(values: Iterable[tuple[Answer, float]]) -> Estimate:
     return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()])
 
 
-def _reach(stored: Asked, overall: Mapping[tuple[str, int], float], schedule: str, needed: float) -> int | None:
+def _reach(stored: StoredAnswers, overall: Mapping[tuple[str, int], float], schedule: str, needed: float) -> int | None:
     """Returns the last length before the first one that is not good enough or was not measured."""
     reached = None
     for length in stored.lengths:
@@ -227,14 +225,14 @@ def _reach(stored: Asked, overall: Mapping[tuple[str, int], float], schedule: st
 
 
 def _table(
-    stored: Asked, corner: str, cells: Mapping[tuple[str, int], str], reach: Mapping[str, str] | None = None
+    stored: StoredAnswers, corner: str, cells: Mapping[tuple[str, int], str], reach: Mapping[str, str] | None = None
 ) -> str:
     """Returns a table of the schedules that have cells."""
     labels = [label for label in stored.schedules if any(label == schedule for schedule, _ in cells)]
     return table(stored.lengths, corner, cells, labels, reach, stored.named)
 
 
-def by_depth(stored: Asked) -> str:
+def by_depth(stored: StoredAnswers) -> str:
     """Returns a table for each schedule, with a line for each depth."""
     cells = {
         (row.schedule, row.length, row.depth): f"{accuracy_cell(row)} {row.answer_nll:.2f}"

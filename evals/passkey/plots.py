@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...output.plotting import in_style
 from ..metrics.drawing import short, tokens
-from .answers import AccuracyRow, Asked
+from .answers import AccuracyRow, StoredAnswers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ class MapKind:
     runs_backwards: bool = False
 
 
-def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
+def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
     """Draws accuracy above and the answer's NLL below, by length and depth, with the trained length marked.
 
     The NLL shows differences where accuracy is all or nothing. All schedules share one scale.
@@ -82,7 +82,7 @@ def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
     return MapKind(lambda row: row.answer_nll, form, low, top, "answer NLL (nats)", runs_backwards=True)
 
 
-def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
+def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
     found = [[cells.get((length, depth)) for length in result.lengths] for depth in result.depths]
     values = [[float("nan") if row is None else kind.value(row) for row in line] for line in found]
     image = axes.imshow(values, cmap=COLOURS + "_r" * kind.runs_backwards, vmin=kind.low, vmax=kind.high, aspect="auto")
@@ -116,13 +116,13 @@ def _is_light(value: float, kind: MapKind) -> bool:
     return share < 0.5 if kind.runs_backwards else share > 0.5
 
 
-def _inside(result: Asked) -> int:
+def _inside(result: StoredAnswers) -> int:
     """Counts the lengths within the trained one; 0 if all of them are."""
     inside = sum(n <= (result.trained_length or 0) for n in result.lengths)
     return inside if inside < len(result.lengths) else 0
 
 
-def _title(result: Asked) -> str:
+def _title(result: StoredAnswers) -> str:
     trials, name = result.protocol["trials"], Path(result.model["path"]).name
     line = f"; dashed line: trained at {tokens(result.trained_length or 0)}" if _inside(result) else ""
     return f"Retrieval ({result.protocol['task']}): {name}\n{trials} answer{'s' * (trials != 1)} in each cell{line}"

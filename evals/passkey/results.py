@@ -10,7 +10,7 @@ from ...output.escaping import escaped
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
-from .answers import AccuracyRow, Answer, Asked
+from .answers import AccuracyRow, Answer, StoredAnswers
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(repr=False)
-class Retrieval(Asked, Saved):
-    """A finished (or interrupted) run; :class:`.answers.Asked` has its attributes."""
+class Retrieval(StoredAnswers, Saved):
+    """A finished (or interrupted) run; :class:`.answers.StoredAnswers` has its attributes."""
 
     kind: ClassVar[str] = "retrieval"
     metrics = METRICS

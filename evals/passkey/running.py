@@ -13,19 +13,19 @@ import numpy as np
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
-from ..metrics.stored import ModelFacts
+from ..metrics.stored import AS_IS, ModelFacts
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
-from ..running.variants import AS_IS, HeldTables, names_for, trained_length, variants
+from ..running.variants import HeldTables, names_for, trained_length, variants
 from ..scoring.batches import Batch, BatchPlan, Cost, Feed
 from ..statistics.intervals import PERCENT
 from ..store import Scored, Shelf, Store
-from .answering import Answerer, Score
+from .answering import AnswerScorer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords
-from .quiz import Quiz, RetrievalOptions, asked_sha256, check_depths, prompts_sha256
+from .prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, check_depths, prompts_sha256
 from .results import Retrieval
 from .tasks import DIGITS, TASKS, Prompt
 
@@ -79,7 +79,9 @@ def retrieval(
     own = ("task", "baseline", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
-    run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
+    run = RetrievalRun(
+        model, RetrievalPrompts(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen
+    )
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 
@@ -89,19 +91,19 @@ class RetrievalRun:
     def __init__(
         self,
         model: PreTrainedModel,
-        quiz: Quiz,
+        prompt_set: RetrievalPrompts,
         schedules: Iterable[object],
         baseline: object,
         options: RetrievalOptions,
     ) -> None:
-        self.quiz, self.options, self.notes = quiz, options, Notes.of(options.progress)
+        self.prompt_set, self.options, self.notes = prompt_set, options, Notes.of(options.progress)
         self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
-        self.answerer = Answerer(model, options.batch_tokens)
-        quiz.check_ids(self.answerer.vocabulary)
+        self.answerer = AnswerScorer(model, options.batch_tokens)
+        prompt_set.check_ids(self.answerer.vocabulary)
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
         self.cost: list[dict[str, Any]] = []
-        self._plans = {length: self._plan(length) for length in quiz.lengths}
+        self._plans = {length: self._plan(length) for length in prompt_set.lengths}
         self._counted: set[str] = set()
 
     @property
@@ -119,41 +121,43 @@ class RetrievalRun:
         device = self.answerer.device
         runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device)
         with evaluating(self.answerer.model):
-            held = (variant.tables(self.quiz.lengths) for variant in self.variants)
+            held = (variant.tables(self.prompt_set.lengths) for variant in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)
 
     def planned(self) -> dict[str, Any]:
         """Returns results.json as far as it is known before the run."""
-        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in self.quiz.lengths]
+        rows = [
+            {"schedule": each.label, "length": length} for each in self.variants for length in self.prompt_set.lengths
+        ]
         known = self.result()
         return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
 
     def result(self) -> Retrieval:
         """Returns the result of everything asked so far."""
-        options, quiz = self.options, self.quiz
+        options, prompt_set = self.options, self.prompt_set
         return Retrieval(
             model={**self.model_facts, "trained_length": trained_length(self.answerer.model)},
             data={
                 "source": options.source or ("generated" if options.haystack is None else "in memory"),
-                "sha256": prompts_sha256(quiz.every),
-                "documents": len(quiz.every),
-                "tokens": quiz.positions,
-                "questions": sum(len(prompt.questions) for prompt in quiz.every),
-                "not_retokenized": sum(not prompt.retokenizes for prompt in quiz.every),
+                "sha256": prompts_sha256(prompt_set.every),
+                "documents": len(prompt_set.every),
+                "tokens": prompt_set.positions,
+                "questions": sum(len(prompt.questions) for prompt in prompt_set.every),
+                "not_retokenized": sum(not prompt.retokenizes for prompt in prompt_set.every),
                 "skipped": {},
             },
             protocol={
                 "name": "retrieval",
-                "task": quiz.task,
-                "holds": TASKS[quiz.task],
-                "depths": list(quiz.depths),
+                "task": prompt_set.task,
+                "holds": TASKS[prompt_set.task],
+                "depths": list(prompt_set.depths),
                 "digits": DIGITS,
                 "trials": options.trials,
                 "seed": options.seed,
-                "bos": quiz.bos_option,
-                "has_bos": quiz.bos is not None,
+                "bos": prompt_set.bos_option,
+                "has_bos": prompt_set.bos is not None,
                 "threshold": options.threshold,
                 **names_for(self.variants),
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
@@ -179,7 +183,7 @@ class RetrievalRun:
             "kind": "retrieval",
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
             **fingerprints.arithmetic(self.answerer.model),
-            "bos": self.quiz.bos,
+            "bos": self.prompt_set.bos,
             "answering": ANSWERING,
         }
 
@@ -188,12 +192,16 @@ class RetrievalRun:
         """The facts that the next run in the same folder compares with its own."""
         names = ("trials", "seed", "batch_tokens", "source")
         chosen = {name: getattr(self.options, name) for name in names}
-        quiz = {"task": self.quiz.task, "lengths": list(self.quiz.lengths), "depths": list(self.quiz.depths)}
-        return {"kind": "retrieval", "facts": self.facts, **quiz, **chosen}
+        prompt_set = {
+            "task": self.prompt_set.task,
+            "lengths": list(self.prompt_set.lengths),
+            "depths": list(self.prompt_set.depths),
+        }
+        return {"kind": "retrieval", "facts": self.facts, **prompt_set, **chosen}
 
     def _plan(self, length: int) -> BatchPlan:
         """Plans the prompts of one length as windows whose last tokens are scored, one for each question."""
-        prompts = self.quiz.prompts[length]
+        prompts = self.prompt_set.prompts[length]
         feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
         together, sizes = self.answerer.together(prompts), tuple(feed.window.count for feed in feeds)
         starts = enumerate(range(0, len(feeds), together))
@@ -201,7 +209,7 @@ class RetrievalRun:
         return BatchPlan(batches, sizes, Cost(len(feeds), length * len(feeds), sum(sizes), 1.0))
 
     def _task(self, length: int, tables: HeldTables) -> Task:
-        prompts, plan = self.quiz.prompts[length], self._plans[length]
+        prompts, plan = self.prompt_set.prompts[length], self._plans[length]
         facts = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, "asked": asked_sha256(prompts)}
         score, finish = partial(self._scored, prompts), partial(self._finish, length, tables)
         return Task(tables.variant.label, plan, [facts], score, finish, tables.live, values=_VALUES, nll=False)
@@ -214,7 +222,7 @@ class RetrievalRun:
 
     def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
         """Adds the answers of one schedule at one length to the results."""
-        (shelf,), label, prompts = shelves, tables.variant.label, self.quiz.prompts[length]
+        (shelf,), label, prompts = shelves, tables.variant.label, self.prompt_set.prompts[length]
         batches = [shelf.batches[batch.number] for batch in self._plans[length].batches]
         scores = (score for each in batches for score in _unpacked(each.nll))
         for number, prompt in enumerate(prompts):
@@ -238,11 +246,11 @@ def prepare(
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
     lengths, depths = check_lengths(lengths), check_depths(depths)
     asked = checkpoint.asked(wanted)
-    quiz = Quiz(checkpoint.tokenizer(), lengths, depths, task, bos, options)
+    prompt_set = RetrievalPrompts(checkpoint.tokenizer(), lengths, depths, task, bos, options)
     checkpoint.warn(Notes.of(options.progress))
     model = checkpoint.model(here)
     options = replace(options, patching=asked.patching, path=checkpoint.folder)
-    return RetrievalRun(model, quiz, asked.schedules, asked.baseline, options)
+    return RetrievalRun(model, prompt_set, asked.schedules, asked.baseline, options)
 
 
 ANSWERING = 1

@@ -110,7 +110,7 @@ class Needle:
 
 
 @dataclass(frozen=True)
-class Riddle:
+class PromptTemplate:
     """The parts of a prompt: its needles and, for each ending, the question and its answers.
 
     ``asked`` pairs the text of an ending with the depths and the numbers of its answers, in their order in the text.
@@ -142,7 +142,7 @@ def prompts(
     return made
 
 
-class _Lots:
+class _Sampler:
     """The numbers and names of a prompt, each drawn only once."""
 
     def __init__(self, dice: Dice, filler: Filler, encoder: Encoder) -> None:
@@ -202,50 +202,50 @@ class _Lots:
 # --- the tasks ---------------------------------------------------------------------------------------------------
 
 
-def _passkey(depths: Sequence[float], lots: _Lots) -> Riddle:
-    number = lots.number()
+def _passkey(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
+    number = sampler.number()
     needle = Needle(depths[0], f" The pass key is {number}.", number)
     asked = (f" The pass key is {number}", [(depths[0], number)])
-    return Riddle("There is a pass key in this text. Remember it.", [needle], [asked])
+    return PromptTemplate("There is a pass key in this text. Remember it.", [needle], [asked])
 
 
-def _multi_key(depths: Sequence[float], lots: _Lots) -> Riddle:
+def _multi_key(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
     def ending(name: str, number: str) -> str:
         return f" The pass key of {name} is {number}"
 
-    hidden = [*depths, *lots.depths(LEAST_KEYS - len(depths))]
-    keys = list(zip(hidden, lots.pairs(len(hidden), ending)))
+    hidden = [*depths, *sampler.depths(LEAST_KEYS - len(depths))]
+    keys = list(zip(hidden, sampler.pairs(len(hidden), ending)))
     needles = [Needle(depth, f"{ending(*pair)}.", pair[1]) for depth, pair in keys]
     asked = [(ending(*pair), [(depth, pair[1])]) for depth, pair in keys[: len(depths)]]
-    return Riddle("There are pass keys in this text. Remember them.", needles, asked)
+    return PromptTemplate("There are pass keys in this text. Remember them.", needles, asked)
 
 
-def _multi_value(depths: Sequence[float], lots: _Lots) -> Riddle:
-    values = [(depth, lots.number()) for depth in depths]
+def _multi_value(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
+    values = [(depth, sampler.number()) for depth in depths]
     needles = [Needle(depth, f" A pass key is {number}.", number) for depth, number in values]
     ending = " The pass keys, in order, are " + ", ".join(number for _, number in values)
-    return Riddle("There are pass keys in this text. Remember them in order.", needles, [(ending, values)])
+    return PromptTemplate("There are pass keys in this text. Remember them in order.", needles, [(ending, values)])
 
 
-def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
+def _variable_tracking(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
     """Puts a number in one box, the same in the next, and so on; links spread evenly over the text after it."""
 
     def ending(name: str, number: str) -> str:
         return f" The number in the {name} box is {number}"
 
-    starts = [*depths, *lots.depths(LEAST_CHAINS - len(depths))]
+    starts = [*depths, *sampler.depths(LEAST_CHAINS - len(depths))]
     needles, asked = [], []
-    for depth, (last, number) in zip(starts, lots.pairs(len(starts), ending)):
-        boxes = [*(lots.name() for _ in range(HOPS)), last]
+    for depth, (last, number) in zip(starts, sampler.pairs(len(starts), ending)):
+        boxes = [*(sampler.name() for _ in range(HOPS)), last]
         needles.append(Needle(depth, f"{ending(boxes[0], number)}.", number))
         for hop, (old, new) in enumerate(pairwise(boxes), start=1):
             place = depth + (1 - depth) * hop / (HOPS + 1)
             needles.append(Needle(place, f" The {new} box holds the same number as the {old} box."))
         asked.append((ending(last, number), [(depth, number)]))
-    return Riddle("There are numbers in boxes in this text. Remember them.", needles, asked[: len(depths)])
+    return PromptTemplate("There are numbers in boxes in this text. Remember them.", needles, asked[: len(depths)])
 
 
-_RIDDLES: dict[str, Callable[[Sequence[float], _Lots], Riddle]] = {
+_TEMPLATES: dict[str, Callable[[Sequence[float], _Sampler], PromptTemplate]] = {
     "passkey": _passkey,
     "multi-key": _multi_key,
     "multi-value": _multi_value,
@@ -262,11 +262,13 @@ class _Maker:
         self.first = [] if bos is None else [bos]
 
     def prompt(self, task: str, length: int, depths: Sequence[float], trial: int, dice: Dice) -> Prompt:
-        riddle = _RIDDLES[task](depths, _Lots(dice, self.filler, self.encoder))
-        endings = [self.encoder.inside(text) for text, _ in riddle.asked]
-        hidden = sorted(riddle.needles, key=lambda needle: needle.depth)  # stable: a link comes after what it refers to
+        template = _TEMPLATES[task](depths, _Sampler(dice, self.filler, self.encoder))
+        endings = [self.encoder.inside(text) for text, _ in template.asked]
+        hidden = sorted(
+            template.needles, key=lambda needle: needle.depth
+        )  # stable: a link comes after what it refers to
         needles = [self.encoder.inside(needle.text) for needle in hidden]
-        head = [*self.first, *self.encoder.beginning(riddle.preamble)]
+        head = [*self.first, *self.encoder.beginning(template.preamble)]
         room = length - len(head) - sum(map(len, needles)) - len(endings[0])
         if room < len(needles):
             raise DataError(_too_short(task, length, length - room + len(needles), len(depths)))
@@ -281,7 +283,7 @@ class _Maker:
             trial=trial,
             context=np.array(context, dtype=np.int64),
             endings=np.array(endings, dtype=np.int64),
-            questions=tuple(self._questions(riddle, places, len(context))),
+            questions=tuple(self._questions(template, places, len(context))),
             retokenizes=self.encoder.beginning(self.encoder.text(whole)) == whole,
         )
 
@@ -310,8 +312,10 @@ class _Maker:
                 found[needle.key] = (head + at + inside, filler / max(1, filling))
         return found
 
-    def _questions(self, riddle: Riddle, places: dict[str, tuple[int, float]], context: int) -> Iterator[Question]:
-        for ending, (text, answers) in enumerate(riddle.asked):
+    def _questions(
+        self, template: PromptTemplate, places: dict[str, tuple[int, float]], context: int
+    ) -> Iterator[Question]:
+        for ending, (text, answers) in enumerate(template.asked):
             for depth, number in answers:
                 at = text.rindex(number)
                 start = self.encoder.before(text, at - 1)  # the first token may include the space

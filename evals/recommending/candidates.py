@@ -23,9 +23,8 @@ from ...schedules import base, specs
 from ...schedules.fields import parameters
 from ...schedules.specs import ParsedSpec, distinct, file_of, is_same, of_several, spelled_out
 from ...tables import frequencies
+from ..metrics.stored import AS_IS
 from .options import Objective, RecommendOptions, objective_of
-
-AS_IS = "as-is"
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
 """Times the smallest factor that reaches the target."""

@@ -11,7 +11,7 @@ import numpy as np
 from ..data.documents import Document
 from ..data.far_repeats import far_repeats
 from ..data.windows import prefix
-from ..statistics import sampling
+from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate
 from .options import Objective
 
@@ -112,7 +112,7 @@ class CandidateLosses:
         held = windows_by_document(self.windows, within)
         if not shares.sum():
             return Estimate(float("nan"), None, None)
-        return sampling.estimate(sums.tolist(), shares.tolist(), held, level)
+        return intervals.estimate(sums.tolist(), shares.tolist(), held, level)
 
 
 def windows_by_document(windows: Sequence[int], within: Iterable[int]) -> list[int]:

@@ -25,7 +25,7 @@ from ...schedules.specs import parse, repeated
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.windows import prefix
-from ..metrics.stored import ModelFacts, Truncation
+from ..metrics.stored import AS_IS, ModelFacts, Truncation
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.estimates import announce_time
@@ -46,7 +46,7 @@ from ..searching.windows import feed_text
 from ..statistics.intervals import PERCENT
 from ..store import Facts, Store
 from . import wording
-from .candidates import AS_IS, Candidates, objective_and_candidates
+from .candidates import Candidates, objective_and_candidates
 from .deployment import BYTES, Deployment, cache_of, serving_dtype
 from .evidence import TRUNCATION, Evidence
 from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks, windows_by_document

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ...output.formatting import listed
 from ..metrics.cells import change_cell, digits, exp, signed
-from ..metrics.guessing import said
-from ..metrics.verdicts import too_few
-from ..statistics import sampling
+from ..metrics.stored import AS_IS
+from ..metrics.verdicts import guessing, too_few
+from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, Estimate
-from .candidates import AS_IS, Candidate
+from .candidates import Candidate
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .losses import BEYOND, FAR
 from .options import Objective
@@ -44,7 +44,7 @@ def answer(evidence: Evidence) -> AnswerRow:
 def worse_than_a_guess(evidence: Evidence) -> str:
     """Returns a sentence where the model as it is predicts worse than a guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
-    return said(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
+    return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
 
 
 def _guessed(evidence: Evidence, guessed: str) -> str:
@@ -85,7 +85,7 @@ def too_short(windows: Sequence[int], target: int) -> str:
         windows: per document, how many it has.
         target: the tokens of each.
     """
-    few = sampling.rests_on_windows(windows)
+    few = intervals.rests_on_windows(windows)
     amount, what = (sum(windows), "window") if few else (len(windows), "document")
     return (
         f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "

@@ -9,23 +9,22 @@ from ..metrics.against_truncation import pays_off, verdict
 from ..metrics.best import BestRow
 from ..metrics.best import said as lowest
 from ..metrics.cells import change_cell, digits
-from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, short_length
-from ..metrics.verdicts import too_few
+from ..metrics.verdicts import too_few, worse_than_a_guess
 from ..recommending.results import Recommendation
 from ..results.result import Result
 from ..searching.results import SearchResult
-from . import recommendations, searches
 from .runs import StoredRun, refusing_damage
+from .sections import found_by_search
 
 
 @refusing_damage
 def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None where there is nothing to say."""
     if run.kind == Recommendation.kind:
-        return recommendations.headline(run.results)
+        return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
     if run.kind == SearchResult.kind:
-        return searches.headline(run.results)
+        return found_by_search(run.results)
     if run.result is None:
         return _answered(run.results["rows"], run.results["protocol"].get("named", {}))
     if guessed := worse_than_a_guess(run.result):

@@ -24,10 +24,9 @@ from ..passkey.answers import chance
 from ..passkey.results import Retrieval
 from ..results.formats import SERIES
 from ..results.result import Result
-from . import by_source, recommendations, searches
 from .headline import headline
-from .minus import typographic
 from .runs import StoredRun
+from .sections import recommendations, searches, source_tables, typographic
 
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
@@ -154,10 +153,10 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "pairs": _pairs(series),
         "baseline": _baseline(series),
         "truncations": [_truncation(run.name, result) for run, result in measured if result.against_truncation],
-        "sources": typographic(by_source.tables((run.name, result) for run, result in measured)),
+        "sources": typographic(source_tables((run.name, result) for run, result in measured)),
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": typographic(recommendations.sections(runs)),
-        "searches": typographic(searches.sections(runs)),
+        "recommendations": typographic(recommendations(runs)),
+        "searches": typographic(searches(runs)),
     }
 
 

@@ -19,17 +19,16 @@ from ..metrics.base import rests_on
 from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
-from ..metrics.guessing import worse_than_a_guess
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..metrics.stored import Pass, Stored, sums_of
-from ..statistics import coverage
+from ..metrics.stored import Pass, Stored, parts_of, sums_of
+from ..metrics.verdicts import worse_than_a_guess
+from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import losses as losses_file
 from .formats import Results
 from .losses import Losses, read_losses, read_results
-from .parts import parts_of
 from .saving import Saved, shown
 
 if TYPE_CHECKING:
@@ -215,20 +214,23 @@ class Result(Stored, Saved):
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
         blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
         if blocks is None and all(row.ppl_low is None for row in self.rows):
-            return f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or one of {coverage.least(self.sliding)}"
+            return (
+                f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or one of "
+                f"{intervals.least_text(self.sliding)}"
+            )
         if blocks is None:
-            few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
+            few = intervals.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         return (
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
-            f"covers {coverage.over_blocks()}"
+            f"covers {intervals.over_blocks()}"
         )
 
     @property
     def extent(self) -> str:
         """Says what the tables of a source rest on, and how often its interval over few documents holds."""
         blocks = any(row.interval not in (None, DOCUMENTS) for row in self.rows)
-        few = "" if blocks else coverage.over_documents(self.data["documents"])
+        few = "" if blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property

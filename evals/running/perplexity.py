@@ -25,7 +25,7 @@ from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.windows import sliding
 from ..metrics.paired import short_length
-from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation
+from ..metrics.stored import AS_IS, Divergence, ModelFacts, Pass, Tables, Truncation
 from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
@@ -42,7 +42,7 @@ from .progress import Notes
 from .runner import Facts, Runner, Task, carry_out, task_of
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
-from .variants import AS_IS, HeldPass, Variant, names_for, passes_of, trained_length, variants
+from .variants import HeldPass, Variant, names_for, passes_of, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

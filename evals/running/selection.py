@@ -21,7 +21,7 @@ from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..metrics.stored import DataFacts, ShareFacts
 from ..parallel.processes import Team
-from ..statistics import sampling
+from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import TextOptions
 
@@ -221,7 +221,7 @@ class Corpus:
     @property
     def interval(self) -> str:
         """The formula of intervals: over documents; over windows where documents are few and windows are not."""
-        few = sampling.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
+        few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
     def count(self, kind: Kind) -> int:

@@ -15,6 +15,7 @@ from ...output.naming import names_of
 from ...planning.plan import Plan, plan_of_own
 from ...schedules import specs
 from ...schedules.specs import file_of, is_same, repeated, spelled_out
+from ..metrics.stored import AS_IS
 from . import fingerprints
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ...request import RequestOptions
     from ..metrics.stored import LayerTable
     from .progress import Notes
-
-AS_IS = "as-is"
 
 
 class Variant:

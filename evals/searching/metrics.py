@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
-from ..metrics import guessing
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import around, exp, interval_cell, mark, signed
-from ..metrics.stored import Measured
+from ..metrics.stored import AS_IS, Measured
+from ..metrics.verdicts import guessing
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
 from .gradient import Check
 from .options import KEYS, TEXT
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FOUND = "found"
 """What the tables call the schedule that was found."""
 
-AS_IS, TRUNCATION = "as-is", "truncation"
+TRUNCATION = "truncation"
 """The model without a schedule: given everything, and given only its last tokens, as many as it was trained at."""
 
 HELD = {TEXT: "text", KEYS: "prompts"}
@@ -388,7 +388,7 @@ def _worse_than_a_guess(stored: Searched) -> str:
     length = stored.lengths[0]
     if stored.held != "text":
         return ""
-    return guessing.said(stored.estimate(stored.curves[AS_IS][length]).mean, length, stored.model.get("vocabulary"))
+    return guessing(stored.estimate(stored.curves[AS_IS][length]).mean, length, stored.model.get("vocabulary"))
 
 
 def _note(stored: Searched) -> str:

@@ -22,7 +22,7 @@ from ...errors import DataError
 from ...planning.plan import Plan
 from ..data.chats import Given
 from ..metrics.stored import DataFacts
-from ..passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
+from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
 from ..passkey.tasks import LONGER, Prompt
 from ..store import Facts
 from . import gradient
@@ -61,8 +61,8 @@ class PromptFeed:
         options: of the search.
     """
 
-    learned: Quiz
-    held_out: Quiz
+    learned: RetrievalPrompts
+    held_out: RetrievalPrompts
     allowance: TokenBudget
     options: SearchOptions
 
@@ -145,7 +145,7 @@ class PromptFeed:
             lengths, within: of no use here: the prompts have their lengths, and none is within the trained one.
         """
 
-        def sets(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:
+        def sets(quiz: RetrievalPrompts, numbers: Iterable[int]) -> list[PromptSet]:
             shares = [*[0.0] * (len(quiz.lengths) - 1), 1.0]
             return [PromptSet(list(map(_piece, prompts_of(quiz, n), shares))) for n in numbers]
 
@@ -165,7 +165,7 @@ class PromptFeed:
         return [prompt for quiz, count in counts for number in range(count) for prompt in prompts_of(quiz, number)]
 
 
-def prompts_of(quiz: Quiz, number: int) -> list[Prompt]:
+def prompts_of(quiz: RetrievalPrompts, number: int) -> list[Prompt]:
     """Returns a set of prompts, one of each length; its keys lie at different depths, as those of the next sets do."""
     found = []
     for place, prompts in enumerate(quiz.prompts.values()):
@@ -221,7 +221,7 @@ def _quiz(
     bos: str | int,
     options: SearchOptions,
     drawn: tuple[int, int],
-) -> Quiz:
+) -> RetrievalPrompts:
     """Makes so many prompts of each length, or a few more, from a seed.
 
     Raises:
@@ -230,7 +230,7 @@ def _quiz(
     seed, count = drawn
     asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=seed, haystack=options.haystack)
     try:
-        return Quiz(tokenizer, lengths, DEPTHS, "passkey", bos, asked)
+        return RetrievalPrompts(tokenizer, lengths, DEPTHS, "passkey", bos, asked)
     except DataError as error:
         reason, _, do = str(error).partition("; ")
         if do != LONGER:

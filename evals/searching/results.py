@@ -29,9 +29,10 @@ from ...schedules.fields import PROVENANCE, parameters
 from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
+from ..metrics.stored import AS_IS
 from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
-from .metrics import AS_IS, CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .metrics import CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
 from .options import schedule_file
 from .search_space import Point, Space
 

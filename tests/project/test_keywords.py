@@ -10,7 +10,7 @@ import pytest
 
 import ropescale
 from ropescale.evals.passkey import keywords as of_retrieval
-from ropescale.evals.passkey.quiz import RetrievalOptions
+from ropescale.evals.passkey.prompt_set import RetrievalOptions
 from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
 from ropescale.evals.running import keywords as of_perplexity
 from ropescale.evals.running.selection import PerplexityOptions

@@ -28,8 +28,8 @@ from ropescale.cli import passkey as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
 from ropescale.evals.passkey import running
-from ropescale.evals.passkey.answering import Answerer, Score
-from ropescale.evals.passkey.filler import NAMES, Borrowed, Dice, Generated
+from ropescale.evals.passkey.answering import AnswerScorer, Score
+from ropescale.evals.passkey.filler import NAMES, CorpusFiller, Dice, Generated
 from ropescale.evals.passkey.results import Retrieval
 from ropescale.evals.passkey.running import check_depths
 from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, prompts
@@ -91,7 +91,7 @@ def read(tokenizer, ids):
 )
 def test_every_prompt_has_exactly_its_length_and_its_keys(task, name, length, depths, seed, borrowed):
     tokenizer = TOKENIZERS[name]
-    filler = Borrowed(TEXT) if borrowed else Generated()
+    filler = CorpusFiller(TEXT) if borrowed else Generated()
     for prompt in made(task, length, depths, trials=1, seed=seed, tokenizer=tokenizer, filler=filler):
         numbers = [question.answer for question in prompt.questions]
         assert len(set(numbers)) == len(numbers)
@@ -185,13 +185,13 @@ def test_fewer_trials_are_the_first_of_more():
 
 def test_no_number_is_a_key_that_the_haystack_holds_already():
     text = " ".join(f"{number}." for number in range(10_000, 99_990))
-    found = {prompt.questions[0].answer for prompt in made(filler=Borrowed(text), trials=4)}
+    found = {prompt.questions[0].answer for prompt in made(filler=CorpusFiller(text), trials=4)}
     assert found <= {str(number) for number in range(99_990, 100_000)}
 
 
 def test_the_haystack_is_the_users_text_in_its_order():
     text = "".join(f"This is sentence {word} of the tale. " for word in NAMES)
-    prompt = made(depths=(1.0,), trials=1, filler=Borrowed(text))[0]
+    prompt = made(depths=(1.0,), trials=1, filler=CorpusFiller(text))[0]
     words = re.findall(r"sentence (\w+) of", read(byte_tokenizer(), prompt.context))
     start = NAMES.index(words[0])
     assert words == [NAMES[(start + i) % len(NAMES)] for i in range(len(words))]
@@ -200,10 +200,10 @@ def test_the_haystack_is_the_users_text_in_its_order():
 
 def test_borrowed_sentences_put_together_are_the_text():
     text = "One. Two!\n\nThree 3.5 a_b.c?! ...\n\ttail without a stop " + "x" * 1000
-    filler = Borrowed(text)
+    filler = CorpusFiller(text)
     assert "".join(filler._sentences) == text
     with pytest.raises(DataError, match="the haystack is empty"):
-        Borrowed(" \n ")
+        CorpusFiller(" \n ")
 
 
 def test_names_are_no_words_of_the_generated_text():
@@ -270,7 +270,7 @@ def with_answer(prompt: Prompt, answer: list[int]) -> Prompt:
 
 
 def scores(model, given):
-    return [score for _, found in Answerer(model).answers(given) for score in found]
+    return [score for _, found in AnswerScorer(model).answers(given) for score in found]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -290,7 +290,7 @@ def test_an_answer_is_correct_exactly_when_greedy_decoding_writes_it(seed):
 @pytest.mark.parametrize("task", ["passkey", "multi-value"])
 def test_an_answers_nll_is_that_of_the_naive_loop(task):
     model = llama(vocab_size=257)
-    for prompt, found in Answerer(model).answers(made(task, length=280)):
+    for prompt, found in AnswerScorer(model).answers(made(task, length=280)):
         naive = naive_nll(model, prompt.ids(0).tolist())
         for question, score in zip(prompt.questions, found, strict=True):
             assert question.stop - question.start == 6  # a space and five digits
@@ -303,7 +303,7 @@ def test_a_markov_chains_answers_have_their_closed_form():
     transitions /= transitions.sum(1, keepdim=True)
     best = transitions.argmax(1)
     for task in TASKS:
-        for prompt, found in Answerer(markov_llama(transitions)).answers(made(task, 700, trials=1)):
+        for prompt, found in AnswerScorer(markov_llama(transitions)).answers(made(task, 700, trials=1)):
             for question, score in zip(prompt.questions, found, strict=True):
                 ids = prompt.ids(question.ending)[question.start - 1 : question.stop]
                 expected = -sum(math.log(transitions[a, b]) for a, b in pairwise(ids))
@@ -317,7 +317,7 @@ def test_questions_that_share_a_reading_score_as_if_each_was_asked_whole(task, s
     model = llama(vocab_size=257)
     given = made(task, 700, trials=2)
     with ropescale.patch(model, schedule, length=700):
-        together, apart = Answerer(model), Answerer(model)
+        together, apart = AnswerScorer(model), AnswerScorer(model)
         apart.shares = False
         for (_, one), (_, other) in zip(together.answers(given), apart.answers(given), strict=True):
             assert [score.nll for score in one] == pytest.approx([score.nll for score in other], abs=1e-5)
@@ -329,7 +329,7 @@ def test_questions_that_share_a_reading_score_as_if_each_was_asked_whole(task, s
 
 def test_a_sliding_window_can_share_a_reading_too():
     model = tiny_models.build("mistral", vocab_size=257, sliding_window=64)
-    together = Answerer(model)
+    together = AnswerScorer(model)
     for prompt, found in together.answers(made("multi-key", 500, trials=2)):
         for question, score in zip(prompt.questions, found, strict=True):
             naive = naive_nll(model, prompt.ids(question.ending).tolist())[question.start - 1 : question.stop - 1]
@@ -355,7 +355,7 @@ def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog
     model = lookup_llama(reach=420.0)
     model.__class__ = Forgetful
     given = made("multi-key", 600, trials=2)
-    answerer = Answerer(model)
+    answerer = AnswerScorer(model)
     found = [score.correct for _, scores in answerer.answers(given) for score in scores]
     assert not answerer.shares
     assert "every prompt is read whole" in caplog.text
@@ -366,10 +366,10 @@ def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog
 
 def test_logits_are_made_for_the_answers_alone():
     model = lookup_llama()
-    list(Answerer(model).answers(made(length=640)))
+    list(AnswerScorer(model).answers(made(length=640)))
     assert {call["kept"] for call in model.seen} == {len(" The pass key is 12345")}
     model.seen.clear()
-    list(Answerer(model).answers(made("multi-key", 640, trials=1)))
+    list(AnswerScorer(model).answers(made("multi-key", 640, trials=1)))
     assert max(call["kept"] for call in model.seen) < 40
 
 
@@ -396,7 +396,7 @@ def test_too_many_prompts_for_memory_go_in_parts(monkeypatch, caplog):
     given = made(length=400, depths=(0.0, 1.0), trials=3)
     expected = scores(model, given)
     monkeypatch.setattr(model, "forward", small)
-    answerer = Answerer(model)
+    answerer = AnswerScorer(model)
     answerer._keeps = True
     assert [score for _, found in answerer.answers(given) for score in found] == expected
     assert "out of memory with 6 prompts at once; going on with 3" in caplog.text
@@ -577,12 +577,12 @@ def test_batches_change_nothing_but_rounding():
 
 
 def test_a_run_that_stops_keeps_what_is_complete():
-    from ropescale.evals.passkey.running import Quiz, RetrievalOptions, RetrievalRun
+    from ropescale.evals.passkey.running import RetrievalOptions, RetrievalPrompts, RetrievalRun
 
     model, options = lookup_llama(), RetrievalOptions(trials=1)
     run = RetrievalRun(
         model,
-        Quiz(byte_tokenizer(), [256, 512], [0, 1], "passkey", "auto", options),
+        RetrievalPrompts(byte_tokenizer(), [256, 512], [0, 1], "passkey", "auto", options),
         ["linear:factor=4"],
         None,
         options,
@@ -768,13 +768,13 @@ AGAIN = ["--lengths", "700,800", "--depths", "0,1", "--trials", "3", "--batch-to
 @pytest.fixture
 def asked(monkeypatch):
     """How many prompts each batch had, that was put to a model."""
-    real, sizes = Answerer.answers, []
+    real, sizes = AnswerScorer.answers, []
 
     def answers(self, prompts):
         sizes.append(len(prompts))
         return real(self, prompts)
 
-    monkeypatch.setattr(Answerer, "answers", answers)
+    monkeypatch.setattr(AnswerScorer, "answers", answers)
     monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     return sizes
 
@@ -801,7 +801,7 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
     ran(*words, tmp_path / "whole")
     batches = len(asked)
     with monkeypatch.context() as patched:
-        patched.setattr(Answerer, "answers", lasting(batches - 2, KeyboardInterrupt())(Answerer.answers))
+        patched.setattr(AnswerScorer, "answers", lasting(batches - 2, KeyboardInterrupt())(AnswerScorer.answers))
         _, err = ran(*words, tmp_path / "out", code=130)
     assert f"{batches - 2} finished batches are kept in {tmp_path / 'out'}" in err
     assert files(tmp_path / "out") != files(tmp_path / "whole")  # the tables of what was finished

@@ -14,8 +14,9 @@ from tiny import documents, llama
 import ropescale
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
+from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending import wording
-from ropescale.evals.recommending.candidates import AS_IS, find_candidates, grid
+from ropescale.evals.recommending.candidates import find_candidates, grid
 from ropescale.evals.recommending.deployment import cache_of
 from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before

@@ -11,7 +11,8 @@ import pytest
 from tiny import llama
 
 import ropescale
-from ropescale.evals.recommending.candidates import AS_IS, find_candidates
+from ropescale.evals.metrics.stored import AS_IS
+from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.deployment import Cache, Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence, Judged
 from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses

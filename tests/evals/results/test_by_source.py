@@ -12,7 +12,7 @@ from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.sources import ReadOptions, TextSource
 from ropescale.evals.data.turns import InTurn
-from ropescale.evals.reporting import by_source
+from ropescale.evals.reporting.sections import source_tables
 from ropescale.evals.scoring.scorer import Scorer
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -92,14 +92,14 @@ def test_the_page_has_a_table_of_each_source(run, tmp_path):
 def test_the_pages_table_of_a_source_has_its_change_against_truncation():
     texts = {name: documents(number, 128, seed=number) for name, number in (("a", 3), ("b", 4))}
     found = perplexity(llama(), texts, [64, 128], ["yarn:factor=2"], truncation=True)
-    for table, part in zip(by_source.tables([("run", found)]), found.by_source.values(), strict=True):
+    for table, part in zip(source_tables([("run", found)]), found.by_source.values(), strict=True):
         assert table["beside"] == "at 128 against the last 64 tokens"
         rows = {row.schedule: row for row in part.against_truncation}
         assert [line["truncation"][:7] for line in table["lines"]] == [
             f"{rows[label].delta_nll:+.4f}" for label in part.schedules
         ]
     alone = perplexity(llama(), {"books": BOOKS, "code": CODE}, [16, 32], truncation=False)
-    assert {(each["beside"], each["lines"][0]["truncation"]) for each in by_source.tables([("", alone)])} == {("", "")}
+    assert {(each["beside"], each["lines"][0]["truncation"]) for each in source_tables([("", alone)])} == {("", "")}
 
 
 def test_one_source_is_written_as_before():

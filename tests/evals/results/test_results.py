@@ -23,8 +23,7 @@ from ropescale.evals.metrics import paired
 from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.formats import KINDS
-from ropescale.evals.statistics import coverage
-from ropescale.evals.statistics.intervals import consecutive
+from ropescale.evals.statistics.intervals import FEW, consecutive
 from ropescale.output.escaping import escaped
 
 
@@ -155,7 +154,7 @@ def test_intervals_over_few_documents_say_how_often_they_hold(repository):
     assert "covers 92% or more in our simulations of 8 documents" in said[1] and "covers" not in said[2]
     page = (repository / "docs" / "intervals.md").read_text(encoding="utf-8").split("### Fewer than 9")[1]
     lowest = {int(n): float(share) for n, share in re.findall(r"^\| (\d+) \| ([\d.]+)% \|", page, re.MULTILINE)}
-    assert {n: round(100 * share, 1) for n, share in coverage.FEW.items()} == {n: lowest[n] for n in range(5, 9)}
+    assert {n: round(100 * share, 1) for n, share in FEW.items()} == {n: lowest[n] for n in range(5, 9)}
     assert min(lowest[n] for n in lowest if n >= 9) >= 93
 
 

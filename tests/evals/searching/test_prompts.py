@@ -15,7 +15,7 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
-from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
+from ropescale.evals.passkey.prompt_set import RetrievalOptions, RetrievalPrompts
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.gradient import Query
@@ -51,7 +51,8 @@ def feed_text(lengths=LENGTHS, **options):
 
 def held_out(number, seed=0):
     """The ids of a set of held-out prompts, shortest first, made as `ropescale passkey` makes its own."""
-    quiz = Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(seed=2**42 + 2 * seed + 1, trials=9))
+    options = RetrievalOptions(seed=2**42 + 2 * seed + 1, trials=9)
+    quiz = RetrievalPrompts(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", options)
     by_depth = [
         {prompt.questions[0].depth: prompt for prompt in made[number // 5 :: 9]} for made in quiz.prompts.values()
     ]
@@ -112,7 +113,8 @@ def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
 
 
 def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
-    fed, usual = feed_text(), Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
+    fed = feed_text()
+    usual = RetrievalPrompts(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
     other = feed_text(seed=1)
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
@@ -122,7 +124,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
 
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
-    quiz = Quiz(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
+    quiz = RetrievalPrompts(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
     sets = [prompts.prompts_of(quiz, number) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])

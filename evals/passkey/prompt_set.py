@@ -12,7 +12,7 @@ from ...errors import DataError
 from ..data import documents
 from ..data.windows import check_lengths
 from ..running.options import RunOptions
-from .filler import Borrowed, Generated
+from .filler import CorpusFiller, Generated
 from .tasks import TASKS, Prompt, prompts
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RetrievalOptions(RunOptions):
             raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 
 
-class Quiz:
+class RetrievalPrompts:
     """All the questions of a run.
 
     Attributes:
@@ -80,7 +80,7 @@ class Quiz:
             raise DataError(f"no task is called {task!r}; the tasks are {', '.join(TASKS)}")
         self.task, self.lengths, self.depths = task, check_lengths(lengths), check_depths(depths)
         self.bos_option, self.bos = bos, documents.bos_id(bos, tokenizer)
-        filler = Generated() if options.haystack is None else Borrowed(options.haystack)
+        filler = Generated() if options.haystack is None else CorpusFiller(options.haystack)
         self.prompts = {
             length: prompts(
                 task, tokenizer, length, self.depths, options.trials, seed=options.seed, filler=filler, bos=self.bos
