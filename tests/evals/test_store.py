@@ -168,7 +168,7 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
             opened(tmp_path),
         ):
             pass
-        with pytest.raises(CheckpointError, match="choose another folder with out="):
+        with pytest.raises(CheckpointError, match="wait for it, or choose another folder"):
             refuse_if_busy(tmp_path)
         first.begin({"facts": {"still": "ours"}})
     refuse_if_busy(tmp_path)

@@ -369,7 +369,7 @@ def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--length", "128"], "lengths says how to generate; add generate"),
+        (["--length", "128"], "length says how to generate; add generate"),
         (["--dtype", "float32"], "dtype says how to generate; add generate"),
         (["--generate", "--length", "1"], "nothing can be decoded around a length of 1 tokens"),
         (["--generate", "--device", "nowhere"], "device 'nowhere' cannot be used"),

@@ -258,8 +258,9 @@ def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
     assert "Against truncation" not in out
     for asked in (["--truncation"], ["--truncation-stride", "8"]):
         out, err = ran(*words, "--lengths", "64", *asked, "-o", tmp_path / "out", code=2)
-        why = f"error: {asked[0]} is given, and no length is beyond the 64 tokens of the model's training; give a "
-        assert err.startswith(f"{why}longer one, or leave {asked[0]} out") and err.count("\n") == 1
+        name = asked[0][2:].replace("-", "_")
+        why = f"error: {name} is given, and no length is beyond the 64 tokens of the model's training; give a "
+        assert err.startswith(f"{why}longer one, or leave {name} out") and err.count("\n") == 1
         assert out == "" and not (tmp_path / "out").exists()
     said = refused(*words[:-2], "--lengths", "128", "--stride", "16", "--truncation")
     assert "truncation is for texts cut into windows, and stride slides; drop one (--[no-]truncation, --stride)" in said
