@@ -227,7 +227,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
                 named.append(budget)
         assert len(named) == 1
         less = SearchOptions(keep_short=keep_short, budget_tokens=budget - 1)
-        with pytest.raises(DataError, match=f"budget_tokens={budget}$"):
+        with pytest.raises(DataError, match=f"give at least {budget}$"):
             feed_text(text, 128, None, "auto", less)
 
 
