@@ -8,6 +8,7 @@ import random
 import pytest
 from forking import struck
 from launching import launch
+from losses import records_in
 from tiny import documents, llama
 
 from ropescale.evals import recommend
@@ -21,16 +22,12 @@ def run(out):
     recommend(llama(), documents(12, TARGET + 4), TARGET, out=out, batch_tokens=256, search=True, search_tokens=10_000)
 
 
-def stored(out):
-    return sum(log.stat().st_size for log in out.glob("resume/*/[!.]*.*l*"))
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_recommendation_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path):
     run(tmp_path / "whole")
-    most, moments = stored(tmp_path / "whole"), random.Random(7)
+    most, moments = records_in(tmp_path / "whole"), random.Random(7)
     for least in sorted(moments.uniform(0, most) for _ in range(20)):
-        struck(lambda: run(tmp_path / "parts"), lambda: stored(tmp_path / "parts"), least)
+        struck(lambda: run(tmp_path / "parts"), lambda: records_in(tmp_path / "parts"), least)
     run(tmp_path / "parts")
     for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from forking import struck
+from losses import records_in
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import search
@@ -29,7 +30,7 @@ def test_a_search_killed_at_twenty_random_moments_ends_in_the_same_bytes(objecti
         search(model, None, 256, objective="keys", tokenizer=byte_tokenizer(), out=out, budget_tokens=budget)
 
     def stored(folder):
-        return sum(log.stat().st_size for log in (tmp_path / folder).glob("*/resume/*/*.jsonl"))
+        return records_in(tmp_path / folder / "factors-search")
 
     run("whole")
     most, moments = stored("whole"), random.Random(11)
@@ -38,6 +39,6 @@ def test_a_search_killed_at_twenty_random_moments_ends_in_the_same_bytes(objecti
         for least in sorted(moments.uniform(0, most) for _ in range(20))
     ]
     run("parts")
-    assert sum(strikes) >= 15
+    assert sum(strikes) >= 8  # what is finished is committed once a second
     for name in ("factors.json", "factors-search/results.csv", "factors-search/history.csv"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
