@@ -183,7 +183,8 @@ class RecommendRun:
         self._store, self._group = store or self._store, group or self._group
         last, known = self._store.last, self.batch_tokens
         if self.options.batch_tokens is None and last.get("facts") == self.facts:  # another size is another plan
-            known = last.get("batch_tokens", known)
+            before = last.get("batch_tokens")
+            known = before if isinstance(before, int) else known
         self.batch_tokens = self._group.from_leader(known)
         if last:
             self.notes.tell("what is finished in the folder is not measured again")

@@ -19,8 +19,7 @@ class LastLoss:
         if module.training:
             first = output[0] if isinstance(output, tuple) and output else None
             loss = output.get("loss") if isinstance(output, Mapping) else first
-            is_loss = isinstance(loss, torch.Tensor) and loss.numel() == 1
-            self.value = loss.detach() if is_loss else None
+            self.value = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
 
 
 def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:

@@ -33,7 +33,7 @@ from .base import (
 )
 
 _LOADED_AS = dict(
-    pair.split(":")
+    (pair.partition(":")[0], pair.partition(":")[2])
     for pair in (
         "mistral:llama pixtral:llama iquestcoder:llama smollm3:llama llava:mistral3 gemma3:gemma3_text "
         "gemma4:gemma4_text gemma4_unified:gemma4_text gemma4_unified_text:gemma4_text kimi_k2:deepseek_v3 "

@@ -96,7 +96,10 @@ _OTHER_NAME = (
     "qwen4_exp_text:qwen4exp solar_open:glm4moe youtu:deepseek2"
 ).split()
 
-OF_MODEL_TYPES = {**{name: name for name in _SAME_NAME}, **dict(pair.split(":") for pair in _OTHER_NAME)}
+OF_MODEL_TYPES = {
+    **{name: name for name in _SAME_NAME},
+    **{pair.partition(":")[0]: pair.partition(":")[2] for pair in _OTHER_NAME},
+}
 """The converter's architecture for each model type of transformers that it converts.
 
 ``minicpm`` comes with its own Python code, and ``phimoe`` is converted under its vendor's class name.

@@ -50,7 +50,7 @@ def _columns(schema: pyarrow.Schema, field: str | None) -> list[str] | None:
     kinds = {each.name: str(each.type) for each in schema}
     lists = [name for name in (CHAT, IDS) if "list" in kinds.get(name, "")]
     wanted = field or next(iter([*(["text"] if "text" in kinds else []), *lists]), None)
-    if wanted in kinds:
+    if wanted is not None and wanted in kinds:
         return [name for name in (wanted, TOOLS) if name in kinds]
     return [name for name, kind in kinds.items() if "string" in kind] or None
 
