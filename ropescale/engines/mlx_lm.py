@@ -32,8 +32,8 @@ from .base import (
     wrong_pairs,
 )
 
-_LOADED_AS = dict(
-    (pair.partition(":")[0], pair.partition(":")[2])
+_LOADED_AS: dict[str, str] = {
+    pair.partition(":")[0]: pair.partition(":")[2]
     for pair in (
         "mistral:llama pixtral:llama iquestcoder:llama smollm3:llama llava:mistral3 gemma3:gemma3_text "
         "gemma4:gemma4_text gemma4_unified:gemma4_text gemma4_unified_text:gemma4_text kimi_k2:deepseek_v3 "
@@ -41,7 +41,7 @@ _LOADED_AS = dict(
         "qwen2_5_vl:qwen2 qwen3_vl:qwen3 qwen3_vl_moe:qwen3_moe qwen3_5_text:qwen3_5 qwen3_5_moe:qwen3_5 "
         "longcat_flash_ngram:longcat_flash solar_open:glm4_moe"
     ).split()
-)
+}
 """Types that run with another type's code, or whose language model is of another type."""
 
 _READS_V4 = frozenset(
