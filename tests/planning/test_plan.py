@@ -789,7 +789,7 @@ def test_a_theta_that_can_be_written_can_be_read() -> None:
 
 def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
     unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    with pytest.raises(ConfigError, match=r"replace_scaling=True .* the original_length you give"):
+    with pytest.raises(ConfigError, match=r"replace the scaling.* the original_length you give"):
         make_plan(unrecorded, "yarn:factor=4")
     with pytest.raises(ConfigError, match="give the original length"):
         make_plan(unrecorded, "yarn:factor=4", replace_scaling=True)
