@@ -583,7 +583,7 @@ def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name
 
 def test_what_no_configuration_can_say_is_not_saved(tmp_path):
     model = build()
-    for options, reason in (({}, "freeze_at"), ({"length": 100}, "held at 100 tokens")):
+    for options, reason in (({}, "freeze it at a length"), ({"length": 100}, "held at 100 tokens")):
         with ropescale.patch(model, "dynamic-yarn", **options):
             with pytest.raises(RopescaleError, match=reason):
                 model.save_pretrained(tmp_path / "out")

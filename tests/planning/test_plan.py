@@ -789,12 +789,12 @@ def test_a_theta_that_can_be_written_can_be_read() -> None:
 
 def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
     unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    with pytest.raises(ConfigError, match=r"replace_scaling=True .* the original_length you give"):
+    with pytest.raises(ConfigError, match=r"replace the scaling.* the original_length you give"):
         make_plan(unrecorded, "yarn:factor=4")
     with pytest.raises(ConfigError, match="give the original length"):
         make_plan(unrecorded, "yarn:factor=4", replace_scaling=True)
     recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
-    with pytest.raises(ConfigError, match=r"replace_scaling=True .* its original 1024 tokens"):
+    with pytest.raises(ConfigError, match=r"replace the scaling.* its original 1024 tokens"):
         make_plan(recorded, "yarn:factor=4")
     plan = make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512)
     assert (plan.length, plan.ropes["all"].original_length) == (2048, 512)

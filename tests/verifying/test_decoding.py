@@ -349,7 +349,7 @@ def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(
     assert [s["verdict"] for s in json.loads(out)["generation"]] == [EQUAL, EXPLAINED, EXPLAINED]
     assert "note: decoding around 32, 64, 252 tokens" in err
     assert "warning: all: dynamic:factor=4 changes its frequencies with the length, here from 65 tokens on" in err
-    assert "--freeze-at LENGTH makes one table for every length" in err
+    assert "freezing it at one length makes one table for every length" in err
 
 
 def test_the_command_exits_with_one_where_a_fixed_schedule_differs(

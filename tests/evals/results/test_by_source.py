@@ -116,7 +116,7 @@ def test_sources_of_all_kinds_are_measured_together():
     assert {name: part.rows[0].documents for name, part in found.by_source.items()} == dict.fromkeys(texts, 1)
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "")
     for names in (("text", "chat"), ("chat", "text"), ("ids", "chat")):
-        with pytest.raises(DataError, match=r"no BOS in front of chat document 0.*say bos='yes'"):
+        with pytest.raises(DataError, match=r"no BOS in front of chat document 0.*put a BOS"):
             perplexity(llama(vocab_size=257), {name: texts[name] for name in names}, [16], tokenizer=tokenizer)
 
 

@@ -325,7 +325,7 @@ def test_a_gain_is_positive_where_the_loss_falls():
 
 def test_a_trained_length_that_nobody_knows_is_said():
     text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
-    assert "short-context cost is not known, nor are far repeats told apart (repeat_distance=N): the model" in text
+    assert "short-context cost is not known, nor are far repeats told apart: the model" in text
     known = made_up([1.0, 2.0], [0.75, 1.75])
     known.repeat_distance = 1
     assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
