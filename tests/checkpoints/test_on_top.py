@@ -106,6 +106,6 @@ def test_on_top_in_place_is_taken_back_byte_for_byte(source, tmp_path, ran):
 
 def test_on_top_of_our_schedule_that_follows_the_length_is_refused(source, tmp_path):
     ropescale.patch_checkpoint(source, tmp_path / "own", "dynamic:factor=2")
-    with pytest.raises(ConfigError, match=r"changes with the length.*give replace_scaling=True"):
+    with pytest.raises(ConfigError, match=r"changes with the length.*replace the scaling"):
         ropescale.patch_checkpoint(tmp_path / "own", tmp_path / "out", "linear:factor=2", on_top=True)
     assert not (tmp_path / "out").exists()

@@ -644,7 +644,6 @@ WARNINGS = {
             ("llama", "yarn:factor=4"),
             ("llama", "scale 1"),
             ("llama", "no rounding"),
-            ("deepseek", "mscale"),
         },
     ),
     "transformers before 4.55": ("always rounds the ramp", {("llama", "no rounding")}),

@@ -421,21 +421,21 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> No
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("yarn", {}, "yarn needs a factor; give it as yarn:factor=8, or give target_length=N"),
+        ("yarn", {}, "yarn needs a factor; give it as yarn:factor=8, or give the target length"),
         ("yarn:beta_fast=16", {}, "give it as yarn:beta_fast=16,factor=8"),
         (
             "yarn:factor=4",
             {"target_length": 262_144},
-            "factor 4 x trained length 32768 = 131072, but the target length is 262144; use factor=8, or leave one of "
+            "factor 4 x trained length 32768 = 131072, but the target length is 262144; use the factor 8, or leave one of "
             "the two out",
         ),
         ("yarn", {"factor": 16, "target_length": 262_144}, "factor 16 x trained length 32768 = 524288"),
         (Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
         ("resonance:over=yarn,factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
-        ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 says factor 4, and factor=8 is given"),
+        ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 says factor 4, and factor 8 is given"),
         ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
         ("base", {"target_length": 4096}, "the target length 4096 is shorter"),
-        (Yarn(4), {"factor": 8}, "yarn:factor=4 says factor 4, and factor=8 is given"),
+        (Yarn(4), {"factor": 8}, "yarn:factor=4 says factor 4, and factor 8 is given"),
         ("base", {"factor": 8}, "base has no field 'factor'; it has none"),
         ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
         ("yarn", {"factor": float("nan")}, "yarn: factor must be a finite number, not nan"),

@@ -54,7 +54,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
     whole, _ = executed(Scorer(llama()), plan)
     assert np.abs(first.nll - whole[0].nll).max() < 1e-5 and np.array_equal(second.nll, whole[1].nll)
     assert notes[0].startswith("out of memory with 8 windows of 40 positions; going on with 4 at a time")
-    assert notes[1].startswith("out of memory with 4 windows") and "batch_tokens=80 avoids the attempt" in notes[1]
+    assert notes[1].startswith("out of memory with 4 windows") and "80 batch tokens avoid the attempt" in notes[1]
 
 
 def test_what_did_not_fit_once_is_not_tried_again():
