@@ -264,5 +264,5 @@ def test_a_table_that_the_converter_drops_is_warned_about_with_what_puts_it_in()
 
 def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
     found = _said("llama", "dynamic:factor=4")
-    assert sum("freeze" in text for text in found) == 1
+    assert sum("freezing it at a length" in text for text in found) == 1
     assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1
