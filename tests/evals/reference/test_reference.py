@@ -75,6 +75,5 @@ def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path: Path, capsys: 
     assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
     printed = capsys.readouterr()
     assert "| yarn:factor=8 " in printed.out
-    assert "--no-short-context" in printed.err and "short_context" not in printed.err
     assert ropescale.verify(tmp_path / "yarn-x8").live
     assert (tmp_path / "ppl_vs_length.png").stat().st_size > 10_000
