@@ -426,8 +426,8 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> No
         (
             "yarn:factor=4",
             {"target_length": 262_144},
-            "factor 4 x trained length 32768 = 131072, but the target length is 262144; use the factor 8, or leave one of "
-            "the two out",
+            "factor 4 x trained length 32768 = 131072, but the target length is 262144; use the factor 8, or "
+            "leave one of the two out",
         ),
         ("yarn", {"factor": 16, "target_length": 262_144}, "factor 16 x trained length 32768 = 524288"),
         (Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),

@@ -300,7 +300,8 @@ def test_what_cannot_be_is_refused(model):
 
 
 def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran, monkeypatch):
-    monkeypatch.setattr(wording, "worse_than_a_guess", lambda *_: "")  # random weights are worse than a guess, and get no command
+    # Random weights are worse than a guess, and get no command.
+    monkeypatch.setattr(wording, "worse_than_a_guess", lambda *_: "")
     out = tmp_path / "run"
     said, _ = ran("recommend", checkpoint, "--target-length", 128, "--data", texts, "-o", out, "--json")
     found = json.loads(said)
