@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "engines: runs other versions or other engines, in environments made once (`make engines`)"
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def working_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Works in an empty folder: what a test writes beside itself is seen, and the checkout stays as it was."""
+    os.chdir(tmp_path_factory.mktemp("working"))
 
 
 @pytest.fixture(scope="session")

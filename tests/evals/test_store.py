@@ -12,6 +12,7 @@ import sqlite3
 import time
 from contextlib import closing
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -477,7 +478,9 @@ def kill_and_resume(words, folder, moments, seed):
     """Kills as many runs, each in a folder of its own, resumes them, and compares with one that was left alone."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a forked child has no other
+    commits = patch("ropescale.evals.store._COMMIT_SECONDS", -1)  # each batch at once
     try:
+        commits.start()
         assert shell.main([*words, "-o", str(folder / "whole")]) == 0
         dice, killed = random.Random(seed), 0
         for number in range(moments):
@@ -488,6 +491,7 @@ def kill_and_resume(words, folder, moments, seed):
             assert written(out) == written(folder / "whole")
         return killed
     finally:
+        commits.stop()
         torch.set_num_threads(threads)
 
 
