@@ -19,6 +19,7 @@ from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import HeldTables, names_for, trained_length, variants
+from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Cost, Feed
 from ..statistics.intervals import PERCENT
 from ..store import Scored, Shelf, Store
@@ -118,8 +119,8 @@ class RetrievalRun:
             store: keeps finished batches, which are not asked again.
             group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
         """
-        device = self.answerer.device
-        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device)
+        device, work = self.answerer.device, partial(memory.work, self.answerer.model)
+        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device, work)
         with evaluating(self.answerer.model):
             held = (variant.tables(self.prompt_set.lengths) for variant in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])

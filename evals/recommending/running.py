@@ -28,7 +28,6 @@ from ..data.windows import prefix
 from ..metrics.stored import AS_IS, ModelFacts, Truncation
 from ..parallel.processes import Group, World
 from ..running import fingerprints
-from ..running.estimates import announce_time
 from ..running.options import TextOptions
 from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
@@ -264,7 +263,8 @@ class RecommendRun:
 
     def _carry_out(self, tasks: Sequence[Task], executor: Executor) -> None:
         """Runs tasks; every process gets the first one's losses, and so makes the same decisions."""
-        runner = Runner(self.facts, self._store, self._group, self.notes, self.scorer.device)
+        work = partial(memory.work, self.scorer.model)
+        runner = Runner(self.facts, self._store, self._group, self.notes, self.scorer.device, work, "in this round")
         runner.take(tasks)
         if runner.left:
             executor.check(runner.left[0])
@@ -415,11 +415,6 @@ class RecommendRun:
             self.notes.tell(f"note: {note}; it is measured once")
         if self._truncation_plan[1]:
             self.notes.tell(self._truncation_plan[1])
-        executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-        batch = self._plan(self._part(self.race[:1]), goal.target).batches[0]
-        with self._passes_of(AS_IS)[-1].tables.live():
-            left = [(tokens + (_BACKWARD - 1) * searched, goal.target)]
-            announce_time(self.notes, executor, batch, left, " in one process")
 
     def _protocol(self) -> dict[str, object]:
         goal = self.objective

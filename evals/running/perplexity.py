@@ -155,7 +155,8 @@ class PerplexityRun:
         """
         store, group = store or Store(), group or Group(World())
         self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
-        runner = Runner(self.facts, store, group, self.notes, self.scorer.device)
+        work = partial(memory.work, self.scorer.model)
+        runner = Runner(self.facts, store, group, self.notes, self.scorer.device, work)
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
         with evaluating(self.scorer.model):
             jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
@@ -170,9 +171,6 @@ class PerplexityRun:
                 self._announce_cost(jobs, compared)
             if runner.left:
                 executor.check(runner.left[0])
-                if self.options.sharers == 1:
-                    fed = [(batch.fed, batch.positions) for batch in runner.left]
-                    estimates.announce_time(self.notes, executor, runner.left[0], fed)
             runner.run(self._about)
 
     def planned(self) -> dict[str, Any]:

@@ -30,6 +30,9 @@ from .variants import HeldTables
 LONG_SECONDS = 60
 """From how long on a run says how long it will be."""
 
+WARM_SECONDS = 5
+"""For how long it is timed before, its first batch left out."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -115,12 +118,25 @@ class Runner:
         group: the processes that share the work.
         notes: tells the user how it goes.
         device: where it runs, for the record of its speed.
+        work: of a token in a window of so many positions, in any unit; it weighs the batches that are still to come.
+        part: what its estimate of the time is of.
     """
 
-    def __init__(self, facts: Facts, store: Store, group: Group, notes: Notes, device: torch.device) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        store: Store,
+        group: Group,
+        notes: Notes,
+        device: torch.device,
+        work: Callable[[int], float] = lambda positions: 1.0,
+        part: str = "to go",
+    ) -> None:
         self.facts, self.store, self.group, self.notes, self.device = facts, store, group, notes, device
+        self._part = part
         self._tasks: list[_Shelved] = []
-        self._todo, self._fed, self._seconds = 0, 0, 0.0
+        self._fed, self._seconds = 0, 0.0
+        self._pace = _Pace(work)
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Finds the shelves of the tasks, in all processes, and shares out what they lack.
@@ -138,7 +154,7 @@ class Runner:
         for found in self.group.from_all(self._finished()):
             self._merge(found)
         self._share_out()
-        self._todo = sum(batch.fed for batch in self.left)
+        self._pace.begin(self.left)
 
     @property
     def left(self) -> list[Batch]:
@@ -231,18 +247,18 @@ class Runner:
                 scored = each.task.score(batch, lacking)
                 for number, found in zip(lacking, scored, strict=True):
                     each.shelves[number].put(batch.number, found)
-                self._count(passes * batch.fed, time.perf_counter() - start)
+                self._count(batch, passes, time.perf_counter() - start)
                 progress.add(batch.fed, scored[0].nll if each.task.nll else None)
 
     # --- saying ---
 
-    def _count(self, fed: int, seconds: float) -> None:
-        """Keeps the time, and says after the first batch of a long run how long it will be."""
-        first = not self._fed
-        self._fed, self._seconds = self._fed + fed, self._seconds + seconds
-        left = (self._todo - self._fed) * self._seconds / self._fed
-        if first and left > LONG_SECONDS:
-            self.notes.tell(f"{fed:,} tokens in {seconds:,.1f} s; at this speed {duration(left)} to go")
+    def _count(self, batch: Batch, passes: int, seconds: float) -> None:
+        """Keeps the time, and says once how long a long run will still take."""
+        self._fed, self._seconds = self._fed + passes * batch.fed, self._seconds + seconds
+        left = self._pace.add(batch, passes, seconds)
+        if left is not None and left > LONG_SECONDS:
+            speed = f"at the speed of the last {self._pace.seconds:,.0f} s"
+            self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
 
     def _note_timing(self) -> None:
         """Keeps how long this process took; apart from the results, which do not depend on it."""
@@ -259,6 +275,34 @@ class Runner:
             self.store.note(
                 "timing", {"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place}
             )
+
+
+class _Pace:
+    """Estimates the time that is left, once, from batches that ran warm; ``work`` is the runner's."""
+
+    def __init__(self, work: Callable[[int], float]) -> None:
+        self._work, self._left = work, 0.0
+        self._done, self.seconds = 0.0, 0.0
+        self._is_warm = self._is_said = False
+
+    def begin(self, batches: Sequence[Batch]) -> None:
+        """Takes the batches to run."""
+        self._left = sum(self._of(batch) for batch in batches)
+
+    def add(self, batch: Batch, passes: int, seconds: float) -> float | None:
+        """Counts a batch. Returns the seconds left as soon as they can be told, and None at any other time."""
+        work = passes * self._of(batch)
+        self._left -= work
+        if self._is_warm:  # the first batch also pays for what is loaded, compiled and allocated once
+            self._done, self.seconds = self._done + work, self.seconds + seconds
+        self._is_warm = True
+        if self._is_said or self.seconds < WARM_SECONDS:
+            return None
+        self._is_said = True
+        return self._left * self.seconds / self._done
+
+    def _of(self, batch: Batch) -> float:
+        return batch.fed * self._work(batch.positions)
 
 
 class Writable(Protocol):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import gc
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -52,21 +51,6 @@ class Executor:
         """Runs the scorer's check at start-up, on the first window of a batch."""
         with torch.inference_mode():
             self.scorer.check(self._ids(batch.feeds[:1])[0])
-
-    def seconds(self, batch: Batch, positions: int) -> float | None:
-        """Times the first positions of a batch's first window, once warm; None where they do not fit."""
-        ids, taken = self._ids(batch.feeds[:1])[:, :positions], []
-        try:
-            with torch.inference_mode():
-                for _ in range(3):
-                    start = time.perf_counter()
-                    self.scorer.score(ids)
-                    taken.append(time.perf_counter() - start)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-        return min(taken)
 
     def score(self, batch: Batch) -> Scored:
         """Returns the NLLs of a batch's scored tokens.

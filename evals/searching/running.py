@@ -191,7 +191,7 @@ class SearchRun:
 
     def _search(self, evaluator: Evaluator, journal: Journal, shown: bool) -> Point:
         """Answers the queries of the descent until it returns its point."""
-        descent, left, timed = gradient.search(self.space, self.feed.allowance), self.feed.most, False
+        descent, left, timed = gradient.search(self.space, self.feed.allowance), self.feed.most, 0
         query = next(descent)
         with Progress("search: gradient", self.feed.most, shown) as progress:
             while True:
@@ -200,10 +200,10 @@ class SearchRun:
                     start = time.perf_counter()
                     answer = evaluator.answer(query)
                     seconds, left = time.perf_counter() - start, left - tokens
-                    if not timed and not query.held_out and left * seconds / tokens > LONG_SECONDS:
+                    timed += not query.held_out  # the first step also pays for what is loaded and compiled once
+                    if timed == 2 and not query.held_out and left * seconds / tokens > LONG_SECONDS:
                         rest = duration(left * seconds / tokens)
                         self.notes.tell(f"{tokens:,} tokens in {seconds:,.1f} s; at this speed at most {rest} to go")
-                    timed |= not query.held_out
                     journal.add(query, answer)
                     progress.say(self._losses(query, answer))
                     progress.add(tokens)

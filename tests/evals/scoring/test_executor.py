@@ -15,6 +15,8 @@ from tiny import documents, from_ids, llama
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
+from ropescale.evals.running.progress import duration
+from ropescale.evals.running.runner import WARM_SECONDS
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
@@ -194,16 +196,6 @@ def test_what_a_run_will_take_is_said_before_it_starts(caplog):
     )
 
 
-def test_a_long_run_says_after_its_first_batch_how_long_it_will_be(caplog, monkeypatch):
-    times = iter(range(0, 10_000, 100))  # every batch takes 100 seconds
-    monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: next(times))
-    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
-        perplexity(llama(), IDS, [20], batch_tokens=20, windows=1)
-    assert [line for line in caplog.messages if "to go" in line] == [
-        "20 tokens in 100.0 s; at this speed about 13 min to go"
-    ]
-
-
 def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
     def drift(module, args, output):
         module.inv_freq.mul_(0.5)
@@ -226,37 +218,46 @@ def test_an_eager_attention_is_estimated_with_its_scores():
 
 
 class Timed(Scorer):
-    """Takes a second per ten tokens, by a clock of its own."""
+    """Takes a second per million FLOPs, and a minute more for the first window, by a clock of its own."""
 
     clock = 0.0
 
     def score(self, ids, chunk=None):
-        Timed.clock += ids.numel() / 10
+        first = 60.0 if Timed.clock == 0.0 else 0.0
+        Timed.clock += first + ids.numel() * memory.work(self.model, ids.shape[1]) / 1e6
         return super().score(ids, chunk)
 
 
-def told(monkeypatch, ids, lengths, **options):
+def told(monkeypatch, ids, lengths):
+    """What a run says of its time, and when, by its clock; and how long it takes."""
     lines = []
-    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: lines.append(line))
-    monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", Timed, raising=False)
+    monkeypatch.setattr(Timed, "clock", 0.0)
+    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
     monkeypatch.setattr("ropescale.evals.running.perplexity._scorer", lambda model, options: Timed(model))
-    monkeypatch.setattr("ropescale.evals.scoring.executor.time.perf_counter", lambda: Timed.clock)
-    perplexity(llama(), ids, lengths, bos="no", windows=1, **options)
-    return [line for line in lines if line.startswith("time:")]
+    monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: Timed.clock)
+    perplexity(llama(), ids, lengths, bos="no", windows=1, batch_tokens=lengths[-1])
+    return [line for line in lines if line.startswith("time:")], Timed.clock
 
 
-def test_a_long_run_says_before_it_starts_how_long_it_will_be(monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.estimates._TIMED", 16)
-    ids = documents(60, 64)
-    grown = memory.work(llama(), 64) / memory.work(llama(), 16)
-    minutes = round(60 * 64 / 10 * grown / 60)
-    assert minutes >= 6
-    assert told(monkeypatch, ids, [64]) == [f"time: an estimated {minutes} min, by a pass of 16 tokens"]
+def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(monkeypatch):
+    each = 64 * memory.work(llama(), 64) / 1e6
+    warm = math.ceil(WARM_SECONDS / each)
+    [line], total = told(monkeypatch, documents(300, 64), [64])
+    assert total == pytest.approx(60 + 300 * each)
+    left = total - 60 - (1 + warm) * each
+    assert line == f"time: {duration(left)} to go, at the speed of the last {warm * each:.0f} s"
+
+
+def test_windows_of_another_length_are_weighed_by_their_work(monkeypatch):
+    """The clock follows the work exactly, so an estimate from windows of 16 is exact for those of 64."""
+    documents_of_both = documents(100, 16) + documents(200, 64)
+    [line], total = told(monkeypatch, documents_of_both, [16, 64])
+    minutes = int(line.split()[2])
+    assert minutes == pytest.approx(total / 60 - 1, abs=0.7)
 
 
 def test_a_short_run_says_nothing_of_time(monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.estimates._TIMED", 16)
-    assert told(monkeypatch, documents(20, 64), [64]) == []
+    assert told(monkeypatch, documents(20, 64), [64])[0] == []
 
 
 def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_attends_to():
@@ -264,12 +265,3 @@ def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_atte
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
     attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
     assert memory.work(model, 1000) == 2 * weights + attention * 1000
-
-
-def test_a_probe_that_does_not_fit_gives_no_estimate_and_another_error_is_one(monkeypatch):
-    plan = plan_pass([len(each) for each in IDS], 40, None, False, 320)
-    small = Executor(Small(llama(), positions=10), from_ids(IDS), None, print)
-    assert small.seconds(plan.batches[0], 16) is None
-    broken = Executor(Small(llama(), positions=10, error=ValueError("broken")), from_ids(IDS), None, print)
-    with pytest.raises(ValueError, match="broken"):
-        broken.seconds(plan.batches[0], 16)
