@@ -23,11 +23,13 @@ from .options import (
     lengths_option,
     model_argument,
     out_option,
+    print_result,
     request_of,
     request_options,
     seed_option,
     shared_options,
 )
+from .run_file import config_option
 from .running import checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
@@ -41,13 +43,14 @@ _SECTIONS = {
     "The text": "split text_field score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
-    "The result": "out fresh force as_json",
+    "The result": "config out fresh force dry_run as_json",
     **MODEL_SECTION,
     "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
 }
 
 
 @click.command("eval", cls=in_sections(_SECTIONS))
+@config_option
 @model_argument()
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.")
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
@@ -85,6 +88,7 @@ _SECTIONS = {
 @seed_option("Kept with the results; no figure depends on it.")
 @out_option("Write results, losses, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
+@click.option("--dry-run", is_flag=True, help="Print what the run would take, time one batch of it, and stop.")
 @force_option()
 def command(
     model: str,
@@ -94,6 +98,7 @@ def command(
     out: str | None,
     fresh: bool,
     force: bool,
+    dry_run: bool,
     **options: Any,
 ) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
@@ -111,11 +116,17 @@ def command(
     device is shared out by --tp over the processes, or by --device-map auto over the devices of one (and its memory and
     disk, where they do not suffice; slower, because they work one after the other).
     """
-    from ..evals.parallel.processes import Sharing
+    from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
 
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
     prepare = partial(_prepared, model, source, lengths, options)
+    if dry_run:
+        with together(sharing) as group:
+            found = prepare(group.world).dry_run()
+            if group.world.leads:
+                print_result(as_json, found.to_dict, found.to_markdown)
+        return
     measure(
         prepare,
         writable_folder,

@@ -98,25 +98,27 @@ def _joined(ctx: click.Context, param: click.Parameter, lists: Iterable[list[int
 
 
 class Factor(click.ParamType):
-    """A number; what else is written here gets a hint: ``2,4``, ``4x``, ``128k``."""
+    """A number, or several joined by commas for a command of many schedules; ``4x`` and ``128k`` get a hint."""
 
     name = "factor"
 
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
+        parts = str(value).split(",")
         try:
-            if not is_plain(str(value)):
+            if not all(map(is_plain, parts)) or (len(parts) > 1 and not takes_many):
                 raise ValueError(value)
-            return float(value)
+            factors = [float(part) for part in parts]
         except ValueError:
-            self.fail(f"{value!r} is not one number{_what_instead(str(value), ctx)}", param, ctx)
+            self.fail(f"{value!r} is not one number{_what_instead(str(value), takes_many)}", param, ctx)
+        return factors if len(factors) > 1 else factors[0]
 
 
-def _what_instead(written: str, ctx: click.Context | None) -> str:
+def _what_instead(written: str, takes_many: bool) -> str:
     """Returns what to write instead of something that is no factor."""
     several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
-    takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
     if len(several) > 1 and takes_many:
-        return f"; repeat {' '.join(f'--schedule yarn:factor={each}' for each in several[:4])}"
+        return f"; write --factor {','.join(several[:4])}"
     if len(several) > 1:
         return f"; give one, such as --factor {several[0]}"
     if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
@@ -197,10 +199,17 @@ def request_options(schedules: Literal["one", "many"] = "one", required: bool = 
 
 
 def request_of(options: dict[str, Any]) -> Request:
-    """Takes the request's fields out of a command's parameters; ``spec`` is None where the command takes many."""
+    """Takes the request's fields out of a command's parameters; ``spec`` is None where the command takes many.
+
+    Several factors multiply the schedules that take one.
+    """
     from ..request import Request
 
     spec = options.pop("schedule", None)
+    if isinstance(options["factor"], list):
+        from ..schedules.specs import with_each_factor
+
+        options["schedules"] = with_each_factor(options["schedules"], options.pop("factor"))
     return Request(spec, **take(options, REQUEST_OPTIONS))
 
 

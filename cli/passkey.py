@@ -24,6 +24,7 @@ from .options import (
     shared_options,
     take,
 )
+from .run_file import config_option
 from .running import checkpoint_of, measure, notes
 from .sections import in_sections
 
@@ -36,7 +37,7 @@ TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
     **REQUEST_SECTIONS,
-    "The result": "out fresh force as_json",
+    "The result": "config out fresh force as_json",
     **MODEL_SECTION,
     "How it is fed": "bos batch_tokens",
 }
@@ -62,6 +63,7 @@ class Depths(click.ParamType):
 
 
 @click.command("passkey", cls=in_sections(_SECTIONS))
+@config_option
 @model_argument()
 @lengths_option("Positions, BOS and answer included. May be repeated.")
 @click.option(

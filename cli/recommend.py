@@ -24,6 +24,7 @@ from .options import (
     shared_options,
     take,
 )
+from .run_file import config_option
 from .running import checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
@@ -37,13 +38,14 @@ _SECTIONS = {
     "What is tried": "schedules search search_tokens engine truncation truncation_stride layers original_length",
     "Where the model is already scaled": "replace_scaling on_top",
     "The text": "split text_field score glob encoding concat min_tokens max_docs windows budget_tokens bos",
-    "The result": "memory out fresh force as_json",
+    "The result": "memory config out fresh force as_json",
     **MODEL_SECTION,
     "How it is fed": "batch_tokens",
 }
 
 
 @click.command("recommend", cls=in_sections(_SECTIONS))
+@config_option
 @model_argument()
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import DataError
 from .options import LOADING, READING, SOURCE, print_result, say, take
+from .run_file import run_file
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
@@ -29,7 +30,7 @@ class Printed(Protocol):
         """Returns its tables."""
         ...
 
-    def save(self, folder: Path, /, force: bool = False) -> object:
+    def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
         """Writes it into a folder."""
         ...
 
@@ -103,6 +104,6 @@ def measure(
             if folder is not None and here.leads:
                 say("the run stopped before it measured anything; the same command starts it again")
             raise
-        carry_out(measurement, folder, fresh, group, shown, force)
+        carry_out(measurement, folder, fresh, group, shown, force, run_file())
         if folder is not None and here.leads:
             say(f"written to {folder}")

@@ -29,6 +29,7 @@ from .options import (
     shared_options,
     take,
 )
+from .run_file import config_option
 from .running import checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
@@ -41,12 +42,13 @@ _SECTIONS = {
     "What is searched": "source objective haystack target_length budget_tokens numbers within keep_short engine seed",
     "Where the schedule goes": "layers original_length replace_scaling on_top",
     "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
-    "The result": "out fresh force as_json",
+    "The result": "config out fresh force as_json",
     **MODEL_SECTION,
 }
 
 
 @click.command("search", cls=in_sections(_SECTIONS))
+@config_option
 @model_argument()
 @data_option(
     "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",

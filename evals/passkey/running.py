@@ -246,9 +246,11 @@ def prepare(
 ) -> RetrievalRun:
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
     lengths, depths = check_lengths(lengths), check_depths(depths)
-    asked = checkpoint.asked(wanted)
+    asked = checkpoint.asked(wanted, lengths[-1])
     prompt_set = RetrievalPrompts(checkpoint.tokenizer(), lengths, depths, task, bos, options)
-    checkpoint.warn(Notes.of(options.progress))
+    notes = Notes.of(options.progress)
+    checkpoint.warn(notes)
+    asked.tell(notes)
     model = checkpoint.model(here)
     options = replace(options, patching=asked.patching, path=checkpoint.folder)
     return RetrievalRun(model, prompt_set, asked.schedules, asked.baseline, options)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import RopescaleError
@@ -119,13 +120,14 @@ class Saved(Measured, ABC):
         """Returns the file with the losses of single tokens, if the run stores them."""
         return {}
 
-    def save(self, out: str | Path, force: bool = False) -> Path:
+    def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
         Without matplotlib the pictures are left out, and a line on stderr says so.
 
         Args:
             force: replace results of another text or model, or more than these.
+            files: further files, by name.
 
         Raises:
             CheckpointError: the folder cannot be written, or holds other results or more.
@@ -133,7 +135,7 @@ class Saved(Measured, ABC):
         path, plots = folder.writable_folder(out, self.kind), self._plots()
         texts = {"results.csv": self.to_csv(), **self._tables(), "REPORT.md": self._report(plots)}
         encoded = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-        folder.write(path, self.to_dict(), {**self._losses(), **encoded, **plots}, force)
+        folder.write(path, self.to_dict(), {**self._losses(), **encoded, **plots, **files}, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:

@@ -37,6 +37,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import estimates, fingerprints
 from .comparing import Comparison, comparing
+from .estimates import DryRun
 from .keywords import PerplexityKeywords
 from .progress import Notes
 from .runner import Facts, Runner, Task, carry_out, task_of
@@ -159,10 +160,7 @@ class PerplexityRun:
         runner = Runner(self.facts, store, group, self.notes, self.scorer.device, work)
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
         with evaluating(self.scorer.model):
-            jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
-            compared = self._comparing(jobs, executor)
-            last, told = self._truncating(jobs)
-            runner.take([*(self._task(job, executor) for job in jobs), *compared, *last])
+            jobs, compared, last, told = self._taken(runner, executor)
             self._announce_special()
             to_run = runner.announce(self._about)
             if told and (to_run or not last):
@@ -172,6 +170,31 @@ class PerplexityRun:
             if runner.left:
                 executor.check(runner.left[0])
             runner.run(self._about)
+
+    def _taken(self, runner: Runner, executor: Executor) -> tuple[list[Job], list[Task], list[Task], str]:
+        """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
+        jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
+        compared = self._comparing(jobs, executor)
+        last, told = self._truncating(jobs)
+        runner.take([*(self._task(job, executor) for job in jobs), *compared, *last])
+        return jobs, compared, last, told
+
+    def dry_run(self) -> DryRun:
+        """Plans the whole run, and times one batch of it; nothing is kept.
+
+        Raises:
+            RunError: the batch does not fit into memory, or its logits are not finite.
+        """
+        work = partial(memory.work, self.scorer.model)
+        runner = Runner(self.facts, Store(), Group(World()), self.notes, self.scorer.device, work)
+        executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
+        with evaluating(self.scorer.model):
+            jobs = self._taken(runner, executor)[0]
+            widest = max(jobs[0].plan.batches, key=lambda batch: (batch.fed, batch.positions))
+            with jobs[0].tables.live():
+                seconds = estimates.timed(partial(executor.score, widest))
+        about = memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers)
+        return estimates.dry_run(runner.left_of, widest, seconds, work, about)
 
     def planned(self) -> dict[str, Any]:
         """Returns results.json as far as it is known before the run."""

@@ -14,9 +14,10 @@ from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
-from ...planning.plan import Plan, check_taken, make_plan, share_of
+from ...output.formatting import listed
+from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
 from ...schedules import specs
-from ...schedules.specs import Spec, of_several
+from ...schedules.specs import Spec, of_several, spelled_out
 from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.sources import TextSource
@@ -110,8 +111,11 @@ class Checkpoint:
         """The configuration without our scaling."""
         return self.configs[0]
 
-    def asked(self, wanted: Wanted) -> FilledSchedules:
+    def asked(self, wanted: Wanted, longest: int) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
+
+        Args:
+            longest: the largest length that is measured; gives the factor where nothing else does.
 
         Raises:
             ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
@@ -121,10 +125,16 @@ class Checkpoint:
         config = self.configs[request.on_top]
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
+        trained = request.original_length or trained_in(config)
         plans: list[Plan] = []
+        without = []
         for spec in named:
+            share = share_of(spec, request)
+            if longest > trained and share.target_length is None and lacks_factor(spec, share):
+                share = dataclasses.replace(share, target_length=longest)
+                without.append(spelled_out(spec))
             with of_several(spec, len(named)):
-                plans.append(make_plan(config, share_of(spec, request)))
+                plans.append(make_plan(config, share))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
             raise ScheduleError(
                 "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "
@@ -132,7 +142,12 @@ class Checkpoint:
                 "freeze_at",
             )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
-        return FilledSchedules(filled[: len(schedules)], None if baseline is None else filled[-1], _everywhere(request))
+        note = (
+            f"{listed(without)}: no factor is given; {longest / trained:g} is taken, "
+            f"the largest length over the trained one ({longest:,} / {trained:,})"
+        )
+        base = None if baseline is None else filled[-1]
+        return FilledSchedules(filled[: len(schedules)], base, _everywhere(request), note if without else "")
 
 
 Wanted = tuple[Sequence[object], object, "Request"]
@@ -146,6 +161,12 @@ class FilledSchedules:
     schedules: Sequence[object]
     baseline: object
     patching: RequestOptions
+    note: str = ""
+
+    def tell(self, notes: Notes) -> None:
+        """Says what was filled in that nobody gave."""
+        if self.note:
+            notes.tell(f"note: {self.note}")
 
 
 def _everywhere(request: Request) -> RequestOptions:
@@ -176,7 +197,7 @@ def prepare(
     lengths = check_lengths(lengths)
     refuse_endless(source, options.max_docs)
     check_stride(options.stride, lengths)
-    texts, asked = source.texts(), checkpoint.asked(wanted)
+    texts, asked = source.texts(), checkpoint.asked(wanted, lengths[-1])
     if options.asks_truncation:
         refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
     tokenizer = checkpoint.tokenizer()
@@ -184,6 +205,7 @@ def prepare(
     corpus = Corpus(texts, lengths, tokenizer, bos, options)
     notes = Notes.of(options.progress)
     checkpoint.warn(notes)
+    asked.tell(notes)
     tell_left_out(source, corpus, notes)
     model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
     options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)

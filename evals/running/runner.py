@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -159,7 +160,16 @@ class Runner:
     @property
     def left(self) -> list[Batch]:
         """The batches that this process is to score, each as often as it goes through the model."""
-        return [batch for each in self._tasks for batch in each.own for _ in range(each.passes(batch))]
+        return [batch for batches in self.left_of.values() for batch in batches]
+
+    @property
+    def left_of(self) -> dict[str, list[Batch]]:
+        """The batches that are left, by the title of their task."""
+        found: dict[str, list[Batch]] = {}
+        for each in self._tasks:
+            batches = [batch for batch in each.own for _ in range(each.passes(batch))]
+            found.setdefault(each.task.title, []).extend(batches)
+        return found
 
     def announce(self, about: Facts) -> bool:
         """Says what is finished already or what has changed since the last run, and returns whether anything is left.
@@ -308,7 +318,7 @@ class _Pace:
 class Writable(Protocol):
     """A result that can be written."""
 
-    def save(self, folder: Path, /, force: bool = False) -> object:
+    def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
         """Writes it into a folder."""
         ...
 
@@ -344,6 +354,7 @@ def carry_out(
     group: Group | None = None,
     show: Callable[[R, Path | None], None] | None = None,
     force: bool = False,
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> R:
     """Runs a measurement, and writes its result into a folder where one is given.
 
@@ -353,6 +364,7 @@ def carry_out(
         show: prints the result, and is told the folder if it was written. Then the tables of what is complete are
             written when the run is stopped, too.
         force: replace results of another text or model, or more than these.
+        files: further files to write beside the result, by name.
 
     Raises:
         CheckpointError: the folder holds more, or something else; raised before anything is run.
@@ -365,14 +377,14 @@ def carry_out(
             measurement.run(store, group)
         except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
             if show and folder and group.world.leads:
-                _keep(measurement, store, folder, force)
+                _keep(measurement, store, folder, force, files)
             raise
         result = measurement.result()
         if group.world.leads:
             show = show or (lambda result, kept: None)
             try:
                 if folder:
-                    result.save(folder, force=force)
+                    result.save(folder, force=force, files=files)
             except Exception:
                 show(result, None)
                 raise
@@ -380,7 +392,9 @@ def carry_out(
     return result
 
 
-def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
+def _keep(
+    measurement: Measurement[Writable], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]
+) -> None:
     """Writes what was complete when a run stopped, and says what is kept."""
     if not store.finished:
         if store.is_empty:
@@ -389,7 +403,7 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force:
     tables, finished = "", measurement.finished
     if finished:
         with suppress(CheckpointError):  # the disk is full, or the folder holds more
-            measurement.result().save(folder, force=force)
+            measurement.result().save(folder, force=force, files=files)
             tables = f", and the tables of the {finished}"
     Notes(shown=True).tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; the same command continues"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -169,7 +170,7 @@ class SearchResult(Searched, Saved):
             "held_out_perplexity": {name: {str(n): ppl for n, ppl in each.items()} for name, each in curves.items()},
         }
 
-    def save(self, out: str | Path, force: bool = False) -> Path:
+    def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes the schedule's file, if the name ends in ``.json``; else the run's folder. Returns its path.
 
         The file is what ``--schedule`` and :func:`ropescale.patch` read.
@@ -179,7 +180,7 @@ class SearchResult(Searched, Saved):
         """
         path = local_path(out)
         if path.suffix != ".json":
-            folder = Saved.save(self, path, force)
+            folder = Saved.save(self, path, force, files)
             return folder if self.file is None else self.save(self.file)
         content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
         content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}

@@ -16,7 +16,7 @@ from ..request import Request
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
-from ..schedules.specs import ParsedSpec, Spec, parse
+from ..schedules.specs import ParsedSpec, Spec, parse, takes
 from . import notes
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed
 from .native_form import scaling_of, why_unsavable
@@ -236,14 +236,14 @@ def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
         ScheduleError: names the field.
     """
     for name in ("factor", "target_length"):
-        if getattr(request, name) is not None and not any(_accepts(spec, "factor") for spec in specs):
+        if getattr(request, name) is not None and not any(takes(spec, "factor") for spec in specs):
             raise ScheduleError(
                 f"{name} is given, and no schedule scales by a number; name one that does, such as yarn, "
                 f"or leave {name} out",
                 name,
             )
     for key in request.overrides:
-        if not any(_accepts(spec, key) for spec in specs):
+        if not any(takes(spec, key) for spec in specs):
             raise ScheduleError(
                 f"no schedule has the field {key!r}; name one that has, or leave it out",
                 "overrides",
@@ -255,11 +255,14 @@ def share_of(spec: ParsedSpec, request: Request) -> Request:
     return replace(
         request,
         spec=spec,
-        factor=request.factor if _accepts(spec, "factor") else None,
-        overrides={key: text for key, text in request.overrides.items() if _accepts(spec, key)},
+        factor=request.factor if takes(spec, "factor") else None,
+        overrides={key: text for key, text in request.overrides.items() if takes(spec, key)},
         freeze_at=None if is_as_is(spec) else request.freeze_at,
     )
 
 
-def _accepts(spec: ParsedSpec, key: str) -> bool:
-    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
+def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
+    """Whether a schedule, or that of any layer type, needs a factor that neither it nor the request states."""
+    if request.factor is not None or "factor" in request.overrides:
+        return False
+    return any(part.needs("factor") for part in (spec.values() if isinstance(spec, Mapping) else [spec]))

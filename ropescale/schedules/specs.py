@@ -402,6 +402,39 @@ def resolve(
     return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
 
 
+def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> list[ParsedSpec]:
+    """Returns schedules with each of several factors, those that take none once, in the order given.
+
+    Raises:
+        ScheduleError: as :func:`parse`; a schedule says a factor of its own; none takes one.
+    """
+    specs = [parse(each) for each in schedules]
+    if not any(takes(each, "factor") for each in specs):
+        raise ScheduleError("factor is given, and no schedule scales by a number; name one, such as yarn", "factor")
+    given = ",".join(f"{factor:g}" for factor in factors)
+    found: list[ParsedSpec] = []
+    for spec in specs:
+        for part in spec.values() if isinstance(spec, Mapping) else [spec]:
+            if part.get("factor") is not None:
+                raise ScheduleError(f"{part.text} says its factor, and factors {given} are given; keep one", "factor")
+        if takes(spec, "factor"):
+            found += [_scaled(spec, factor) for factor in dict.fromkeys(factors)]
+        else:
+            found.append(spec)
+    return found
+
+
+def _scaled(spec: ParsedSpec, factor: float) -> ParsedSpec:
+    if isinstance(spec, Spec):
+        return spec.with_fields(factor=factor)
+    return {key: part.with_fields(factor=factor) if part.accepts("factor") else part for key, part in spec.items()}
+
+
+def takes(spec: ParsedSpec, key: str) -> bool:
+    """Whether a schedule, or that of any layer type, has a field."""
+    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
+
+
 def _for_layers(spec: Spec | Mapping[str, Spec], rope: Rope) -> Spec:
     if isinstance(spec, Spec):
         return spec
