@@ -137,7 +137,7 @@ class Runner:
         self._part = part
         self._tasks: list[_Shelved] = []
         self._fed, self._seconds = 0, 0.0
-        self._pace = _Pace(work)
+        self._pace = _TimeLeft(work)
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Finds the shelves of the tasks, in all processes, and shares out what they lack.
@@ -287,7 +287,7 @@ class Runner:
             )
 
 
-class _Pace:
+class _TimeLeft:
     """Estimates the time that is left, once, from batches that ran warm; ``work`` is the runner's."""
 
     def __init__(self, work: Callable[[int], float]) -> None:

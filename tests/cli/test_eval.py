@@ -42,6 +42,44 @@ def evaluate(ran, checkpoint, texts):
     return partial(ran, "eval", checkpoint, "--data", texts)
 
 
+def test_factors_multiply_the_schedules_that_take_one(evaluate):
+    words = ["--lengths", "64", "--schedule", "yarn", "--schedule", "abf:rope_theta=9000", "--factor", "2,4,2"]
+    rows = json.loads(evaluate(*words, "--json").out)["rows"]
+    assert [row["schedule"] for row in rows] == ["as-is", "yarn:factor=2", "yarn:factor=4", "abf:rope_theta=9000"]
+
+
+def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_said(evaluate):
+    words = ["--lengths", "96,160", "--schedule", "yarn", "--schedule", "linear:factor=3", "--json"]
+    out, err = evaluate(*words)
+    found = json.loads(out)["rows"]
+    assert {row["schedule"] for row in found} == {"as-is", "yarn:factor=2.5", "linear:factor=3"}
+    assert "note: yarn: no factor is given; 2.5 is taken, the largest length over the trained one (160 / 64)" in err
+    same = json.loads(evaluate(*words[:2], "--schedule", "yarn:factor=2.5", "--json").out)["rows"]
+    assert [row for row in found if "linear" not in row["schedule"]] == same
+
+
+def test_a_dry_run_counts_what_the_run_feeds_and_writes_nothing(evaluate, tmp_path, monkeypatch):
+    words = ["--lengths", "32,96", "--schedule", "yarn:factor=2", "--truncation-stride", "8", "-o", tmp_path / "out"]
+    planned = json.loads(evaluate(*words, "--dry-run", "--json").out)
+    assert not (tmp_path / "out").exists()
+    fed = []
+    score = Scorer.score
+    monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk=None: fed.append(ids.shape) or score(self, ids, chunk))
+    _, err = evaluate(*words)
+    titles = [each["title"] for each in planned["passes"]]
+    assert titles == ["as-is at 96", "yarn:factor=2 at 96", "short-context cost", "truncation to 64"]
+    tokens = sum(each["tokens"] for each in planned["passes"])
+    assert f"{tokens:,} tokens in " in err
+    alone = [each for each in planned["passes"] if each["title"] != "short-context cost"]
+    assert sum(math.prod(shape) for shape in fed) == sum(each["tokens"] for each in alone)
+    assert len(fed) == sum(each["batches"] for each in alone)
+    assert sum(shape[0] for shape in fed) == sum(each["windows"] for each in alone)
+    assert planned["seconds"] > 0 and planned["memory"].startswith("memory: ")
+    page = evaluate(*words, "--dry-run").out
+    assert f"{tokens:,} |" in page and "time: less than a minute in one process" in page
+    assert max(map(len, page.splitlines())) <= 110
+
+
 def test_stdout_is_the_table_alone(evaluate):
     out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
     said, _, tables = out.partition("\n\n")
@@ -151,6 +189,8 @@ def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
         (["--lengths", "1"], "length 1 leaves no token to score"),
         (["--lengths", "64", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
         (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
+        (["--lengths", "64", "--schedule", "yarn:factor=2", "--factor", "2,4"], "says its factor, and factors 2,4 are"),
+        (["--lengths", "64", "--factor", "2,4"], "no schedule scales by a number; name one, such as yarn"),
         (["--lengths", "64", "--schedule", "yarn:factor=nan"], "factor"),
         (
             ["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "256"],

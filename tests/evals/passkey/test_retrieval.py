@@ -746,7 +746,7 @@ def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
         (["--lengths", "200", "--threshold", "85"], "threshold must be above 0 and at most 1, like 0.85, not 85.0"),
         (["--lengths", "200", "--threshold", "nan"], "threshold must be above 0 and at most 1, like 0.85, not nan"),
         (["--lengths", "200", "--haystack", "no/such/tale.txt"], "no file or folder at 'no/such/tale.txt'; give"),
-        (["--lengths", "200", "--schedule", "yarn"], "yarn needs a factor"),
+        (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
         (["--lengths", "200", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
         (["--lengths", "200", "--bos", "yess"], "bos 'yess' is none of"),
     ],

@@ -1,0 +1,116 @@
+"""``--config run.yaml``: options from a file, and the file with which a result repeats itself."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import yaml
+from crashing import tree
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT * 4)
+    return str(path)
+
+
+@pytest.fixture
+def evaluate(ran, tmp_path):
+    """Runs ``ropescale eval --config`` on a file of this content."""
+
+    def run(content, *words, code=0):
+        file = tmp_path / "given.yaml"
+        file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return ran("eval", "--config", file, *words, code=code)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "eval",
+            "--data",
+            "TEXT",
+            "--lengths",
+            "32,0.125k",
+            "--schedule",
+            "yarn",
+            "--factor",
+            "2,4",
+            "--no-truncation",
+        ],
+        ["eval", "--data", "TEXT", "--lengths", "32,96", "--bos", "yes", "--set", "factor=2", "--schedule", "ntk"],
+        ["passkey", "--lengths", "200", "--depths", "0,0.5", "--trials", "2", "--schedule", "linear:factor=4"],
+    ],
+)
+def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, text, tmp_path):
+    words = [text if word == "TEXT" else word for word in words]
+    ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
+    again = ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
+    assert "written to" in again.err
+    one, two = (tree(tmp_path / name) for name in ("one", "two"))
+    assert {name: each for name, each in one.items() if "resume" not in name} == {
+        name: each for name, each in two.items() if "resume" not in name
+    }
+
+
+def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
+    given = {"model": checkpoint, "data": text, "lengths": [32], "schedule": ["yarn:factor=2"], "truncation": False}
+    out, _ = evaluate(given, "--schedule", "linear:factor=2", "--lengths", "64")
+    assert "linear:factor=2" in out and "yarn" not in out
+    assert "| perplexity " in out and " 64 |" in out and " 32 |" not in out
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
+        ("trust-remote-code: true", "says trust-remote-code; a file starts no code; give it on the command line"),
+        ("schedule: mine.py::Mine", "names a schedule by its class (mine.py::Mine); a file starts no code"),
+        ("schedule: [yarn, './mine.py']", "names a schedule by its class"),
+        ("baseline: package.module::Class", "names a schedule by its class"),
+        ("schedule: {full_attention: a::b}", "names a schedule by its class"),
+        ("- 1", "holds no options; write each as NAME: VALUE"),
+        ("", "holds no options"),
+        ("a: [", "is not YAML"),
+        ("lengths: {32: [1]}", "lengths is neither text nor a number, nor a list of them"),
+        ("seed: 2026-11-23", "seed is neither text nor a number"),
+        ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
+        ("{data: x, lengths: 32, factor: x}", "invalid value for '--factor'"),
+        ("x: " + "1" * (1 << 20), "is too large for a file of options"),
+    ],
+)
+def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
+    out, err = evaluate(content, "MODEL", code=2)
+    assert out == "" and fact in err and err.count("\n") == 1
+
+
+def test_a_missing_file_is_one_sentence(ran):
+    assert (
+        "cannot read gone.yaml: No such file or directory (--config)"
+        in ran("eval", "--config", "gone.yaml", code=2).err
+    )
+
+
+def test_what_only_the_command_line_may_hold_is_named_and_not_written(ran, checkpoint, text, tmp_path):
+    (tmp_path / "mine.py").write_text("from ropescale.schedules.yarn import Yarn\nclass Half(Yarn): pass\n")
+    schedule = f"{tmp_path}/mine.py::Half:factor=2"
+    words = ["--data", text, "--lengths", "32", "--trust-remote-code", "--schedule", schedule, "-o", tmp_path / "out"]
+    run = partial(ran, "eval", checkpoint, *words)
+    written = (run() and tmp_path / "out" / "run.yaml").read_text()
+    assert "# and, which only the command line may hold: --schedule, --trust-remote-code" in written
+    assert set(yaml.safe_load(written)) == {"model", "data", "lengths"}
+
+
+def test_an_edited_file_is_moved_aside_like_any_other_of_a_run(ran, checkpoint, text, tmp_path):
+    run = partial(ran, "eval", checkpoint, "--data", text, "--lengths", "32", "-o", tmp_path / "out")
+    run()
+    (tmp_path / "out" / "run.yaml").write_text("mine: 1")
+    assert "run.yaml~" in run().err
+    assert (tmp_path / "out" / "run.yaml~").read_text() == "mine: 1"
