@@ -409,6 +409,9 @@ def test_a_checkpoint_that_is_not_live_is_not_loaded(folder: Path, tmp_path: Pat
 CHOOSING = ("axk2", "deepseek_v32", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4")
 """Types that choose what they attend to by scores that are all zero at random weights: rounding decides."""
 
+AMPLIFYING = ("gemma3n", "gemma3n_text")
+"""Types that keep the largest 5% of their activations, where rounding decides at the edge: compared in float64."""
+
 OWN_WAY = ("moshi", "zamba2")
 """Types whose decoding is not their whole pass in stock transformers 5.23, below the trained length as well: Moshi's
 by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no rounding."""
@@ -419,13 +422,11 @@ by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no roun
 def test_every_architecture_decodes_within_half_of_what_is_allowed(kind: str, tmp_path: Path) -> None:
     if kind.endswith("_assistant"):
         pytest.skip("a drafter: it decodes on the states of another model")
-    if kind in ("gemma3n", "gemma3n_text"):
-        pytest.xfail("this tiny model decodes apart from one forward pass; the reason is not known")
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(kind)))
     model = coverage_models.build(tmp_path)
     if not dict(rotary_modules(model)):
         pytest.skip("its rotary modules are in sub-models, or it has none by default")
-    found = compare(model, TRAINED, 256)
+    found = compare(model.double() if kind in AMPLIFYING else model, TRAINED, 256)
     expected = {DIFFERS} if kind in OWN_WAY else {EQUAL, UNDECIDED} if kind in CHOOSING else {EQUAL}
     assert {stretch.verdict for stretch in found} <= expected
     assert all(stretch.relative < stretch.tolerance / 2 for stretch in found if stretch.verdict == EQUAL)
