@@ -171,9 +171,13 @@ def load_tokenizer(
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:
-        return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
         raise refusal(f"{folder} has no tokenizer that transformers can load", error) from error
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, (int, float)):  # transformers compares it with every text
+        raise ConfigError(f"{folder}/tokenizer_config.json: model_max_length is {brief(longest)}; write a number")
+    return tokenizer
 
 
 _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -413,3 +414,10 @@ def test_a_model_that_reads_a_text_in_both_directions_is_refused(tmp_path, texts
     folder = write_checkpoint(tmp_path / "model", tiny_config("paligemma"))
     byte_tokenizer().save_pretrained(folder)
     one_error(ran("eval", folder, "--data", texts, "--lengths", "32", code=2).err, "paligemma", "both directions")
+
+
+def test_a_tokenizer_whose_longest_text_is_no_number_is_refused(ran, checkpoint, texts, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "model")
+    edit(tmp_path / "model", "tokenizer_config.json", model_max_length="text")
+    err = ran("eval", tmp_path / "model", "--data", texts, "--lengths", "32", code=2).err
+    assert err == f"error: {tmp_path}/model/tokenizer_config.json: model_max_length is 'text'; write a number\n"
