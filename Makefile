@@ -28,18 +28,20 @@ demo: $(VENV)/.for-demo
 	$(BIN)/ropescale demo $(ARGS)
 
 # Two tests at a time, one thread each: nearly twice as fast on two cores. ARGS="-n 0" runs one after the other (for --pdb).
+# Compiled tests are kept, whatever the shell says: compiling them takes each process ten seconds.
 BOTH_CORES := -n 2 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test: $(VENV)/.for-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not engines" $(BOTH_CORES) $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not engines" $(BOTH_CORES) $(ARGS)
 
 # pytest's exit code 5 says that no test is marked slow.
 slow: $(VENV)/.for-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not engines" $(BOTH_CORES) $(ARGS) || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(PYTEST) -m "slow and not engines" $(BOTH_CORES) $(ARGS) || [ $$? -eq 5 ]
 
 # What they install is kept in ~/.cache/ropescale-tests (ROPESCALE_TEST_CACHE names another place).
 engines: $(VENV)/.for-test
-	$(BIN)/python -m pytest -m engines $(ARGS)
+	$(PYTEST) -m engines $(ARGS)
 
 SECONDS ?= 600
 SEED ?= 0

@@ -14,10 +14,7 @@ from unittest.mock import patch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ropescale.cli.main import main
-from ropescale.evals.reference import CHECKPOINT, held_out_documents
-
-GUIDES = ("index", "patching", "serving", "retrieval", "searching", "adapting")
-"""The pages whose every block runs on the bundled model; test_guides.py has the others."""
+from ropescale.evals.reference import held_out_documents
 
 FENCED = re.compile(r"^( *)```([^`\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 """A block: its indentation, its language, its text."""
@@ -39,7 +36,7 @@ def blocks_in(text: str) -> list[tuple[str, str]]:
     return [(language, dedent(block)) for _, language, block in FENCED.findall(text) if language.isidentifier()]
 
 
-def furnish(folder: Path, checkpoint: Path = CHECKPOINT) -> None:
+def furnish(folder: Path, checkpoint: Path) -> None:
     """Writes what the blocks speak of; no hub is asked for Qwen's model, a tiny one lies in its place."""
     (folder / "CKPT").symlink_to(checkpoint)
     for name, text in zip(("book.txt", "test.txt"), held_out_documents()):

@@ -1,10 +1,8 @@
-"""What the pages show holds: Python compiles, commands are understood, and every guide's blocks run on a tiny model.
-
-The README, and the pages of ``readme_blocks.GUIDES``, run on the bundled model in test_readme.py.
-"""
+"""What the README and the guides show holds: Python compiles, commands are understood, every block runs on a tiny model."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -21,7 +19,7 @@ import torch
 from command_lines import SHELLS, command_lines, mentioned, options_of, sessions, understand
 from gguf import GGUFReader
 from gguf_models import write_gguf
-from readme_blocks import GUIDES, blocks_of, furnish, run_python, run_shell
+from readme_blocks import blocks_of, furnish, run_python, run_shell
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
 from ropescale import TrainingCallback
@@ -29,6 +27,7 @@ from ropescale.cli.main import COMMANDS, main
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import held_out_documents
 from ropescale.evals.training import pack
+from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.stem: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
@@ -125,6 +124,11 @@ def nothing() -> Names:
     return {}
 
 
+def a_patched_folder() -> Names:
+    assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k"]) == 0
+    return {}
+
+
 def texts_in_a_folder() -> Names:
     Path("texts").mkdir()
     for number, text in enumerate(texts()):
@@ -193,6 +197,17 @@ def texts() -> list[str]:
 
 
 RUN = {
+    "README": Guide(
+        nothing,
+        ("CKPT-2k/ropescale.json", "Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"),
+        ("vllm serve CKPT-2k",),
+    ),
+    "index": Guide(nothing, ("CKPT-8x/ropescale.json",), ("vllm serve CKPT-8x",)),
+    "patching": Guide(nothing, ("CKPT-2k/ropescale.json",), ("live: yes",)),
+    "serving": Guide(a_patched_folder, (), ("--context-length 2048",)),
+    "retrieval": Guide(nothing, ("KEYS/results.json",), ("passkey",)),
+    "adapting": Guide(nothing, ("CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"), ("live: yes",)),
+    "searching": Guide(nothing, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
     "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
@@ -213,7 +228,7 @@ def test_every_block_runs_or_is_listed() -> None:
     with_blocks = {
         page for page in PAGES if any(language in SHELLS | {"python"} for language, _ in blocks_of(PAGES[page]))
     }
-    assert with_blocks == {"README", *GUIDES, *RUN, *NOT_RUN}
+    assert with_blocks == {*RUN, *NOT_RUN}
     for page, reasons in NOT_RUN.items():
         found = [listed(page, text) for _, text in blocks_of(PAGES[page])]
         assert set(reasons) <= set(found), "a reason without a block"
@@ -252,10 +267,10 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     guide = RUN[page]
-    names = guide.prepare()
+    given = guide.prepare()
     for language, text in blocks_of(PAGES[page]):
         if listed(page, text) is None and language == "python":
-            run_python(text, dict(names))
+            run_python(text, dict(given))
         elif listed(page, text) is None and language in SHELLS - {"console"}:
             run_shell(text)
     printed = capsys.readouterr()
@@ -284,3 +299,35 @@ def test_the_table_of_small_thetas_is_what_inspect_warns_of(workplace: Path, ran
         schedule = ["--schedule", spec] if spec else []
         _, err = ran("inspect", "llama", "--target-length", "32k", *schedule)
         assert f"at {share} of the distances, first at {first}," in err
+
+
+def test_the_notebook_runs_and_shows_its_plots(workplace: Path) -> None:
+    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
+    names_so_far: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "tour.ipynb", "exec"), names_so_far)
+    shown = [kind for cell in cells for output in cell.get("outputs", []) for kind in output.get("data", {})]
+    assert shown.count("image/png") == 3 and shown.count("text/html") == 2
+    stored = next(output["text"] for cell in cells for output in cell.get("outputs", []) if "text" in output)
+    assert [line.split()[-1] for line in stored] == ["False", "True"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README").splitlines()) <= 150
+
+
+def test_the_table_of_schedules_is_what_there_is() -> None:
+    section = text_of("schedules").split("# The schedules")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([^|]*) \|", section, re.MULTILINE)
+    assert [name for name, _ in rows] == names()
+    for name, fields in rows:
+        listed = {} if fields == "-" else dict(re.findall(r"`(\w+)=?([\w.]*)`", fields))
+        assert re.sub(r"`[\w=.]+`|, |-", "", fields) == "", name
+        assert listed == {field.name: shown(field.default) for field in dataclasses.fields(lookup(name))}, name
+
+
+def shown(default: object) -> str:
+    if default is None or default is dataclasses.MISSING:
+        return ""
+    return str(default).lower() if isinstance(default, bool) else f"{default:g}"
