@@ -14,10 +14,15 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, ConfigError
 from ..files import deferred, read_bytes, read_json, sha256, write_synced
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps what it replaced."""
@@ -222,11 +227,11 @@ def _manifest(backup: Path) -> Manifest:
     _refuse_linked(backup)
     if not path.exists():
         return Manifest()
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     needed = {"replaced": None, "added": None, "finished": None}
     try:
-        manifest = TypeAdapter(Manifest).validate_python(needed | read_json(path))
+        manifest = _adapter().validate_python(needed | read_json(path))
     except ValidationError:
         manifest = None
     names = manifest.names if manifest else []
@@ -235,6 +240,13 @@ def _manifest(backup: Path) -> Manifest:
     if manifest is None or not distinct or any(each.is_symlink() or not each.is_file() for each in there):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return manifest
+
+
+@cache
+def _adapter() -> TypeAdapter[Manifest]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
 
 
 def _store(backup: Path, manifest: Manifest, finished: bool) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from launching import launch
+from launching import HELPERS
 from losses import records_in
 from searching import stop_after
 
@@ -173,14 +173,19 @@ def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
     assert "give one like factors.json" in sentence
 
 
-@pytest.mark.parametrize("objective", REFUSED)
-def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread, objective):
-    alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
-    ran("search", *given[objective], "-o", alone)
-    done = launch(2, *given[objective], "-o", shared, command="search")
+def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread, python):
+    commands = [["search", *words, "-o", str(tmp_path / f"{name}.json")] for name, words in given.items()]
+    script = HELPERS / "scripts" / "together.py"
+    done = python(str(script), "2", json.dumps(commands), str(tmp_path), env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr
-    assert json.loads(alone.read_text()) == json.loads(shared.read_text())
+    for number, (objective, words) in enumerate(given.items()):
+        out, err = ((tmp_path / f"{number}.0.{name}").read_text() for name in ("out", "err"))
+        assert out.count("ropescale patch") == 1 and "2 processes searching" in err
+        assert "ropescale patch" not in (tmp_path / f"{number}.1.out").read_text()
+        ran("search", *words, "-o", tmp_path / "alone.json", "--force")
+        assert json.loads((tmp_path / "alone.json").read_text()) == json.loads(
+            (tmp_path / f"{objective}.json").read_text()
+        )
 
 
 @pytest.mark.slow

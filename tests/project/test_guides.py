@@ -1,4 +1,4 @@
-"""What the README and the guides show holds: Python compiles, commands are understood, every block runs on a tiny model."""
+"""What README and guides show holds: Python compiles, commands are understood, every block runs on a tiny model."""
 
 from __future__ import annotations
 

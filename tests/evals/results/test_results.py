@@ -545,10 +545,11 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
         writable_folder(tmp_path / "a" / "b")
 
 
-@pytest.mark.parametrize(
-    "name", ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]
-)
-def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_not(result, tmp_path, name):
+MODELS = ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_folder_that_holds_a_model_is_refused(result, tmp_path, name):
     model = write_files(tmp_path / "model", {name: "{}"})
     (model / "resume").mkdir()  # somebody's, and empty
     for kind in KINDS:
@@ -561,15 +562,16 @@ def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_no
         result.save(model)
     assert sorted(path.name for path in model.iterdir()) == sorted([name, "resume"])
     assert not any((model / "resume").iterdir())
+
+
+def test_a_model_may_lie_beside_a_run(result, tmp_path):
+    models = dict.fromkeys(MODELS, "{}")
+    result.save(tmp_path / "saved")
     for run in ("saved", "stopped"):
-        if run == "saved":
-            result.save(tmp_path / run)
-        else:
-            write_files(tmp_path / run, {"resume/lock": ""})
-        (tmp_path / run / name).write_text("{}")
-        assert writable_folder(tmp_path / run) == tmp_path / run
-        result.save(tmp_path / run)
-        assert (tmp_path / run / name).read_text() == "{}"
+        folder = write_files(tmp_path / run, models | ({"resume/lock": ""} if run == "stopped" else {}))
+        assert writable_folder(folder) == folder
+        result.save(folder)
+        assert all((folder / name).read_text() == "{}" for name in MODELS)
 
 
 def test_labels_that_are_no_file_names_are_stored_by_their_names(tmp_path):
