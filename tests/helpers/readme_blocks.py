@@ -11,7 +11,9 @@ from pathlib import Path
 from textwrap import dedent
 from unittest.mock import patch
 
-from transformers import Qwen3Config, Qwen3ForCausalLM
+import torch
+from tiny import byte_tokenizer
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM
 
 from ropescale.cli.main import main
 from ropescale.evals.reference import held_out_documents
@@ -23,6 +25,9 @@ MAKE = {"make demo", "make test"}
 """Run by the continuous integration itself, which starts with them."""
 
 QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1_000_000.0}
+QWEN3_5_ROPE = {
+    "rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+}  # fmt: skip
 """As Qwen3-8B's configuration has it, like its max_position_embeddings."""
 
 
@@ -46,6 +51,30 @@ def furnish(folder: Path, checkpoint: Path) -> None:
         head_dim=16, vocab_size=2048, max_position_embeddings=40_960, rope_parameters=QWEN3_ROPE,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder / "Qwen" / "Qwen3-8B")
+    write_qwen3_5(folder / "Qwen" / "Qwen3.5-9B")
+
+
+def write_qwen3_5(folder: Path) -> None:
+    """Writes a tiny model that sees, with Qwen3.5's rotary geometry but for its width, and a tokenizer of bytes."""
+    attention = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
+    linear = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 16}
+    text = {
+        "vocab_size": 257,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 4,
+        **attention,
+        **linear,
+        "linear_value_head_dim": 16,
+        "max_position_embeddings": 262_144,
+        "rope_parameters": {**QWEN3_5_ROPE, "mrope_section": [4, 2, 2]},
+    }
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+    ids = {"image_token_id": 250, "video_token_id": 251, "vision_start_token_id": 252, "vision_end_token_id": 253}
+    torch.manual_seed(0)
+    model = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision, **ids))
+    model.save_pretrained(folder)
+    byte_tokenizer(limit=262_144).save_pretrained(folder)
 
 
 def run_python(text: str, names_so_far: dict[str, object]) -> None:

@@ -212,6 +212,11 @@ RUN = {
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
     "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
     "measuring": Guide(nothing, (), ("1024 2048 5.549",)),
+    "qwen": Guide(
+        nothing,
+        ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
+        ("32768 tokens", "live: yes (all: yarn:factor=4, at 1048576 tokens)", "vllm serve Qwen3.5-9B-1m"),
+    ),
     "recipes": Guide(
         models_of_a_reader,
         ("Qwen3-8B-128k/ropescale.json", "half.png", "CKPT-half/ropescale.json", "lost.html", "CHATS/results.json"),

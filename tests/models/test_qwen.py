@@ -1,0 +1,97 @@
+"""Qwen's long case from end to end: the trained length, and the three axes of positions of a model that sees."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from readme_blocks import QWEN3_5_ROPE, furnish, write_qwen3_5
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+import ropescale
+from ropescale.checkpoints.loading import load_model
+
+SECTIONS = [4, 2, 2]  # pairs that turn by time, height and width, of 8
+
+
+def yarn(theta: float, dim: int, trained: int, factor: float) -> tuple[list[float], float]:
+    """YaRN's frequencies and attention scale by its paper (arXiv:2309.00071, eq. 17 to 22), in Python's floats."""
+
+    def pair_of(turns: float) -> float:
+        return dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = max(math.floor(pair_of(32)), 0), min(math.ceil(pair_of(1)), dim - 1)
+    frequencies = []
+    for pair in range(dim // 2):
+        frequency = theta ** (-2 * pair / dim)
+        ramp = min(max((pair - low) / max(high - low, 0.001), 0), 1)
+        frequencies.append(frequency * (1 - ramp) + frequency / factor * ramp)
+    return frequencies, 0.1 * math.log(factor) + 1
+
+
+def axis_of(pair: int) -> int:
+    """Which axis turns a pair: time, height, width in turn, until the sections of height and width are used up."""
+    return pair % 3 if pair < 3 * SECTIONS[pair % 3] else 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen")
+    write_qwen3_5(folder / "model")
+    ropescale.patch_checkpoint(folder / "model", folder / "long", "yarn", target_length="1m")
+    return folder
+
+
+@pytest.mark.parametrize("load", [AutoModelForImageTextToText.from_pretrained, load_model])
+def test_images_keep_their_three_axes_under_the_schedule(folder, load):
+    [rotary] = [
+        module
+        for name, module in load(folder / "long").named_modules()
+        if name.endswith("rotary_emb") and "visual" not in name
+    ]
+    positions = torch.tensor([[[0, 5, 300_000]], [[0, 70, 1_000]], [[0, 9, 40]]])  # [axis, 1, token]
+    cos, sin = rotary(torch.zeros(1, 3, 1), positions)
+    frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 16, 262_144, 4)
+    for token in range(3):
+        angles = [float(positions[axis_of(pair), 0, token]) * frequencies[pair] for pair in range(8)]
+        for found, of in ((cos, math.cos), (sin, math.sin)):
+            expected = torch.tensor([scale * of(angle) for angle in angles * 2])
+            # a position of 300,000 times a float32 frequency is exact to 0.02 of a turn's radian
+            assert torch.allclose(found[0, token], expected, atol=0.03 if token == 2 else 1e-5)
+    assert [axis_of(pair) for pair in range(8)] == [0, 1, 2, 0, 1, 2, 0, 0]
+    assert [axis_of(pair) for pair in range(8)].count(1) == SECTIONS[1]
+
+
+def test_the_sections_and_what_belongs_to_vision_are_as_before(folder):
+    before, after = (json.loads((folder / name / "config.json").read_text()) for name in ("model", "long"))
+    assert after["vision_config"] == before["vision_config"]
+    rope = after["text_config"]["rope_parameters"]
+    assert (rope["mrope_section"], rope["mrope_interleaved"], rope["rope_type"]) == (SECTIONS, True, "yarn")
+    assert after["text_config"]["max_position_embeddings"] == 1_048_576
+    assert "rope_parameters" not in after
+
+
+def test_text_is_computed_alike_by_the_whole_model_and_by_its_text_part(folder):
+    ids = torch.arange(200)[None] % 250
+    with torch.no_grad():
+        logits = [
+            kind.from_pretrained(folder / "long").eval()(input_ids=ids).logits
+            for kind in (AutoModelForCausalLM, AutoModelForImageTextToText)
+        ]
+    assert torch.equal(*logits)
+
+
+def test_qwen3_was_trained_below_what_its_configuration_says(tmp_path, ran):
+    (tmp_path / "any").mkdir()
+    furnish(tmp_path, tmp_path / "any")
+    qwen3, out = tmp_path / "Qwen" / "Qwen3-8B", tmp_path / "long"
+    assert "| trained length                        | 32768 tokens" in ran("inspect", qwen3).out
+    ran("patch", qwen3, "-o", out, "--schedule", "yarn", "--target-length", "128k")
+    rope = json.loads((out / "config.json").read_text())["rope_parameters"]
+    assert (rope["factor"], rope["original_max_position_embeddings"]) == (4.0, 32768)
+    frequencies, scale = yarn(1_000_000.0, 16, 32768, 4)
+    rotary = AutoModelForCausalLM.from_pretrained(out).model.rotary_emb
+    assert torch.allclose(rotary.inv_freq, torch.tensor(frequencies), rtol=1e-6)
+    assert rotary.attention_scaling == pytest.approx(scale)
