@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -36,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "engines: runs other versions or other engines, in environments made once (`make engines`)"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what is imported by now out of the garbage collector, which would look at millions of objects each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -133,13 +140,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), tiny.llama(vocab_size=257)))
 
 
-@pytest.fixture(scope="module")
-def no_plots() -> Iterator[None]:
-    """Leaves out the pictures of results, which take longer than everything else."""
+@pytest.fixture(scope="session", autouse=True)
+def _pictures_are_not_drawn() -> Iterator[None]:
+    """Saves results with empty pictures, which take longer to draw than everything else."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
-        patched.setattr("ropescale.evals.passkey.results.Retrieval._plots", lambda self: {})
+        patched.setattr("ropescale.evals.results.saving.drawn", lambda draw: b"\x89PNG")
         yield
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws the pictures of results after all."""
+    from ropescale.output import plotting
+
+    monkeypatch.setattr("ropescale.evals.results.saving.drawn", plotting.drawn)
 
 
 @pytest.fixture(scope="session")

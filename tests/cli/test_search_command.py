@@ -90,7 +90,7 @@ def test_json_has_every_number(search):
     assert len(found["divisors"]) == 4 and found["found"][0]["tokens"] <= 3072
 
 
-def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path):
+def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, pictures):
     file = tmp_path / "factors.json"
     out, err = ran("search", longer, *KEYS, "-o", file)
     assert (
@@ -103,6 +103,7 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path):
     assert {"REPORT.md", "results.json", "search.png"} <= {
         path.name for path in (tmp_path / "factors-search").iterdir()
     }
+    assert (tmp_path / "factors-search" / "search.png").stat().st_size > 10_000
     ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "gradient, from answers to prompts" in page and "on 10 sets of prompts that chose nothing" in page

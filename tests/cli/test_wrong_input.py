@@ -226,9 +226,7 @@ def full(monkeypatch):
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
-def test_a_result_that_cannot_be_printed_is_kept(
-    checkpoint, texts, tmp_path, monkeypatch, capsys, full, no_plots, words, kept
-):
+def test_a_result_that_cannot_be_printed_is_kept(checkpoint, texts, tmp_path, monkeypatch, capsys, full, words, kept):
     monkeypatch.chdir(tmp_path)
     Path("long").write_text(TEXT * 9)
     full("stdout")
@@ -239,14 +237,14 @@ def test_a_result_that_cannot_be_printed_is_kept(
     assert (tmp_path / kept).exists()
 
 
-def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, capsys, full, no_plots):
+def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, capsys, full):
     full("stderr")
     assert main(["eval", checkpoint, "--data", str(texts), *ONE, "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "results.json").exists() and "| as-is" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
-def test_a_table_that_was_saved_with_other_line_ends_is_moved_aside(ran, checkpoint, texts, tmp_path, no_plots, fresh):
+def test_a_table_that_was_saved_with_other_line_ends_is_moved_aside(ran, checkpoint, texts, tmp_path, fresh):
     words = ["eval", checkpoint, "--data", texts, *ONE, "-o", tmp_path / "out"]
     ran(*words)
     table = tmp_path / "out" / "results.csv"

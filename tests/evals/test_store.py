@@ -34,8 +34,6 @@ from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.store import Scored, Store, last_run, opened, refuse_if_busy
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
 

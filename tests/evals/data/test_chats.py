@@ -15,8 +15,6 @@ from ropescale.evals.data.chats import Chat, rendered, written
 from ropescale.evals.data.documents import Document, placed
 from ropescale.evals.data.sources import read_texts
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 CHATML = """{%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
     {%- if message.role == 'assistant' %}

@@ -15,8 +15,6 @@ from ropescale.evals.metrics.verdicts import worse_than_a_guess
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 LENGTHS = [32, 64, 128]
 CONCLUSIONS = ("pays off", "pay off", "Lowest loss")
 

@@ -30,7 +30,6 @@ from ropescale.evals import perplexity
 from ropescale.evals.passkey import running
 from ropescale.evals.passkey.answering import AnswerScorer, Score
 from ropescale.evals.passkey.filler import NAMES, CorpusFiller, Dice, Generated
-from ropescale.evals.passkey.results import Retrieval
 from ropescale.evals.passkey.running import check_depths
 from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, prompts
 from ropescale.evals.reference import CHECKPOINT
@@ -638,11 +637,12 @@ def test_ids_outside_the_vocabulary_are_refused_before_anything_runs():
 # --- files and pictures ------------------------------------------------------------------------------------------
 
 
-def test_saved_files_hold_every_number(result, tmp_path):
+def test_saved_files_hold_every_number(result, tmp_path, pictures):
     result.save(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *["REPORT.md", "answers.csv", "results.csv", "results.json", "retrieval.png"]
     ]
+    assert (tmp_path / "out" / "retrieval.png").stat().st_size > 10_000
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved["kind"] == "retrieval" and saved["rows"] == [dataclasses.asdict(row) for row in result.rows]
     assert saved["model"]["trained_length"] == 256
@@ -652,7 +652,6 @@ def test_saved_files_hold_every_number(result, tmp_path):
 
 
 def test_a_folder_with_another_kind_of_run_is_refused(result, tmp_path, monkeypatch):
-    monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     perplexity(llama(), documents(2, 40), [16], out=tmp_path)
     with untouched(tmp_path, "holds a perplexity run, and this is a retrieval run; choose another folder"):
         result.save(tmp_path)
@@ -775,7 +774,6 @@ def asked(monkeypatch):
         return real(self, prompts)
 
     monkeypatch.setattr(AnswerScorer, "answers", answers)
-    monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     return sizes
 
 

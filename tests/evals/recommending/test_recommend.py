@@ -21,8 +21,6 @@ from ropescale.evals.recommending.deployment import cache_of
 from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 TARGET = 128
 
 

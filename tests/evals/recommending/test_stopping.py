@@ -13,7 +13,7 @@ from tiny import documents, llama
 
 from ropescale.evals import recommend
 
-pytestmark = [pytest.mark.usefixtures("no_plots"), pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TARGET = 128
 

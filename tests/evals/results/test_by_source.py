@@ -15,8 +15,6 @@ from ropescale.evals.data.turns import InTurn
 from ropescale.evals.reporting.sections import source_tables
 from ropescale.evals.scoring.scorer import Scorer
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 
 

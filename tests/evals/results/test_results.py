@@ -411,19 +411,19 @@ def test_loss_by_position_averages_to_the_whole(result):
     assert third.nll == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
+def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pictures):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
-    pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png", "against_truncation.png")
-    names = {"results.json", "results.csv", "losses.safetensors", *pictures, "REPORT.md"}
+    drawn = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png", "against_truncation.png")
+    names = {"results.json", "results.csv", "losses.safetensors", *drawn, "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())
     beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
     assert saved == json.loads(json.dumps(result.to_dict()))
     assert result.to_markdown() in (out / "REPORT.md").read_text()
-    for name in pictures:
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    for name in drawn:
+        assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result, tmp_path):
@@ -455,7 +455,7 @@ def test_saving_again_leaves_nothing_of_the_older_run(result, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys):
+def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys, pictures):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     out = result.save(tmp_path / "out")
     assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "losses.safetensors", "REPORT.md"}

@@ -14,8 +14,6 @@ import ropescale
 from ropescale.evals import perplexity
 from ropescale.evals.running.fingerprints import parameters_fingerprint
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 IDS = documents(3, 64)
 
 

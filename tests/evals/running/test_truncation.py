@@ -17,8 +17,6 @@ from ropescale.errors import DataError
 from ropescale.evals import Result
 from ropescale.evals.scoring.executor import Executor
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 perplexity = partial(ropescale.evals.perplexity, windows=1)
 
 IDS = documents(3, 160)

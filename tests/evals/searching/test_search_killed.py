@@ -12,7 +12,7 @@ from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import search
 
-pytestmark = [pytest.mark.usefixtures("one_thread", "no_plots"), pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.mark.long]
 
 TEXT = documents(12, 300)
 

@@ -19,7 +19,7 @@ from ropescale.evals.reporting.page import page
 from ropescale.evals.reporting.runs import load
 from ropescale.evals.training.measuring import refuse_unmeasurable
 
-pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 YARN = "yarn:factor=4"
 DOCUMENTS = tiny.documents(3, 300, 256)

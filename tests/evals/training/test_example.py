@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import ropescale
 
-pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
