@@ -47,6 +47,9 @@ AROUND = 4
 PATIENCE = 60.0
 """The estimated seconds up to which the extended length is measured without being asked for."""
 
+LONGEST = 180.0
+"""The same for the trained length; beyond it the largest half, quarter and so on of it that takes no longer."""
+
 MARGIN = 8
 """The largest allowed difference of the two ways, in units of the effect that rounding the embeddings has."""
 
@@ -101,7 +104,8 @@ def compare(
         model: a causal language model of transformers, with its weights.
         trained, extended: the lengths that the model was trained at and is meant for, in tokens.
         lengths: where to compare; without any: half the trained length, the trained length, the first length at
-            which the frequencies change, and the extended length where that takes no more than a minute.
+            which the frequencies change, and the extended length where that takes no more than a minute. Where the
+            trained length takes more than three minutes, the largest half of it that does not.
         text: gives the token ids to follow; random ones from a seed without it, and where it gives too few.
         say: is told the cost before it is spent.
 
@@ -119,7 +123,15 @@ def compare(
             say(pace.announce(chosen))
         ids = ids_of(model, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
-        return [_stretch(model, ids, trained, length, allowed) for length in chosen]
+        return [_stretch(model, ids, trained, length, allowed * _growth(length)) for length in chosen]
+
+
+def _growth(length: int) -> float:
+    """Returns how much larger the rounding of sums over so many keys may be; 5.7 at 131,072.
+
+    A tiny Qwen3.5 differs there by 8.1 times what rounding its embeddings does, and by 5.4 times at 65,536.
+    """
+    return max(1.0, (length / 4096) ** 0.5)
 
 
 def _checked(wrapped: nn.Module, lengths: Sequence[int]) -> PreTrainedModel:
@@ -137,19 +149,28 @@ def _checked(wrapped: nn.Module, lengths: Sequence[int]) -> PreTrainedModel:
 
 
 def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+    reach = trained
+    while reach > _SHORTEST and pace.seconds([reach]) > LONGEST:
+        reach //= 2
     switch = _switch(model, max(trained, extended) + AROUND)
-    wanted = {max(2, trained // 2), max(2, trained), *([switch] if switch else [])}
+    wanted = {max(2, reach // 2), max(2, reach)}
+    wanted |= {switch} if switch and (reach == trained or pace.seconds([switch]) <= LONGEST) else set()
+    left_out = {"trained": trained} if reach < trained else {}
     whole = extended - AROUND  # the stretch around it ends at the extended length
-    if whole <= max(wanted) + AROUND:
-        return sorted(wanted)
-    if pace.seconds([whole]) <= PATIENCE:
-        return sorted({*wanted, whole})
-    if say is not None:
+    if whole > max(*wanted, trained) + AROUND:
+        if pace.seconds([whole]) <= PATIENCE:
+            return sorted({*wanted, whole})
+        left_out["extended"] = extended
+    for name, length in left_out.items() if say is not None else ():
         say(
-            f"leaving out the extended length: {extended} tokens would take about {_duration(pace.seconds([whole]))} "
+            f"leaving out the {name} length: {length} tokens would take about {_duration(pace.seconds([length]))} "
             f"here; name that length to have it"
         )
     return sorted(wanted)
+
+
+_SHORTEST = 64
+"""Tokens below which nothing is left out."""
 
 
 def _switch(model: PreTrainedModel, longest: int) -> int | None:
@@ -166,16 +187,19 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
 
 
 class _Pace:
-    """An estimate of how long forward passes take here, from a short one."""
+    """An estimate of how long forward passes take here, from warm ones of growing length."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.width = int(getattr(config, "num_hidden_layers", 0) or 0) * int(getattr(config, "hidden_size", 0) or 0)
-        self.tokens = 128
+        self.width = _attending(config) * int(getattr(config, "hidden_size", 0) or 0)
         _forget(model)
         self.one = _timed(lambda: _forget(model))
-        self.some = _timed(lambda: _whole(model, ids_of(model, self.tokens), 1))
+        self.tokens, self.some = 64, 0.0
+        _whole(model, ids_of(model, self.tokens), 1)
+        while self.some < _TIMED_SECONDS and self.tokens < _TIMED_TOKENS:
+            self.tokens *= 2
+            self.some = _timed(partial(_whole, model, ids_of(model, self.tokens), 1))
 
     def seconds(self, lengths: Sequence[int]) -> float:
         """Estimates the seconds for the prompts, the forward passes and the decoded tokens around these lengths."""
@@ -193,6 +217,16 @@ class _Pace:
     def _work(self, tokens: int) -> float:
         """Counts multiplications: one per weight and token, and those of attention, where each token looks back."""
         return self.parameters * tokens + self.width * tokens**2
+
+
+_TIMED_SECONDS, _TIMED_TOKENS = 0.3, 4096
+"""When a pass is long enough that what it costs at any length no longer counts."""
+
+
+def _attending(config: object) -> int:
+    """Counts the layers in which each token looks back at all tokens before it."""
+    kinds = getattr(config, "layer_types", None)
+    return kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
 
 
 def _timed(act: Callable[[], object]) -> float:

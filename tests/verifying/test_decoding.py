@@ -323,6 +323,21 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
     assert "256 tokens would take about a second here; name that length to have it" in said[0]
 
 
+def test_of_a_trained_length_that_takes_too_long_the_largest_half_that_does_not_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(decoding._Pace, "seconds", lambda self, lengths: sum(lengths))  # a second per token
+    monkeypatch.setattr(decoding, "LONGEST", 300.0)
+    found = compare(build(), 1024, 4096, say=said.append)
+    assert [(stretch.region, stretch.first + AROUND) for stretch in found] == [("below", 128), ("below", 256)]
+    assert [line.split(" tokens")[0] for line in said] == [
+        "leaving out the trained length: 1024",
+        "leaving out the extended length: 4096",
+        "decoding around 128, 256",
+    ]
+
+
 def test_random_ids_leave_out_every_token_that_the_configuration_names() -> None:
     model = build(eos_token_id=[1, 7], image_token_id=9)
     assert not {0, 1, 2, 7, 9} & set(decoding.ids_of(model, 500).tolist())
