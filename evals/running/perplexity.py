@@ -43,7 +43,7 @@ from .progress import Notes
 from .runner import Facts, Runner, Task, carry_out, task_of
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
-from .variants import HeldPass, Variant, names_for, passes_of, trained_length, variants
+from .variants import HeldPass, Labelled, Variant, names_for, passes_of, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -116,25 +116,26 @@ class Job(HeldPass):
         return self.tables.rotation, self.plan.sha256
 
 
-class PerplexityRun:
-    """A measurement that can be interrupted: :meth:`result` holds the passes that are complete."""
+class CorpusRun:
+    """A measurement of a corpus that can be interrupted, whoever computes the losses: a loaded model or servers.
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        corpus: Corpus,
-        schedules: Iterable[object],
-        baseline: object,
-        options: PerplexityOptions,
-    ) -> None:
+    Attributes:
+        variants: what is measured, each with a label.
+        baseline: the label of what the others are compared with.
+        trained_length: the context that the model was trained at, if known.
+        facts: what the numbers of every pass depend on, next to the pass's own.
+        model_facts: the "model" part of results.json.
+        batch_tokens: positions that are fed together.
+    """
+
+    variants: Sequence[Labelled]
+    facts: Facts
+    model_facts: ModelFacts
+
+    def __init__(self, corpus: Corpus, options: PerplexityOptions, baseline: str, trained: int | None) -> None:
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
-        self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
-        refuse_impossible(options.asks_truncation, corpus.lengths[-1], trained_length(model))
-        self.scorer = _scorer(model, options)
-        data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
-        self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
-            self.scorer.model, -(-corpus.lengths[-1] // options.sharers), options.logits_bytes
-        )
+        self.baseline, self.trained_length = baseline, trained
+        self.batch_tokens = 1
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
@@ -146,6 +147,136 @@ class PerplexityRun:
     def finished(self) -> str:
         """How much is complete."""
         return f"{len(self.passes)} finished passes" if self.passes else ""
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
+        options, known = self.options, self.result()
+        lengths, trained = self.corpus.lengths, known.trained_length
+        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
+        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
+        return {
+            "model": known.model,
+            "data": known.data,
+            "protocol": known.protocol,
+            "rows": rows,
+            "paired": [{"kl": 0.0}] if short else [],
+            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
+            "repeats": True,
+            "key_tokens": self.corpus.key_spans is not None,
+        }
+
+    def result(self) -> Result:
+        """Returns everything measured so far."""
+        options, corpus, trained = self.options, self.corpus, self.trained_length
+        return Result(
+            model=self.model_facts,
+            data=corpus.facts,
+            protocol={
+                "name": "ropescale",
+                "mode": "prefix" if options.stride is None else "sliding",
+                "bos": corpus.bos_option,
+                "stride": options.stride,
+                **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
+                **({} if options.score == chats.ALL else {"score": options.score}),
+                **(self.truncation.facts if self.truncation else {}),
+                "seed": options.seed,
+                **names_for(self.variants),
+                "interval": f"{corpus.interval}, {PERCENT}",
+                "batch_tokens": self.batch_tokens,
+            },
+            versions=fingerprints.versions(),
+            passes=self.passes,
+            documents=corpus.documents,
+            windows=corpus.windows,
+            bos=corpus.has_bos,
+            baseline=self.baseline,
+            trained_length=trained,
+            tables={each.table_sha256: self._figures[each.table_sha256] for each in self.passes},
+            divergences=self.divergences,
+            key_spans=corpus.key_spans,
+            repeat_distance=options.repeat_distance or trained,
+            truncation=self.truncation,
+        )
+
+    @property
+    def _about(self) -> Facts:
+        """The facts that the next run in the same folder compares itself with."""
+        return {
+            "facts": self.facts,
+            "lengths": list(self.corpus.lengths),
+            "batch_tokens": self.batch_tokens,
+            "schedules": [variant.label for variant in self.variants],
+            **({"truncation_stride": self._stride} if self._stride else {}),
+        }
+
+    def _as_before(self, last: Facts) -> tuple[int, int | None]:
+        """Returns the last run's batch size and stride of truncation where its plans, and so its batches, still fit."""
+        if last.get("facts") != self.facts:
+            return self.batch_tokens, None
+        size, stride = last.get("batch_tokens"), last.get("truncation_stride")
+        same_lengths = last.get("lengths") == list(self.corpus.lengths)
+        return (
+            size if self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens,
+            stride if same_lengths and isinstance(stride, int) else None,
+        )
+
+    def _plan(self, length: int) -> BatchPlan:
+        if length not in self._plans:
+            tokens = [len(document.ids) for document in self.corpus.documents]
+            stride, bos = self.options.stride, self.corpus.has_bos
+            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
+        return self._plans[length]
+
+    def _finish(self, job: Job, nll: list[np.ndarray], split: int) -> None:
+        """Takes a pass whose batches are all scored into the results."""
+        again = any(each.key == job.key for each in self.passes)
+        self.passes.append(
+            Pass(
+                schedule=job.label,
+                table_sha256=job.tables.table_sha256,
+                lengths=job.lengths,
+                nll=nll,
+                forward_passes=0 if again else job.plan.cost.forwards,
+                cost=job.plan.cost,
+                split_batches=split,
+                key=job.key,
+            )
+        )
+
+    def _announce_special(self) -> None:
+        if again := self.corpus.skipped.get("duplicates"):
+            self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
+        if given := self.corpus.count("ids"):
+            self.notes.tell(
+                f"{given:,} documents are token ids; bits per byte are not known, because their text is not"
+            )
+        if self.corpus.special:
+            self.notes.tell(
+                f"{self.corpus.special:,} tokens of the text are special ones of the tokenizer, as if a text began or "
+                "ended there; split_special_tokens takes them for text"
+            )
+
+
+class PerplexityRun(CorpusRun):
+    """A measurement of a loaded model: :meth:`result` holds the passes that are complete."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        corpus: Corpus,
+        schedules: Iterable[object],
+        baseline: object,
+        options: PerplexityOptions,
+    ) -> None:
+        made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
+        super().__init__(corpus, options, labelled, trained_length(model))
+        self.variants: list[Variant] = made
+        refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
+        self.scorer = _scorer(model, options)
+        data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
+        self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
+            self.scorer.model, -(-corpus.lengths[-1] // options.sharers), options.logits_bytes
+        )
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
@@ -196,63 +327,13 @@ class PerplexityRun:
         about = memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers)
         return estimates.dry_run(runner.left_of, widest, seconds, work, about)
 
-    def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
-        options, known = self.options, self.result()
-        lengths, trained = self.corpus.lengths, known.trained_length
-        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
-        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
-        return {
-            "model": known.model,
-            "data": known.data,
-            "protocol": known.protocol,
-            "rows": rows,
-            "paired": [{"kl": 0.0}] if short else [],
-            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
-            "repeats": True,
-            "key_tokens": self.corpus.key_spans is not None,
-        }
-
-    def result(self) -> Result:
-        """Returns everything measured so far."""
-        options, corpus, trained = self.options, self.corpus, trained_length(self.scorer.model)
-        return Result(
-            model=self.model_facts,
-            data=corpus.facts,
-            protocol={
-                "name": "ropescale",
-                "mode": "prefix" if options.stride is None else "sliding",
-                "bos": corpus.bos_option,
-                "stride": options.stride,
-                **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
-                **({} if options.score == chats.ALL else {"score": options.score}),
-                **(self.truncation.facts if self.truncation else {}),
-                "seed": options.seed,
-                **names_for(self.variants),
-                "interval": f"{corpus.interval}, {PERCENT}",
-                "batch_tokens": self.batch_tokens,
-            },
-            versions=fingerprints.versions(),
-            passes=self.passes,
-            documents=corpus.documents,
-            windows=corpus.windows,
-            bos=corpus.has_bos,
-            baseline=self.baseline,
-            trained_length=trained,
-            tables={each.table_sha256: self._figures[each.table_sha256] for each in self.passes},
-            divergences=self.divergences,
-            key_spans=corpus.key_spans,
-            repeat_distance=options.repeat_distance or trained,
-            truncation=self.truncation,
-        )
-
     @cached_property
-    def model_facts(self) -> ModelFacts:
+    def model_facts(self) -> ModelFacts:  # type: ignore[override]
         """The model before any schedule: the "model" part of results.json."""
         return fingerprints.describe(self.scorer.model, self.options.path)
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> Facts:  # type: ignore[override]
         """The facts that the numbers of every pass depend on, next to the pass's own.
 
         The versions of torch and transformers are among them: another kernel or another modelling file rounds, or
@@ -270,28 +351,6 @@ class PerplexityRun:
             **({"sequence_parallel": self.options.sharers} if self.options.team else {}),  # another rounding
         }
 
-    @property
-    def _about(self) -> Facts:
-        """The facts that the next run in the same folder compares itself with."""
-        return {
-            "facts": self.facts,
-            "lengths": list(self.corpus.lengths),
-            "batch_tokens": self.batch_tokens,
-            "schedules": [variant.label for variant in self.variants],
-            **({"truncation_stride": self._stride} if self._stride else {}),
-        }
-
-    def _as_before(self, last: Facts) -> tuple[int, int | None]:
-        """Returns the last run's batch size and stride of truncation where its plans, and so its batches, still fit."""
-        if last.get("facts") != self.facts:
-            return self.batch_tokens, None
-        size, stride = last.get("batch_tokens"), last.get("truncation_stride")
-        same_lengths = last.get("lengths") == list(self.corpus.lengths)
-        return (
-            size if self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens,
-            stride if same_lengths and isinstance(stride, int) else None,
-        )
-
     # --- planning ---
 
     def _jobs(self, variant: Variant) -> list[Job]:
@@ -302,36 +361,13 @@ class PerplexityRun:
             return [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
         return [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
 
-    def _plan(self, length: int) -> BatchPlan:
-        if length not in self._plans:
-            tokens = [len(document.ids) for document in self.corpus.documents]
-            stride, bos = self.options.stride, self.corpus.has_bos
-            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
-        return self._plans[length]
-
     def _task(self, job: Job, executor: Executor) -> Task:
         length, finish = job.lengths[-1], partial(self._finish, job)
         return task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, executor, finish)
 
-    def _finish(self, job: Job, nll: list[np.ndarray], split: int) -> None:
-        """Takes a pass whose batches are all scored into the results."""
-        again = any(each.key == job.key for each in self.passes)
-        self.passes.append(
-            Pass(
-                schedule=job.label,
-                table_sha256=job.tables.table_sha256,
-                lengths=job.lengths,
-                nll=nll,
-                forward_passes=0 if again else job.plan.cost.forwards,
-                cost=job.plan.cost,
-                split_batches=split,
-                key=job.key,
-            )
-        )
-
     def _comparing(self, jobs: Sequence[Job], executor: Executor) -> list[Task]:
         """Plans the short-context cost: every schedule beside the baseline, at one length."""
-        length = short_length(self.corpus.lengths, trained_length(self.scorer.model))
+        length = short_length(self.corpus.lengths, self.trained_length)
         if length is None or not self.options.short_context:
             return []
         at = {job.label: job.tables for job in jobs if length in job.lengths}
@@ -351,19 +387,6 @@ class PerplexityRun:
 
     # --- saying ---
 
-    def _announce_special(self) -> None:
-        if again := self.corpus.skipped.get("duplicates"):
-            self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
-        if given := self.corpus.count("ids"):
-            self.notes.tell(
-                f"{given:,} documents are token ids; bits per byte are not known, because their text is not"
-            )
-        if self.corpus.special:
-            self.notes.tell(
-                f"{self.corpus.special:,} tokens of the text are special ones of the tokenizer, as if a text began or "
-                "ended there; split_special_tokens takes them for text"
-            )
-
     def _announce_cost(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Says what the run will take."""
         distinct = _distinct(jobs)
@@ -373,7 +396,7 @@ class PerplexityRun:
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.cost.positions
             share = fed / sum(job.plan.cost.positions for job in distinct)
-            length = short_length(self.corpus.lengths, trained_length(self.scorer.model))
+            length = short_length(self.corpus.lengths, self.trained_length)
             self.notes.tell(
                 f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%}); "
                 "it can be left out (short_context)"

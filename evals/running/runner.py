@@ -8,7 +8,7 @@ scores it batch by batch onto the shelves, and brings the shelves of all process
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -49,6 +49,7 @@ class Task:
         values: how many numbers are kept of each scored token.
         besides: how many forward passes a batch takes besides one for each shelf.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
+        stream: scores several batches at once, and yields each when it is finished; ``score`` is not called then.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Task:
     values: int = 1
     besides: int = 0
     nll: bool = True
+    stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Scored]]] | None = None
 
 
 def task_of(
@@ -104,6 +106,15 @@ class _Shelved:
     def lacking(self, batch: Batch) -> list[int]:
         """Returns the numbers of the shelves that a batch is not on yet."""
         return [number for number, shelf in enumerate(self.shelves) if batch.number not in shelf.batches]
+
+    def scored(self) -> Iterator[tuple[Batch, Sequence[Scored]]]:
+        """Yields what this process scores: batch by batch, or as a stream finishes them."""
+        if self.task.stream is None:
+            for batch in self.own:
+                yield batch, self.task.score(batch, self.lacking(batch))
+        else:
+            for batch, found in self.task.stream(self.own):
+                yield batch, [found]
 
     def passes(self, batch: Batch) -> int:
         """Counts the forward passes that a batch still takes."""
@@ -252,13 +263,14 @@ class Runner:
         if not each.own:  # the same tables and windows have been run, now or before
             return
         with each.task.live():
-            for batch in each.own:
-                start, lacking, passes = time.perf_counter(), each.lacking(batch), each.passes(batch)
-                scored = each.task.score(batch, lacking)
-                for number, found in zip(lacking, scored, strict=True):
+            start = time.perf_counter()
+            for batch, scored in each.scored():
+                passes = each.passes(batch)
+                for number, found in zip(each.lacking(batch), scored, strict=True):
                     each.shelves[number].put(batch.number, found)
                 self._count(batch, passes, time.perf_counter() - start)
                 progress.add(batch.fed, scored[0].nll if each.task.nll else None)
+                start = time.perf_counter()
 
     # --- saying ---
 

@@ -130,12 +130,18 @@ class Truncating:
                 raise DataError(f"{asked} is given, and it cannot be measured: {error}", asked) from error
             return None, f"truncation is not measured: {error}"
 
+        return cls.planned(corpus, tables, length, stride, batch_tokens), said
+
+    @classmethod
+    def planned(cls, corpus: Corpus, tables: HeldTables, length: int, stride: int, batch_tokens: int) -> Truncating:
+        """Plans its batches."""
+
         def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
             return truncated(tokens, length, stride, corpus.has_bos)
 
         stop = prefix(corpus.lengths[-1], corpus.has_bos).stop  # of each document, up to the longest length
         plan = plan_pass([stop] * len(corpus.documents), length, stride, False, batch_tokens, windows)
-        return cls(tables, length, stride, plan), said
+        return cls(tables, length, stride, plan)
 
     def task(self, executor: Executor, finish: Callable[[Truncation], None]) -> Task:
         """Returns the task that runs it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...configs.configuration import trained_in
 from ...errors import DataError, RopescaleError, RunError
@@ -175,7 +175,21 @@ def variants(
     return list(found.values()), next(same, made[-1].label)
 
 
-def names_for(made: Iterable[Variant]) -> dict[str, dict[str, str]]:
+class Labelled(Protocol):
+    """What is measured under a label."""
+
+    @property
+    def label(self) -> str:
+        """The name in the results."""
+        ...
+
+    @property
+    def asked(self) -> specs.ParsedSpec:
+        """The schedule."""
+        ...
+
+
+def names_for(made: Iterable[Labelled]) -> dict[str, dict[str, str]]:
     """Returns the part of the protocol with short names of schedules that came from files; empty without any."""
     files = {each.label: file for each in made if (file := file_of(each.asked))}
     return {"named": names_of(files)} if files else {}
