@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import DataError
 from .completion import Place
 from .options import (
     DEVICE_MAPS,
@@ -15,6 +16,7 @@ from .options import (
     MODEL_SECTION,
     READING,
     REQUEST_SECTIONS,
+    SERVED,
     SOURCE,
     Length,
     Whole,
@@ -30,12 +32,14 @@ from .options import (
     shared_options,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes, text_of
+from .running import checkpoint_of, measure, notes, refuse_beside_servers, servers_of, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
+    from ..evals.running.corpus_run import CorpusRun
     from ..evals.running.perplexity import PerplexityRun
+    from ..evals.servers.server import Server
 
 _SECTIONS = {
     "What is measured": "source lengths",
@@ -45,18 +49,20 @@ _SECTIONS = {
     "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
     "The result": "config out fresh force dry_run as_json",
     **MODEL_SECTION,
+    "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
 }
 
 
 @click.command("eval", cls=in_sections(_SECTIONS))
 @config_option
-@model_argument()
+@model_argument(required=False)
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.")
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
 @shared_options("baseline", *READING, *SOURCE, "score", "min_tokens", "max_docs", "windows", "bos", *LOADING, "as_json")
 @shared_options("batch_tokens", "truncation_stride")
+@shared_options(*SERVED, "tokenizer")
 @click.option(
     "--budget-tokens", type=Length(), metavar="N", help="Fed under one schedule (default: 256k without --windows)."
 )
@@ -91,7 +97,7 @@ _SECTIONS = {
 @click.option("--dry-run", is_flag=True, help="Print what the run would take, time one batch of it, and stop.")
 @force_option()
 def command(
-    model: str,
+    model: str | None,
     source: Sequence[str],
     lengths: list[int],
     as_json: bool,
@@ -115,12 +121,25 @@ def command(
     that are too long for one device are shared by --sequence-parallel N of them. A model that is too large for one
     device is shared out by --tp over the processes, or by --device-map auto over the devices of one (and its memory and
     disk, where they do not suffice; slower, because they work one after the other).
+
+    With --server, a server of vLLM or SGLang scores instead, and --tokenizer names the checkpoint that it serves;
+    several, each with its --served-as, are compared on the same tokens. A key is read from OPENAI_API_KEY.
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
 
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
-    prepare = partial(_prepared, model, source, lengths, options)
+    servers, tokenizer = servers_of(options), options.pop("tokenizer")
+    prepare: Callable[[World], Any]
+    if servers:
+        refuse_beside_servers(*_BY_SERVERS)
+        if tokenizer is None:
+            raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
+        prepare = partial(_by_servers, servers, tokenizer, source, lengths, options)
+    elif model is None or tokenizer is not None:
+        raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
+    else:
+        prepare = partial(_prepared, model, source, lengths, options)
     if dry_run:
         with together(sharing) as group:
             found = prepare(group.world).dry_run()
@@ -138,6 +157,34 @@ def command(
         doing="measuring",
         sharing=sharing,
     )
+
+
+_BY_SERVERS = (
+    *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
+    *("trust_remote_code score min_tokens max_docs windows bos as_json truncation_stride truncation").split(),
+    *("budget_tokens stride short_context repeat_distance key_spans seed out fresh force config").split(),
+    *READING,
+    *SOURCE,
+)
+"""The parameters that servers have a use for."""
+
+
+def _by_servers(
+    servers: list[Server],
+    tokenizer: str,
+    source: Sequence[str],
+    lengths: list[int],
+    options: dict[str, Any],
+    here: World,
+) -> CorpusRun:
+    from ..evals.running.selection import PerplexityOptions
+    from ..evals.servers.preparing import prepare_by_servers
+
+    text, bos, baseline = text_of(source, options), options.pop("bos"), options.pop("baseline")
+    checkpoint = tokenizer, options["revision"], options["trust_remote_code"]
+    given = {name: each for name, each in options.items() if name in PerplexityOptions.__dataclass_fields__}
+    chosen = PerplexityOptions(**given, source=text.name, progress=notes(here))
+    return prepare_by_servers(servers, checkpoint, baseline, text, lengths, bos, chosen)
 
 
 def _prepared(

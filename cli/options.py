@@ -134,9 +134,9 @@ def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return values
 
 
-def model_argument() -> Decorator[F]:
+def model_argument(required: bool = True) -> Decorator[F]:
     """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
-    return click.argument("model", type=Place())
+    return click.argument("model", type=Place(), required=required)
 
 
 def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Decorator[F]:
@@ -304,6 +304,32 @@ _SHARED: Mapping[str, Decorator[Any]] = {
         help="Tokens scored by each of its windows (default: chosen).",
     ),
     "bos": click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id."),
+    "server": click.option(
+        "--server",
+        "servers",
+        metavar="URL",
+        multiple=True,
+        help="A vLLM or SGLang server that scores, in the place of MODEL. May be repeated.",
+    ),
+    "served_as": click.option(
+        "--served-as",
+        type=SpecText(),
+        metavar="SPEC",
+        multiple=True,
+        help="The schedule that the server computes: base, yarn:factor=4. One for each.",
+    ),
+    "served_name": click.option(
+        "--served-name", metavar="NAME", multiple=True, help="The model's name there (default: the first that it has)."
+    ),
+    "tokenizer": click.option(
+        "--tokenizer", type=Place(), metavar="CKPT", help="The checkpoint that is served; no weights are read."
+    ),
+    "concurrency": click.option(
+        "--concurrency", type=Whole(1), default=8, show_default=True, metavar="N", help="Requests under way at once."
+    ),
+    "timeout": click.option(
+        "--timeout", type=Real(1), default=3600, show_default=True, metavar="S", help="Seconds to wait for an answer."
+    ),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit."),
 }
 """Options of several commands, by the names of their parameters."""
@@ -313,6 +339,9 @@ REQUEST_OPTIONS = "factor target_length original_length overrides layers replace
 
 PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
 """Those of them that say how every candidate of a search is applied."""
+
+SERVED = ("server", "served_as", "served_name", "concurrency", "timeout")
+"""How servers are asked."""
 
 LOADING = ("revision", "trust_remote_code", "dtype", "device")
 """How weights are loaded."""

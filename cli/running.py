@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
+from click.core import ParameterSource
+
 from ..errors import DataError
 from .options import LOADING, READING, SOURCE, print_result, say, take
 from .run_file import run_file
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from ..evals.running.preparing import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
+    from ..evals.servers.server import Server
 
 
 class Printed(Protocol):
@@ -47,6 +51,39 @@ def checkpoint_of(model: str, options: dict[str, Any]) -> Checkpoint:
     from ..evals.running.preparing import Checkpoint
 
     return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp")))
+
+
+def servers_of(options: dict[str, Any]) -> list[Server]:
+    """Takes the servers out of a command's parameters.
+
+    Raises:
+        DataError: not one schedule and one name for each, or none and something is said of them.
+    """
+    from ..evals.servers.server import Server
+
+    urls = options.pop("servers")
+    of_each = {name: options.pop(name) for name in ("served_as", "served_name")}
+    for name, given in of_each.items():
+        if given and len(given) != len(urls):
+            raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
+    how = take(options, ("concurrency", "timeout"))
+    nobody = [None] * len(urls)
+    each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
+    return [Server(url, served_as, name=name, **how) for url, served_as, name in each]
+
+
+def refuse_beside_servers(*allowed: str) -> None:
+    """Refuses every given parameter of the command at work but these: they are for a model that is loaded here.
+
+    Raises:
+        DataError: names the first.
+    """
+    ctx = click.get_current_context()
+    given = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+    for each in ctx.command.params:
+        name = str(each.name)
+        if name not in allowed and ctx.get_parameter_source(name) in given:
+            raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
 
 
 def text_of(source: Sequence[str], options: dict[str, Any]) -> TextSource:

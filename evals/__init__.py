@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .running.perplexity import perplexity
     from .searching.results import SearchResult
     from .searching.running import search
+    from .servers.server import Server
 
 _HOMES = {
     "perplexity": "running.perplexity",
@@ -31,6 +32,7 @@ _HOMES = {
     "Retrieval": "passkey.results",
     "search": "searching.running",
     "SearchResult": "searching.results",
+    "Server": "servers.server",
     "recommend": "recommending.running",
     "Recommendation": "recommending.results",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "Result",
     "Retrieval",
     "SearchResult",
+    "Server",
     "perplexity",
     "read_texts",
     "recommend",

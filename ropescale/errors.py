@@ -7,6 +7,7 @@
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
+    ├── ServerError                a server that cannot be reached, refuses, or answers what cannot be used
     ├── RunError                   a measurement or an upload that failed while it ran
     └── VerificationError          the intended table is not live, or a limit stops before its length
 
@@ -43,6 +44,10 @@ class CheckpointError(RopescaleError, OSError):
 
 class DataError(RopescaleError, ValueError):
     """Documents that are empty, too short, or hold ids the model does not have."""
+
+
+class ServerError(RopescaleError):
+    """A server that cannot be reached, refuses, or answers what cannot be used."""
 
 
 class RunError(RopescaleError):

@@ -23,7 +23,6 @@ from ...errors import CheckpointError, RunError
 from ..parallel.processes import Group, World
 from ..results.folder import refuse_loss
 from ..scoring.batches import Batch, BatchPlan, cost, owners
-from ..scoring.executor import Executor
 from ..store import Facts, Scored, Shelf, Store, opened
 from .progress import Notes, Progress, duration
 from .variants import HeldTables
@@ -64,12 +63,20 @@ class Task:
     stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Scored]]] | None = None
 
 
+class ScoresBatches(Protocol):
+    """Who scores: the executor of a loaded model, or a server."""
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the NLL of the scored tokens of a batch."""
+        ...
+
+
 def task_of(
     title: str,
     plan: BatchPlan,
     length: int,
     tables: HeldTables,
-    executor: Executor,
+    executor: ScoresBatches,
     finish: Callable[[list[np.ndarray], int], None],
     **facts: object,
 ) -> Task:
@@ -140,7 +147,7 @@ class Runner:
         store: Store,
         group: Group,
         notes: Notes,
-        device: torch.device,
+        device: torch.device | str,
         work: Callable[[int], float] = lambda positions: 1.0,
         part: str = "to go",
     ) -> None:

@@ -17,8 +17,7 @@ from ...errors import DataError, RopescaleError
 from ..data.windows import Window, prefix, truncated
 from ..metrics.stored import Truncation, positions_of
 from ..scoring.batches import BatchPlan, plan_pass
-from ..scoring.executor import Executor
-from .runner import Task, task_of
+from .runner import ScoresBatches, Task, task_of
 from .selection import Corpus
 from .variants import AsTrained, HeldTables, trained_length
 
@@ -143,7 +142,7 @@ class Truncating:
         plan = plan_pass([stop] * len(corpus.documents), length, stride, False, batch_tokens, windows)
         return cls(tables, length, stride, plan)
 
-    def task(self, executor: Executor, finish: Callable[[Truncation], None]) -> Task:
+    def task(self, executor: ScoresBatches, finish: Callable[[Truncation], None]) -> Task:
         """Returns the task that runs it.
 
         Args:

@@ -1,0 +1,46 @@
+"""Prepares a measurement by servers from names: everything is read and checked before a server scores anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ...adapters import find_loadable
+from ...checkpoints.loading import load_tokenizer
+from ..data.sources import TextSource
+from ..data.windows import check_lengths, check_stride
+from ..running.preparing import refuse_endless, tell_left_out
+from ..running.progress import Notes
+from ..running.selection import Corpus, PerplexityOptions
+from .running import ServedRun, prepare_served
+from .server import Server
+
+
+def prepare_by_servers(
+    servers: Sequence[Server],
+    checkpoint: tuple[str, str | None, bool],
+    baseline: str | None,
+    source: TextSource,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: PerplexityOptions,
+) -> ServedRun:
+    """Prepares a measurement by servers.
+
+    Args:
+        checkpoint: the folder or the name on the Hub that has the tokenizer and the configuration of what is served,
+            its revision, and whether its code may run. No weights are read.
+
+    Raises:
+        RopescaleError: whatever cannot be read or measured.
+    """
+    lengths = check_lengths(lengths)
+    refuse_endless(source, options.max_docs)
+    check_stride(options.stride, lengths)
+    texts, (name, revision, trusted) = source.texts(), checkpoint
+    folder, _ = find_loadable(name, revision, weights=False)
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens, path=folder)
+    corpus = Corpus(texts, lengths, tokenizer, bos, options)
+    tell_left_out(source, corpus, Notes.of(options.progress))
+    return prepare_served(servers, corpus, baseline, options, tokenizer)

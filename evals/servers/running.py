@@ -1,0 +1,263 @@
+"""`eval` by servers: the same windows, statistics and tables as of a loaded model, from losses that come over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...adapters import read_configs
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError, ServerError
+from ...schedules.base import length_dependent
+from ...schedules.specs import Spec
+from ..data import documents as data_documents
+from ..metrics.paired import short_length
+from ..metrics.stored import AS_IS, ModelFacts
+from ..parallel.processes import Group, World
+from ..running import fingerprints
+from ..running.corpus_run import CorpusRun, Job
+from ..running.runner import Runner, Task, task_of
+from ..running.selection import Corpus, PerplexityOptions
+from ..running.truncating import Truncating, choose
+from ..running.variants import HeldTables
+from ..scoring.batches import plan_pass
+from ..scoring.scorer import SCORING
+from ..store import Facts, Store, key_of
+from .server import UNNAMED, ServedWindows, Server
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOLERANCE = 0.02
+"""Nats per token, on average, by which a server may answer otherwise than before: half precision rounds with what is
+computed beside it."""
+
+_PROBE = 512
+
+
+class ServedTables(HeldTables):
+    """The tables of a server, which nobody here can change or read."""
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        yield
+
+    def check(self) -> None:
+        pass
+
+
+class ServedRun(CorpusRun):
+    """A measurement by servers, each under a label of its own.
+
+    Raises:
+        DataError, ServerError: what a server cannot score; raised before it is asked to score anything.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        corpus: Corpus,
+        baseline: str | None,
+        options: PerplexityOptions,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        config = _config(options.path)
+        super().__init__(corpus, options, _baseline(servers, baseline), trained_in(config) if config else None)
+        self.variants = self.servers = servers
+        for server in servers:
+            server.client.notes = self.notes
+            server.refuse(corpus.lengths[-1], tokenizer)
+        vocabulary = _vocabulary(config, tokenizer)
+        if vocabulary is not None:
+            data_documents.check_ids(corpus.documents, vocabulary, corpus.bos)
+        identity = key_of({"served": config or servers[0].served.engine.model})
+        self.model_facts: ModelFacts = {
+            "path": str(options.path or servers[0].served.engine.model),
+            "config_sha256": identity,
+            "weights": identity,
+            "dtype": "in the server's dtype",
+            "parameters": 0,
+            **({} if vocabulary is None else {"vocabulary": vocabulary}),
+        }
+        self.facts: Facts = {
+            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            "text": corpus.sha256,
+            "tokens": fingerprints.tokens_sha256(corpus.documents),
+            "bos": corpus.bos,
+            "stride": options.stride,
+            "scoring": SCORING,
+        }
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+        """Measures by every server, one after the other; what is complete is in :attr:`passes`."""
+        store, group = store or Store(), group or Group(World())
+        _, self._stride = self._as_before(store.last)
+        self.batch_tokens = 1  # a request has one window
+        runner = Runner(self.facts, store, group, self.notes, "server", _work)
+        try:
+            jobs = [job for server in self.servers for job in self._jobs(server)]
+            last, told = self._truncating(jobs)
+            runner.take([*(self._task(job) for job in jobs), *last])
+            self._announce_special()
+            to_run = runner.announce(self._about)
+            if to_run:
+                self._tell_left_out(told)
+                for server in self.servers:
+                    self._probe(server, store)
+            runner.run(self._about)
+        finally:
+            for server in self.servers:
+                server.client.close()
+
+    @property
+    def protocol(self) -> dict[str, object]:
+        """What the results say of the servers: their engines, and not where they are."""
+        return {"servers": {each.label: f"{each.served.engine.name} {each.served.version}" for each in self.servers}}
+
+    # --- planning ---
+
+    def _jobs(self, server: Server) -> list[Job]:
+        """Plans all lengths in one pass, because a server has one table for all; or one of each where windows slide."""
+        tables, lengths = _tables(server), self.corpus.lengths
+        self._figures[tables.table_sha256] = tables.figures
+        if self.options.stride is not None:
+            return [Job(tables, (length,), self._plan(length)) for length in lengths]
+        return [Job(tables, lengths, self._plan(lengths[-1]))]
+
+    def _task(self, job: Job) -> Task:
+        windows = ServedWindows(job.tables.variant, self.corpus.documents, self.corpus.bos)
+        length, finish = job.lengths[-1], partial(self._finish, job)
+        task = task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
+        return replace(task, stream=windows.stream)
+
+    def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
+        """Plans truncation by the server of the unchanged model, and returns what is to be said of it."""
+        rest = sum(job.plan.cost.positions for job in jobs)
+        stride, said = choose(self.corpus, self.trained_length, rest, self._stride)
+        if stride is None or self.trained_length is None:
+            return [], said
+        server = next((each for each in self.servers if each.is_unscaled), None)
+        if server is None:
+            if asked := self.options.asks_truncation:
+                raise DataError(f"{asked} is given, and {_NO_BASE}", asked, "served_as")
+            return [], f"truncation is left out: {_NO_BASE}"
+        self._stride = stride
+        windows = ServedWindows(server, self.corpus.documents, None)
+        planned = Truncating.planned(self.corpus, _tables(server), self.trained_length, stride, self.batch_tokens)
+        task = planned.task(windows, partial(setattr, self, "truncation"))
+        return [replace(task, stream=windows.stream)], said
+
+    # --- asking and saying ---
+
+    def _probe(self, server: Server, store: Store) -> None:
+        """Makes sure that a server computes what it computed when this run began.
+
+        It is given the first tokens of the text, as many as reach past the trained length where that is no more than
+        a few hundred, and its answer is kept.
+
+        Raises:
+            ServerError: it answers otherwise.
+        """
+        size = min(self.corpus.lengths[-1], _PROBE)
+        plan = plan_pass([len(self.corpus.documents[0].ids)], size, None, self.corpus.has_bos, 1)
+        about = {"probe": size, "rotation": _tables(server).rotation}
+        shelf = store.shelf({**self.facts, **about}, plan)
+        [batch] = plan.batches
+        found = ServedWindows(server, self.corpus.documents, self.corpus.bos).score(batch)
+        before = shelf.batches.get(batch.number)
+        if before is None:
+            shelf.put(batch.number, found)
+            return
+        apart = float(np.abs(found.nll - before.nll).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{server.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
+                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
+                "begin in another folder",
+                "out",
+            )
+
+    def _tell_left_out(self, truncation: str) -> None:
+        if truncation:
+            self.notes.tell(truncation)
+        for server in self.servers:
+            if not server.is_unscaled and isinstance(server.asked, Spec) and _follows_length(server.asked):
+                self.notes.tell(
+                    f"note: in transformers the frequencies of {server.label} follow the length; a server has one "
+                    "table for all lengths, and shorter ones are read from its longest windows"
+                )
+        if self.options.short_context and short_length(self.corpus.lengths, self.trained_length) is not None:
+            others = "" if any(each.is_unscaled for each in self.servers) else f", and {_NO_BASE}"
+            self.notes.tell(
+                f"the short-context cost (KL, top-1 agreement) is left out: servers give no distributions{others}"
+            )
+
+
+_NO_BASE = "no server is served as the unchanged model (served_as base)"
+
+
+def prepare_served(
+    servers: Sequence[Server],
+    corpus: Corpus,
+    baseline: object,
+    options: PerplexityOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> ServedRun:
+    """Prepares a measurement by servers.
+
+    Raises:
+        DataError: two of the same label, or one that nobody named among several.
+    """
+    labels = [each.label for each in servers]
+    if len(servers) > 1 and UNNAMED in labels:
+        raise DataError("there are several servers; say of each what it is served as", "served_as")
+    if len(set(labels)) < len(labels):
+        raise DataError("two servers are served as the same; name what tells them apart", "served_as")
+    return ServedRun(servers, corpus, None if baseline is None else str(baseline), options, tokenizer)
+
+
+def _baseline(servers: Sequence[Server], asked: str | None) -> str:
+    labels = [each.label for each in servers]
+    if asked is not None and asked not in labels:
+        raise DataError(f"the baseline {asked} is served by no server; there are {', '.join(labels)}", "baseline")
+    return asked or (AS_IS if AS_IS in labels else labels[0])
+
+
+def _tables(server: Server) -> ServedTables:
+    """Returns what a server's numbers depend on, hashed; its address is none of it."""
+    served = server.served
+    digest = key_of({"engine": served.engine.name, "version": served.version, "model": served.engine.model,
+                     "served_as": server.label})  # fmt: skip
+    return ServedTables(server, None, digest, digest, {})
+
+
+def _config(path: str | Path | None) -> Mapping[str, Any] | None:
+    """Returns the configuration of the checkpoint that is served, without our scaling; None where it is not known."""
+    try:
+        return None if path is None else read_configs(path)[0]
+    except RopescaleError:  # a folder with a tokenizer alone
+        return None
+
+
+def _vocabulary(config: Mapping[str, Any] | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+    text = (config or {}).get("text_config", config) or {}
+    stated = text.get("vocab_size")
+    return stated if isinstance(stated, int) else None if tokenizer is None else len(tokenizer)
+
+
+def _follows_length(spec: Spec) -> bool:
+    try:
+        return length_dependent(spec.build())
+    except (RopescaleError, AttributeError):
+        return False
+
+
+def _work(positions: int) -> float:
+    """Weighs a token by the length of its window, as :func:`.batches.cost` does."""
+    return 1 + positions / 32768

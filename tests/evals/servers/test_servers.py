@@ -1,0 +1,339 @@
+"""``ropescale eval --server``: the numbers of a loaded model, from servers that also fail."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import transformers
+from fake_engine import Engine, arithmetic, serving
+from launching import environment
+from safetensors.numpy import load_file
+
+import ropescale
+from ropescale.checkpoints.loading import load_tokenizer
+from ropescale.errors import DataError
+from ropescale.evals import Server, perplexity
+from ropescale.evals.servers import client
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+LENGTHS = "16,64,128"
+BUDGET = ["--budget-tokens", "2048"]
+KEY = "sk-RecognisableFakeKey0123456789"
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.delenv(client.KEY, raising=False)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three texts of a thousand letters, in which words come again."""
+    folder = tmp_path_factory.mktemp("texts")
+    words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
+    for seed in range(3):
+        drawn = random.Random(seed).choices(words, k=180)
+        (folder / f"{seed}.txt").write_text(" ".join(drawn), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tokens(checkpoint: str) -> Callable[[str], list[int]]:
+    tokenizer = load_tokenizer(Path(checkpoint))
+    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def model_of(checkpoint: str, schedule: str | None = None) -> Callable[[Sequence[int]], list[float]]:
+    """The log-probabilities of stock transformers, under a schedule that is patched in."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    if schedule:
+        ropescale.patch(model, schedule)
+    return lambda ids: [-each for each in tiny.naive_nll(model, list(ids))]
+
+
+def words(engine: Engine, checkpoint: str, text: str, *more: object, lengths: str = LENGTHS) -> list[object]:
+    beside = ["--tokenizer", checkpoint, "--data", text, "--lengths", lengths]
+    return ["eval", "--server", engine.url, *beside, *([] if "--stride" in more else BUDGET), *more]
+
+
+def losses(out: Path) -> dict[str, np.ndarray]:
+    return load_file(out / "losses.safetensors")
+
+
+def read(out: Path) -> dict[str, Any]:
+    return json.loads((out / "results.json").read_text(encoding="utf-8"))
+
+
+# --- the numbers ---
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_two_servers_give_what_one_loaded_model_gives(kind, checkpoint, text, tokens, tmp_path, ran):
+    yarn = "yarn:factor=2.0"
+    base, patched = model_of(checkpoint), model_of(checkpoint, yarn)
+    with (
+        serving(kind=kind, logprobs=base, tokens=tokens) as one,
+        serving(kind=kind, logprobs=patched, tokens=tokens) as other,
+    ):
+        given = ["--served-as", "base", "--server", other.url, "--served-as", yarn, "--truncation-stride", "32"]
+        _, said = ran(*words(one, checkpoint, text, *given, "-o", tmp_path / "served"))
+    ran("eval", checkpoint, "--schedule", yarn, "--data", text, "--lengths", LENGTHS, *BUDGET,
+        "--truncation-stride", "32", "-o", tmp_path / "loaded")  # fmt: skip
+    found, wanted = losses(tmp_path / "served"), losses(tmp_path / "loaded")
+    shared = [name for name in wanted if " kl" not in name and " same top" not in name]
+    assert sorted(found) == sorted(shared) and len(shared) == 3
+    for name in shared:
+        assert np.abs(found[name] - wanted[name]).max() < 1e-5
+    mine, loaded = read(tmp_path / "served"), read(tmp_path / "loaded")
+    assert len(mine["rows"]) == 6
+    for row, other_row in zip(mine["rows"], loaded["rows"], strict=True):
+        assert row["ppl"] == pytest.approx(other_row["ppl"], rel=1e-5)
+    for row, other_row in zip(mine["paired"], loaded["paired"], strict=True):
+        assert row["baseline"] == "as-is"
+        assert [row[name] for name in ("delta_nll", "low", "high")] == pytest.approx(
+            [other_row[name] for name in ("delta_nll", "low", "high")], rel=1e-3, abs=1e-6
+        )
+    assert len(mine["truncation"]["rows"]) == 2
+    assert "the short-context cost (KL, top-1 agreement) is left out" in said
+
+
+def test_sliding_windows_and_a_window_of_the_whole_limit_are_scored(checkpoint, text, tokens, tmp_path, ran):
+    base = model_of(checkpoint)
+    with serving(logprobs=base, tokens=tokens, limit=64) as engine:
+        more = ["--served-as", "base", "--stride", "16", "-o", tmp_path / "served", "--max-docs", "1"]
+        ran(*words(engine, checkpoint, text, *more, lengths="32,64"))
+        whole = [body for body in engine.scored if "allowed_token_ids" in body]
+    assert whole and all(len(body["prompt"]) == 63 for body in whole)
+    sliding = ["--lengths", "32,64", "--stride", "16", "--max-docs", "1"]
+    ran("eval", checkpoint, "--data", text, *sliding, "-o", tmp_path / "loaded")
+    found, wanted = losses(tmp_path / "served"), losses(tmp_path / "loaded")
+    for name in wanted:
+        assert np.abs(found[name] - wanted[name]).max() < 1e-5
+
+
+def test_all_lengths_come_from_one_request_for_each_window_and_several_run_at_once(checkpoint, text, tokens, ran):
+    with serving(tokens=tokens, seconds=0.05) as engine:
+        ran(*words(engine, checkpoint, text, "--served-as", "yarn:factor=2.0", "--concurrency", "3"))
+    probe, *windows = [len(body["prompt"]) for body in engine.scored]
+    assert probe == 128 and set(windows) == {128} and len(windows) == 16
+    assert engine.most_at_once == 3
+
+
+def test_python_takes_a_server_in_the_place_of_a_model(tmp_path):
+    documents = tiny.documents(12, 64)
+    with serving(kind="sglang") as engine:
+        result = perplexity(Server(engine.url, "linear:factor=2"), documents, [16, 32], windows=1)
+    wanted = [-np.mean(arithmetic(ids[:32])) for ids in documents]
+    assert result.rows[-1].schedule == "linear:factor=2"
+    assert np.log(result.rows[-1].ppl) == pytest.approx(np.mean(wanted), rel=1e-6)
+
+
+def test_what_needs_the_unchanged_model_is_left_out_in_a_line(checkpoint, text, tokens, tmp_path, ran):
+    with serving(tokens=tokens) as engine:
+        _, said = ran(*words(engine, checkpoint, text, "--served-as", "dynamic:factor=2", "-o", tmp_path / "out"))
+    assert "truncation is left out: no server is served as the unchanged model" in said
+    assert "a server has one table for all lengths" in said
+    assert not read(tmp_path / "out").get("truncation")
+
+
+# --- failing servers ---
+
+
+@pytest.fixture(scope="module")
+def undisturbed(checkpoint: str, text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """The losses of a run that nothing disturbed."""
+    from ropescale.cli.main import main
+
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    with serving() as engine:
+        assert main([str(each) for each in words(engine, checkpoint, text, "--served-as", "base", "-o", out)]) == 0
+    return losses(out)
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return sorted(one) == sorted(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "breaks off"])
+def test_every_third_request_may_fail_and_the_numbers_stay(fault, checkpoint, text, undisturbed, tmp_path, ran):
+    with serving(fault=lambda number, ids: fault if number % 3 == 0 else "") as engine:
+        _, said = ran(*words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out"))
+    assert "trying again in 0.01 s" in said
+    assert same(losses(tmp_path / "out"), undisturbed)
+
+
+FAULTS = {
+    "NaN": "answers nan for the token at position 4",
+    "null": "answers None for the token at position 6; serve without prefix caching",
+    "too few": "log-probabilities for",
+    "too many": "log-probabilities for",
+    "other ids": "answers for token",
+    "rubbish": "too many for what was asked",
+    "400": "refuses the request (400): come back later",
+    "redirect": "answers with a redirect (307), which is not followed",
+    "503": "failed 6 times, the last time because it answers 503: come back later",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [*(("vllm", each) for each in FAULTS), ("sglang", "null"), ("sglang", "other ids")]
+)
+def test_a_broken_answer_is_one_line_and_the_same_command_continues(
+    kind, fault, checkpoint, text, undisturbed, tmp_path, ran, refused
+):
+    def from_the_ninth(number: int, ids: Sequence[int]) -> str:
+        return fault if number > 8 else ""
+
+    out = tmp_path / "out"
+    with serving(kind=kind, fault=from_the_ninth) as engine:
+        command = words(engine, checkpoint, text, "--served-as", "base", "-o", out, "--concurrency", "2")
+        assert FAULTS[fault] in refused(*command)
+        assert not (out / "results.json").exists()
+        engine.fault = lambda number, ids: ""
+        before = len(engine.scored)
+        _, said = ran(*command)
+        kept = int(re.search(r"resuming: (\d+) of (\d+) batches are done", said)[1])
+        assert (
+            kept >= 5
+            and len(engine.scored) == before + 1 + len(undisturbed["as-is @ 128"]) + truncation(undisturbed) - kept
+        )
+    assert same(losses(out), undisturbed)
+
+
+def truncation(found: dict[str, np.ndarray]) -> int:
+    """How many windows truncation takes: 64 tokens of each, 32 at a time."""
+    return 2 * len(next(each for name, each in found.items() if name.startswith("truncation")))
+
+
+def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoint, text, tmp_path, refused):
+    def half(number: int, ids: Sequence[int]) -> str:
+        return "400" if number > 8 else ""
+
+    with serving(fault=half) as engine:
+        command = words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out")
+        refused(*command)
+        engine.fault, engine.logprobs = lambda number, ids: "", lambda ids: [each * 1.1 for each in arithmetic(ids)]
+        assert "answers otherwise than when this run began" in refused(*command)
+
+
+@pytest.mark.slow
+def test_sigkill_at_random_moments_costs_no_number(checkpoint, text, undisturbed, tmp_path, ran):
+    out, drawn = tmp_path / "out", random.Random(0)
+    with serving(seconds=0.2) as engine:
+        command = [sys.executable, "-m", "ropescale"]
+        command += map(str, words(engine, checkpoint, text, "--served-as", "base", "-o", out, "--concurrency", "1"))
+        for _ in range(10):
+            process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            asked = len(engine.scored)
+            while process.poll() is None and len(engine.scored) == asked:
+                time.sleep(0.02)
+            time.sleep(drawn.uniform(0, 1.0))
+            process.kill()
+            process.wait()
+        engine.seconds = 0
+        ran(*words(engine, checkpoint, text, "--served-as", "base", "-o", out))
+    assert same(losses(out), undisturbed)
+
+
+def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, text, tmp_path):
+    def stuck(number: int, ids: Sequence[int]) -> str:
+        if number > 6:
+            time.sleep(60)
+        return ""
+
+    with serving(fault=stuck) as engine:
+        command = [sys.executable, "-m", "ropescale"]
+        command += map(str, words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out"))
+        process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        while len(engine.scored) < 8:
+            time.sleep(0.02)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert time.monotonic() - began < 30 and process.returncode == 130
+    assert "the run stopped; 6 finished batches are kept" in said and "Traceback" not in said
+
+
+# --- what is refused before the first window ---
+
+
+def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text, tokens, refused):
+    with serving(tokens=tokens, limit=100, models=("tiny", "adapter")) as engine:
+        told = refused(*words(engine, checkpoint, text))
+        assert "takes windows of 100 positions, and the longest here has 128" in told and "--max-model-len" in told
+        short = {"lengths": "16"}
+        told = refused(*words(engine, checkpoint, text, "--served-name", "large", **short))
+        assert "does not serve large; it serves tiny, adapter (--served-name)" in told
+        engine.tokens = lambda text: tokens(text)[:-1]
+        assert "tokenizer" in refused(*words(engine, checkpoint, text, **short))
+        assert "schedule" in refused(*words(engine, checkpoint, text, "--schedule", "yarn", **short))
+        assert "there are several servers" in refused(*words(engine, checkpoint, text, "--server", engine.url, **short))
+        assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
+        assert not engine.scored
+    with pytest.raises(DataError, match="outside the model's vocabulary of 257"), serving() as engine:
+        perplexity(Server(engine.url), [[1, 2, 300] * 20], 32, path=checkpoint)
+    assert not engine.scored
+
+
+@pytest.mark.parametrize(("kind", "named"), [("llamacpp", "llama-perplexity"), ("library", "vLLM")])
+def test_an_engine_that_cannot_score_is_refused_by_what_can(kind, named, checkpoint, text, refused):
+    with serving(kind=kind) as engine:
+        told = refused(*words(engine, checkpoint, text))
+    assert named in told
+    assert "cannot be reached" in refused(*words(engine, checkpoint, text))
+
+
+# --- the key ---
+
+
+@pytest.mark.parametrize("url", ["http://me@host:1", "http://me:secret@host:1", "https://host/?key=secret", "host:1"])
+def test_an_address_with_a_name_or_a_query_is_refused_without_repeating_it(url, checkpoint, text, refused):
+    told = refused("eval", "--server", url, "--tokenizer", checkpoint, "--data", text, "--lengths", "16")
+    assert "secret" not in told and "me@" not in told
+
+
+def test_the_key_is_sent_and_stands_in_no_file_or_message(checkpoint, text, tmp_path, monkeypatch, ran, refused):
+    monkeypatch.setenv(client.KEY, KEY)
+    with serving(kind="vllm") as engine:
+        printed = ran(*words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out"))
+        assert {each.get("Authorization") for each in engine.headers} == {f"Bearer {KEY}"}
+    for content in [*printed, *(each.read_bytes() for each in (tmp_path / "out").rglob("*") if each.is_file())]:
+        assert KEY not in (content if isinstance(content, str) else content.decode("latin-1"))
+    monkeypatch.setattr(Engine, "answer", lambda self, body: (400, {"error": {"message": f"no {KEY}"}}, ""))
+    with serving() as engine:
+        told = refused(*words(engine, checkpoint, text))
+    assert "no ..." in told and KEY not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sent"),
+    [
+        ("http://127.0.0.1:8000/v1", True),
+        ("http://localhost:8000", True),
+        ("http://[::1]:8000", True),
+        ("https://example.org", True),
+        ("http://example.org", False),
+        ("http://10.0.0.1:8000", False),
+        ("http://127.0.0.1.example.org", False),
+    ],
+)
+def test_a_key_goes_over_plain_http_to_this_machine_alone(url, is_sent, monkeypatch):
+    monkeypatch.setenv(client.KEY, KEY)
+    made = client.Client(url)
+    headers = made._opened().headers
+    assert headers.get("authorization") == (f"Bearer {KEY}" if is_sent else None)
+    assert not made.url.endswith("/v1")

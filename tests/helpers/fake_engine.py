@@ -1,0 +1,171 @@
+"""The endpoints of vLLM and SGLang that score prompts, on 127.0.0.1, with answers of the recorded shapes, and faults.
+
+The log-probabilities are a function's of the ids: a model's, or arithmetic that depends on every id before.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+LogProbs = Callable[[Sequence[int]], list[float]]
+
+
+def arithmetic(ids: Sequence[int]) -> list[float]:
+    """The log-probability of every id but the first; each depends on all before it."""
+    state, found = 7 + ids[0], []
+    for each in ids[1:]:
+        state = (state * 1103515245 + 12345 + each) % 2**31
+        found.append(-(state % 8000) / 1000)
+    return found
+
+
+@dataclass
+class Engine:
+    """What a server computes, what it is asked, and how it fails."""
+
+    kind: str = "vllm"
+    logprobs: LogProbs = arithmetic
+    models: tuple[str, ...] = ("tiny",)
+    limit: int = 4096
+    tokens: Callable[[str], list[int]] | None = None
+    fault: Callable[[int, Sequence[int]], str] = lambda number, ids: ""
+    """What is wrong with the answer to the scoring request of this number, from 1."""
+    seconds: float = 0.0
+    url: str = ""
+    scored: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    most_at_once: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
+    _now: int = 0
+
+    def answer(self, body: dict[str, Any]) -> tuple[int, Any, str]:
+        """The status, the answer and the fault of a scoring request."""
+        with self._lock:
+            self.scored.append(body)
+            number = len(self.scored)
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            time.sleep(self.seconds)
+            ids = body.get("prompt") or body["input_ids"]
+            fault = self.fault(number, ids)
+            if fault.isdecimal():
+                return int(fault), {"error": {"message": "come back later"}}, ""
+            return 200, (self._vllm(body, ids, fault) if self.kind == "vllm" else self._sglang(ids, fault)), fault
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    def _vllm(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
+        last = body.get("allowed_token_ids", [])
+        values = _faulty(self.logprobs([*ids, *last]), fault)
+        shown = [each + 1 for each in ids] if fault == "other ids" else ids
+        rows: list[Any] = [
+            {str(id): {"logprob": value, "rank": 1, "decoded_token": "x"}}
+            for id, value in zip([*shown[1:], 0, 0], values[: len(values) - len(last)], strict=False)
+        ]
+        if fault == "null":
+            rows[5] = None
+        choice: dict[str, Any] = {"index": 0, "text": "", "prompt_logprobs": [None, *rows]}
+        if last:
+            choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "tokens": ["x"]}}
+        return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
+
+    def _sglang(self, ids: list[int], fault: str) -> dict[str, Any]:
+        shown = [each + 1 for each in ids] if fault == "other ids" else ids
+        rows: list[Any] = [
+            [value, id, None] for value, id in zip(_faulty(self.logprobs(ids), fault), [*shown[1:], 0, 0], strict=False)
+        ]
+        if fault == "null":
+            rows[5][0] = None
+        return {
+            "text": "x",
+            "meta_info": {"prompt_tokens": len(ids), "input_token_logprobs": [[None, ids[0], None], *rows]},
+        }
+
+
+def _faulty(values: list[float], fault: str) -> list[float]:
+    if fault == "NaN":
+        values = [*values[:3], float("nan"), *values[4:]]
+    return values[:-1] if fault == "too few" else [*values, -1.0] if fault == "too many" else values
+
+
+@contextmanager
+def serving(**about: Any) -> Iterator[Engine]:
+    """Runs a server with these attributes of :class:`Engine`."""
+    engine = Engine(**about)
+    with _Quiet(("127.0.0.1", 0), type("Handler", (_Handler,), {"engine": engine})) as server:
+        engine.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield engine
+        finally:
+            server.shutdown()
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of connections that are given up."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    engine: Engine
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not onto the tests' stderr, in which they look for what ropescale says."""
+
+    def do_GET(self) -> None:
+        engine = self.engine
+        engine.headers.append(dict(self.headers))
+        if self.path == "/v1/models":
+            cards = [{"id": name, "owned_by": engine.kind, "max_model_len": engine.limit} for name in engine.models]
+            self._send(200, {"object": "list", "data": cards})
+        elif self.path in ("/version", "/get_server_info"):
+            self._send(200, {"version": "0.0.1"})
+        else:
+            self._send(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        engine = self.engine
+        engine.headers.append(dict(self.headers))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize" and engine.tokens is not None:
+            self._send(200, {"tokens": engine.tokens(body["prompt"])})
+        elif self.path == {"vllm": "/v1/completions", "sglang": "/generate"}.get(engine.kind):
+            status, answer, fault = engine.answer(body)
+            if fault == "redirect":
+                self._send(307, {}, Location="http://127.0.0.1:9/elsewhere")
+            elif fault == "breaks off":
+                content = json.dumps(answer).encode()
+                self._head(200, len(content))
+                self.wfile.write(content[: len(content) // 2])
+                self.close_connection = True
+            elif fault == "rubbish":
+                self._head(200, 20_000_000)
+                self.wfile.write(b"x" * 20_000_000)
+            else:
+                self._send(status, answer)
+        else:
+            self._send(404, {"detail": "Not Found"})
+
+    def _send(self, status: int, answer: Any, **headers: str) -> None:
+        content = json.dumps(answer).encode()
+        self._head(status, len(content), **headers)
+        self.wfile.write(content)
+
+    def _head(self, status: int, size: int, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(size), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
