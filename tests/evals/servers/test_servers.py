@@ -207,10 +207,8 @@ def test_a_broken_answer_is_one_line_and_the_same_command_continues(
         before = len(engine.scored)
         _, said = ran(*command)
         kept = int(re.search(r"resuming: (\d+) of (\d+) batches are done", said)[1])
-        assert (
-            kept >= 5
-            and len(engine.scored) == before + 1 + len(undisturbed["as-is @ 128"]) + truncation(undisturbed) - kept
-        )
+        windows = len(undisturbed["as-is @ 128"]) + truncation(undisturbed)
+        assert kept >= 5 and len(engine.scored) == before + 1 + windows - kept
     assert same(losses(out), undisturbed)
 
 
