@@ -27,8 +27,6 @@ from ropescale.errors import DataError
 from ropescale.evals import Server, perplexity
 from ropescale.evals.servers import client
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 LENGTHS = "16,64,128"
 BUDGET = ["--budget-tokens", "2048"]
 KEY = "sk-RecognisableFakeKey0123456789"
