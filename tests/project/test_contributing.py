@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,18 @@ NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk", "A com
 _CODE = r"```(\w+)\n(.*?)```"
 _FILE = re.compile(rf"^New file `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(rf"^One line in `([^`]+)`, after `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
+RUNNER = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from ropescale.cli.main import main
+def printed(words):
+    with redirect_stdout(io.StringIO()) as both, redirect_stderr(both):
+        assert main(words) == 0, both.getvalue()
+    return both.getvalue()
+commands = json.loads(sys.argv[1])
+print(json.dumps({name: [printed(words) for words in each] for name, each in commands.items()}))
+"""
+
 _RUN = re.compile(r"^```console\n(.*?)```", re.MULTILINE | re.DOTALL)
 
 
@@ -51,26 +64,38 @@ def things(tmp_path_factory) -> dict[str, str]:
     return {"MODEL": str(root / "model"), "TEXT": str(root / "text.txt"), "TABLE": str(root / "table.csv")}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_one_file_and_one_line_and_works(name, repository, things, tmp_path):
-    told = example((repository / "CONTRIBUTING.md").read_text(), name)
-    assert len(told.files) <= 1 and len(told.lines) == 1 and told.commands
+@pytest.fixture(scope="module")
+def printed(repository, things, tmp_path_factory) -> dict[str, list[str]]:
+    """What the commands of each example print, in one copy of the sources to which all examples were added."""
+    copy, page = tmp_path_factory.mktemp("copy"), (repository / "CONTRIBUTING.md").read_text()
     for part in ("ropescale", "cli", "evals"):
-        shutil.copytree(repository / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(repository / "pyproject.toml", tmp_path)
-    for path, content in told.files.items():
-        assert not (tmp_path / path).exists()
-        (tmp_path / path).write_text(content)
-    for path, (after, added) in told.lines.items():
-        assert added.count("\n") == 1, "one line"
-        before = (tmp_path / path).read_text()
-        assert before.count(f"{after}\n") == 1
-        (tmp_path / path).write_text(before.replace(f"{after}\n", f"{after}\n{added}"))
-    for command, printed in told.commands:
-        words = [things.get(word, word) for word in command.split()]
-        env = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-        run = [sys.executable, "-m", *words]
-        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        for line in printed:
-            assert line in done.stdout + done.stderr
+        shutil.copytree(repository / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "pyproject.toml", copy)
+    for name in NAMES:
+        told = example(page, name)
+        assert len(told.files) <= 1 and len(told.lines) == 1 and told.commands
+        for path, content in told.files.items():
+            assert not (copy / path).exists()
+            (copy / path).write_text(content)
+        for path, (after, added) in told.lines.items():
+            assert added.count("\n") == 1, "one line"
+            before = (copy / path).read_text()
+            assert before.count(f"{after}\n") == 1
+            (copy / path).write_text(before.replace(f"{after}\n", f"{after}\n{added}"))
+    commands = {
+        name: [[things.get(word, word) for word in line.split()[1:]] for line, _ in example(page, name).commands]
+        for name in NAMES
+    }
+    run = [sys.executable, "-c", RUNNER, json.dumps(commands)]
+    env = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(run, cwd=copy, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_one_file_and_one_line_and_works(name, repository, printed):
+    commands = example((repository / "CONTRIBUTING.md").read_text(), name).commands
+    assert all(command.startswith("ropescale ") for command, _ in commands)
+    for (_, lines), found in zip(commands, printed[name], strict=True):
+        assert all(line in found for line in lines), found

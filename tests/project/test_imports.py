@@ -12,15 +12,21 @@ from ropescale.evals.reference import CHECKPOINT
 HEAVY = {"torch", "transformers", "numpy", "datasets", "accelerate", "matplotlib", "huggingface_hub"}
 
 
-MAIN = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == {}"
+REPORT = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
 
 
-def modules_after(python, code: str, *arguments: str) -> set[str]:
+def modules_after(python, code: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after ``code``."""
-    report = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    done = python("-c", f"{code}\n{report}", *(word.format(checkpoint=CHECKPOINT) for word in arguments))
+    done = python("-c", f"{code}\n{REPORT}")
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def modules_after_all(python, commands: list[list[str]], code: int = 0) -> set[str]:
+    """The same after several commands, which end with this code."""
+    asked = [[word.format(checkpoint=CHECKPOINT) for word in words] for words in commands]
+    run = "import sys\nfrom ropescale.cli.main import main\n"
+    return modules_after(python, run + "".join(f"assert main({words}) == {code}, {words}\n" for words in asked))
 
 
 def test_importing_ropescale_imports_neither_torch_nor_click(python):
@@ -29,39 +35,36 @@ def test_importing_ropescale_imports_neither_torch_nor_click(python):
     assert not loaded & (HEAVY | {"click"})
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["schedules"], ["schedules", "yarn", "--json"]])
-def test_the_command_line_answers_without_torch(python, words):
-    assert not modules_after(python, MAIN.format(0), *words) & HEAVY
+def test_the_command_line_answers_without_torch(python):
+    words = ["--help"], ["--version"], ["schedules"], ["schedules", "yarn", "--json"]
+    assert not modules_after_all(python, words) & HEAVY
 
 
 _TO = ["--data", "none.txt", "--target-length"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["search", "{checkpoint}", *_TO, "256"],
-        ["search", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
-        ["search", "{checkpoint}", *_TO, "2k", "--within", "0"],
-        ["search", "{checkpoint}", *_TO, "2k", "-o", "factors"],
-        ["search", "nowhere/at/all", *_TO, "2k"],
-        ["recommend", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
-        ["recommend", "{checkpoint}", *_TO, "2k", "--schedule", "yran"],
-        ["recommend", "{checkpoint}", *_TO, "2k", "--lengths", "4k:1"],
-    ],
-)
-def test_what_needs_no_model_is_refused_without_torch(python, words):
-    assert "torch" not in modules_after(python, MAIN.format(2), *words)
+REFUSED = [
+    ["search", "{checkpoint}", *_TO, "256"],
+    ["search", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
+    ["search", "{checkpoint}", *_TO, "2k", "--within", "0"],
+    ["search", "{checkpoint}", *_TO, "2k", "-o", "factors"],
+    ["search", "nowhere/at/all", *_TO, "2k"],
+    ["recommend", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
+    ["recommend", "{checkpoint}", *_TO, "2k", "--schedule", "yran"],
+    ["recommend", "{checkpoint}", *_TO, "2k", "--lengths", "4k:1"],
+]
+
+
+def test_what_needs_no_model_is_refused_without_torch(python):
+    assert "torch" not in modules_after_all(python, REFUSED, 2)
 
 
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
 PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor", "8"]
 
 
-@pytest.mark.parametrize("words", [["schedules"], INSPECT, PATCH], ids=lambda words: words[0])
-def test_pydantic_is_not_imported_before_a_record_is_read(python, tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    assert "pydantic" not in modules_after(python, MAIN.format(0), *words)
+def test_pydantic_is_not_imported_before_a_record_is_read(python):
+    assert "pydantic" not in modules_after_all(python, [["schedules"], INSPECT, PATCH])
 
 
 def test_help_imports_no_command(python):
