@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-HELPERS = Path(__file__).resolve().parent / "helpers"
+TESTS = Path(__file__).resolve().parent
+HELPERS = TESTS / "helpers"
 sys.path[:0] = [
     str(HELPERS),
+    str(TESTS / "tools"),
     *(str(HELPERS / name) for name in ("engines", "model_coverage", "runs", "scripts", "trainings")),
 ]
 

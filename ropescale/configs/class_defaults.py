@@ -1,6 +1,6 @@
 """Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
-``class_defaults.json`` is generated: ``python -m ropescale.configs.generating`` rewrites it from the newest
+``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites it from the newest
 transformers, and a test keeps the two equal. ``class_defaults_earlier.json`` holds what earlier versions have
 otherwise: under ``5.16.1`` the entries that hold up to that version and no longer. ``--earlier`` adds the installed
 version to it, from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper,

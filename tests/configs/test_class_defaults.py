@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import transformers
 from coverage_reading import REFUSALS, ways
+from generate_class_defaults import generate
 from planning import make_plan, read_back
 from refusing import one_error
 from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
@@ -18,7 +19,6 @@ from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.class_defaults import EARLIER, LOWEST, release, table_of
 from ropescale.configs.configuration import read_rope
-from ropescale.configs.generating import generate
 from ropescale.errors import ConfigError
 
 TYPES = sorted(
@@ -51,7 +51,7 @@ def test_regenerating_the_table_from_the_installed_transformers_changes_nothing(
         generated.keys() | stored.keys() if is_newest else generated
     )  # which has types of later versions as well
     different = [key for key in looked_at if generated.get(key) != stored.get(key)]
-    assert not different, f"run python -m ropescale.configs.generating; these changed: {different}"
+    assert not different, f"run tests/tools/generate_class_defaults.py; these changed: {different}"
 
 
 def test_a_version_has_the_entries_of_the_last_one_before_they_changed():

@@ -1,6 +1,8 @@
-"""Generates ``class_defaults.json`` from the installed transformers: the only part that imports it.
+"""Generates ``ropescale/configs/class_defaults.json`` from the installed transformers.
 
 The classes' source is not read: each class is built with the key in question, and the effect is written down.
+``python tests/tools/generate_class_defaults.py`` writes the file; with ``--earlier`` it adds what the installed version
+has otherwise than the next one to ``class_defaults_earlier.json``.
 """
 
 from __future__ import annotations
@@ -10,16 +12,18 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from .class_defaults import (
+from ropescale.configs.class_defaults import (
     ALL_LAYERS,
     EARLIER,
     FIELDS,
@@ -67,26 +71,37 @@ def generate() -> dict[str, Json | None]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     table: dict[str, Json | None] = {}
-    for model_type in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        config = _built(CONFIG_MAPPING[model_type], **copy.deepcopy(_NEEDED.get(model_type, {})))
-        if config is None:
-            continue
-        text = config.get_text_config(decoder=True)
-        table[text.model_type] = entry = _entry(text)
-        table[model_type] = entry if text.model_type == config.model_type else {"text": text.model_type}
+    with _quiet():
+        for model_type in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+            config = _built(CONFIG_MAPPING[model_type], **copy.deepcopy(_NEEDED.get(model_type, {})))
+            if config is None:
+                continue
+            text = config.get_text_config(decoder=True)
+            table[text.model_type] = entry = _entry(text)
+            table[model_type] = entry if text.model_type == config.model_type else {"text": text.model_type}
     return dict(sorted(table.items()))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences transformers, which warns about each key that is tried out and formats each configuration to log it."""
+    from transformers import PreTrainedConfig
+
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with mock.patch.object(PreTrainedConfig, "__repr__", object.__repr__):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _built(cls: type[PreTrainedConfig], **fields: object) -> PreTrainedConfig | None:
     """Builds a configuration from a file with these fields; returns None where the class refuses."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # it warns about each key that is tried out
     try:
         return cls.from_dict(fields)
     except Exception:
         return None
-    finally:
-        logging.disable(before)
 
 
 def _entry(config: PreTrainedConfig) -> Json | None:
@@ -124,11 +139,13 @@ class _Probe:
         cls: the class.
         base: the rope parameters of its default configuration.
         layer_types: the kinds of layers of that.
+        tried: what was found so far.
     """
 
     cls: type[PreTrainedConfig]
     base: dict[str, Any]
     layer_types: list[str]
+    tried: dict[str, dict[str, Json]] = field(default_factory=dict)
 
     def entry(self, config: PreTrainedConfig) -> Json:
         """Returns how the class treats rope parameters, under the keys of the table."""
@@ -199,6 +216,12 @@ class _Probe:
 
     def _parameters(self, fields: Json) -> dict[str, Json]:
         """Returns the parameters, by layer type, from which the class computes its tables; none where it refuses."""
+        key = repr(fields)
+        if key not in self.tried:
+            self.tried[key] = self._computed(fields)
+        return self.tried[key]
+
+    def _computed(self, fields: Json) -> dict[str, Json]:
         config = _built(self.cls, **copy.deepcopy(fields))  # the classes modify their arguments
         parameters = _parameters_of(config)
         if config is None or not parameters or is_nested(parameters) != self.per_type:
