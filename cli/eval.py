@@ -32,7 +32,7 @@ from .options import (
     shared_options,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes, refuse_beside_servers, servers_of, text_of
+from .running import checkpoint_of, measure, notes, refuse_beside_servers, refuse_without_servers, servers_of, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def command(
 
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
     servers, tokenizer = servers_of(options), options.pop("tokenizer")
+    if not servers:
+        refuse_without_servers("served_as", "served_name", "concurrency", "timeout")
     prepare: Callable[[World], Any]
     if servers:
         refuse_beside_servers(*_BY_SERVERS)

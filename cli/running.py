@@ -72,6 +72,21 @@ def servers_of(options: dict[str, Any]) -> list[Server]:
     return [Server(url, served_as, name=name, **how) for url, served_as, name in each]
 
 
+def refuse_without_servers(*names: str) -> None:
+    """Refuses given parameters that say how a server is asked, where none is named.
+
+    Raises:
+        DataError: names the first.
+    """
+    ctx = click.get_current_context()
+    for name in names:
+        if ctx.get_parameter_source(name) in _GIVEN:
+            raise DataError(f"{name} is for a server, and none is named; leave it out, or name one", name, "server")
+
+
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
 def refuse_beside_servers(*allowed: str) -> None:
     """Refuses every given parameter of the command at work but these: they are for a model that is loaded here.
 
@@ -79,10 +94,9 @@ def refuse_beside_servers(*allowed: str) -> None:
         DataError: names the first.
     """
     ctx = click.get_current_context()
-    given = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
     for each in ctx.command.params:
         name = str(each.name)
-        if name not in allowed and ctx.get_parameter_source(name) in given:
+        if name not in allowed and ctx.get_parameter_source(name) in _GIVEN:
             raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
 
 

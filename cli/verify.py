@@ -9,13 +9,20 @@ import click
 
 from ..output.formatting import markdown
 from .options import LOADING, MODEL_SECTION, Length, model_argument, print_json, shared_options, show, tell
+from .running import refuse_without_servers
 from .sections import in_sections
 
 if TYPE_CHECKING:
+    from ..evals.servers.verifying import ServedVerification
     from ..verifying.decoding import Stretch
     from ..verifying.verification import Verification
 
-_SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_json"}
+_SECTIONS = {
+    "Decoding": "generate lengths",
+    "A server": "servers served_name timeout",
+    **MODEL_SECTION,
+    "The result": "as_json",
+}
 
 
 @click.command("verify", cls=in_sections(_SECTIONS))
@@ -24,8 +31,8 @@ _SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_
 @click.option(
     "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
 )
-@shared_options(*LOADING, "as_json")
-def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
+@shared_options("server", "served_name", "timeout", *LOADING, "as_json")
+def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 
     Of an adapter (PEFT) the base is built, and compared with what the adapter was trained under.
@@ -44,15 +51,26 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     it exits with 1. Where the frequencies change with the length (dynamic, longrope with two lists) they are not,
     in stock transformers: that is a warning, with figures, and exit 0; "verdict" in the JSON tells.
 
+    With --server URL the engine that answers there is asked: the log-probabilities of a text that reaches past the
+    trained length (--length N) are compared with stock transformers on MODEL, and on MODEL without its schedule.
+    --dtype float32 says that the server computes in float32; else rounding in half precision is allowed for.
+
     \b
     Examples:
       ropescale verify qwen3-128k
       ropescale verify qwen3-128k --generate
       ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
+      ropescale verify qwen3-128k --server http://localhost:8000
     """
     from ..errors import VerificationError
     from ..verifying.examining import examine
 
+    [*urls], names, timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
+    if urls:
+        _verify_server(model, urls, names, timeout, generate, lengths, as_json, options)
+        return
+    refuse_without_servers("served_name", "timeout")
+    options["generate"] = generate
     report = examine(model, lengths=lengths, say=lambda text: tell(note=[text]), **options)
     tell(warning=report.warnings)
     if as_json:
@@ -61,6 +79,47 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
         show(_page(report))
     if report.failure:
         raise VerificationError(report.failure)
+
+
+def _verify_server(
+    model: str,
+    urls: Sequence[str],
+    names: Sequence[str],
+    timeout: float,
+    generate: bool,
+    lengths: Sequence[int],
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    from ..errors import DataError, VerificationError
+    from ..evals.servers.server import Server
+    from ..evals.servers.verifying import verify_served
+
+    if generate or max(map(len, (urls, names, lengths))) > 1:
+        raise DataError("one server is verified at one length, without generate", "server", "lengths", "generate")
+    server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
+    report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        show(_served_page(report))
+    if report.failure:
+        raise VerificationError(report.failure)
+
+
+def _served_page(report: ServedVerification) -> str:
+    where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
+    levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} past it"
+    if report.stock is None or report.unscaled is None:
+        weaker = "a weaker test, which proves no schedule: without one the loss rises steeply past the trained length"
+        return f"{levels} ({where}); {weaker}"
+    rows = [
+        ["stock transformers on the folder", f"{report.stock:.2g}"],
+        ["the folder without its schedule", f"{report.unscaled:.2g}"],
+    ]
+    allowed = f"rounding explains {report.tolerance:g} ({report.dtype}); {levels}"
+    table = markdown(["the server against", "mean difference in nats"], rows, right=(1,))
+    return "\n\n".join([table, f"Over {where}; {allowed}.", f"{report.verdict} ({report.url})"])
 
 
 def _page(report: Verification) -> str:

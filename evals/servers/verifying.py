@@ -1,0 +1,196 @@
+"""`verify --server`: is the schedule live in the engine that answers?
+
+A fixed text that reaches past the trained length is scored by the server, by stock transformers on the folder, and by
+the same model without its schedule. Which of the two the server agrees with, past the trained length, decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...adapters import find_loadable
+from ...checkpoints.loading import load_model, load_tokenizer
+from ...checkpoints.locating import read_config
+from ...configs.configuration import Configuration, read_rope
+from ...errors import CheckpointError, DataError
+from ...models.rotary_modules import evaluating
+from ...verifying.decoding import written
+from ..metrics.stored import AS_IS
+from ..running.variants import AsTrained, Variant
+from ..scoring.memory import is_out_of_memory, total_memory
+from ..scoring.scorer import Scorer
+from .server import Server
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PAST = 512
+"""Tokens past the trained length that are compared, where the server takes as many."""
+
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
+"""Nats per token, on average, that rounding explains in each dtype. In float32 vLLM was 1e-5 away; a bfloat16 model of
+four layers, from the same in float32, 0.01, and deeper ones are further."""
+
+LIVE = "live"
+NOT_LIVE = "not live: the server computes the unscaled model"
+NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
+CANNOT_TELL = "cannot tell: both are as far as rounding explains"
+NOT_PROVED = "not proved: the model does not fit into this machine's memory"
+
+
+@dataclass(frozen=True)
+class ServedVerification:
+    """What a server computes, beside what a folder says.
+
+    Attributes:
+        model, url: the folder, and the server's address.
+        trained, length: the trained length, and the tokens of the text.
+        stock, unscaled: mean absolute difference of the log-probabilities past the trained length between the server
+            and stock transformers on the folder, and without its schedule, in nats; None where the model does not fit.
+        tolerance: up to where rounding explains a difference; ``dtype`` is what it is for.
+        within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats.
+        verdict: one of the five sentences of this module.
+    """
+
+    model: str
+    url: str
+    trained: int
+    length: int
+    stock: float | None
+    unscaled: float | None
+    tolerance: float
+    dtype: str
+    within: float
+    beyond: float
+    verdict: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns it as plain data."""
+        return asdict(self)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the schedule is not proved to be live; None where it is."""
+        return None if self.verdict == LIVE else self.verdict
+
+
+def verify_served(
+    model: str,
+    server: Server,
+    *,
+    length: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> ServedVerification:
+    """Compares what a server computes with what a folder says, token by token.
+
+    Args:
+        model: the folder that is meant to be served, with its schedule in ``config.json``.
+        length: tokens of the text; past the trained length, and at most what the server takes.
+        dtype: what the server computes in, as far as is known: it decides the tolerance (half precision where it is not
+            given). Stock transformers computes in it, too; by default in float32 on a CPU.
+
+    Raises:
+        DataError: a folder without a schedule, a server that stops before the trained length, another tokenizer.
+        ServerError: it cannot be reached, or cannot score.
+    """
+    folder, _ = find_loadable(model, revision, weights=True)
+    config = read_config(folder)
+    trained = max(rope.original_length for rope in read_rope(config).values())
+    ids = _text(server, folder, trained, length, trust_remote_code)
+    found = server.score(ids)
+    past = slice(max(trained - 1, 0), None)  # row 0 is of the token at position 1
+    stock = unscaled = None
+    if fits(folder, dtype, device):
+        try:
+            loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
+            held = max(server.served.engine.limit or 0, len(ids))
+            both = _both(loaded, config, ids, held)
+            stock, unscaled = (float(np.abs(found[past] - own[past]).mean()) for own in both)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+    kind = dtype if dtype in TOLERANCES else "bfloat16"
+    return ServedVerification(
+        model=str(model),
+        url=server.client.url,
+        trained=trained,
+        length=len(ids),
+        stock=stock,
+        unscaled=unscaled,
+        tolerance=TOLERANCES[kind],
+        dtype=kind if dtype in TOLERANCES else "half precision",
+        within=float(found[: past.start].mean()),
+        beyond=float(found[past].mean()),
+        verdict=_verdict(stock, unscaled, TOLERANCES[kind]),
+    )
+
+
+def fits(folder: Path, dtype: str | None, device: str | None) -> bool:
+    """Whether the weights take less than nine tenths of the memory, in the dtype that they are loaded in."""
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    stated = str(read_config(folder).get("dtype") or read_config(folder).get("torch_dtype"))
+    widened = 2 if "16" in stated and (dtype == "float32" or (dtype is None and place.type == "cpu")) else 1
+    return widened * stored < 0.9 * total_memory(place)
+
+
+def _text(server: Server, folder: Path, trained: int, length: int | None, trusted: bool) -> list[int]:
+    """Returns the ids of the text that is compared."""
+    longest = server.served.engine.longest
+    size = length or min(trained + PAST, longest or trained + PAST)
+    if size <= trained:
+        raise DataError(
+            f"a text of {size:,} tokens ends within the {trained:,} that the model was trained at, where its schedule "
+            "need not show; take a longer one, or serve it with a higher limit",
+            "lengths",
+        )
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    server.refuse(size, tokenizer)
+    ids = written(tokenizer, size)[:size]
+    if len(ids) < size:
+        raise CheckpointError(f"{folder} has a tokenizer that writes no text of {size:,} tokens; give a shorter length")
+    return ids
+
+
+def _both(
+    model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores a text under a folder's tables, as an engine with one table for ``limit`` holds them, and without its
+    schedule.
+
+    Raises:
+        DataError: there is no schedule.
+    """
+    scorer = Scorer(model)
+    tables = [each.tables([limit])[limit] for each in (Variant(model, AS_IS, {}), AsTrained(model))]
+    if tables[0].rotation == tables[1].rotation and Configuration.read(config).is_scaled:  # not by ropescale
+        tables[1] = Variant(model, "base", {"replace_scaling": True}).tables([limit])[limit]
+    if tables[0].rotation == tables[1].rotation:
+        raise DataError(f"{model.name_or_path} has no schedule that a server could lack; name the patched folder")
+    found = []
+    with evaluating(model), torch.inference_mode():
+        for each in tables:
+            with each.live():
+                found.append(scorer.score(torch.tensor([ids]))[0].numpy())
+    return found[0], found[1]
+
+
+def _verdict(stock: float | None, unscaled: float | None, tolerance: float) -> str:
+    if stock is None or unscaled is None:
+        return NOT_PROVED
+    verdicts = {
+        (True, False): LIVE,
+        (False, True): NOT_LIVE,
+        (False, False): NEITHER,
+        (True, True): CANNOT_TELL,
+    }
+    return verdicts[stock <= tolerance, unscaled <= tolerance]

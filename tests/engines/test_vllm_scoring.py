@@ -1,0 +1,83 @@
+"""``ropescale eval --server`` and ``verify --server`` of a real vLLM, against the loaded model in float32.
+
+The bundled model reads Python's library, a random Qwen 3 random ids. The longest windows are as long as the server's
+limit, so that their last token takes the way of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from engine_models import SEARCHED, original
+from test_vllm import python
+from test_vllm_serve import serving
+from transformers import AutoModelForCausalLM
+
+import ropescale
+from ropescale.checkpoints.loading import load_tokenizer
+from ropescale.evals import Server, perplexity
+from ropescale.evals.reference import CHECKPOINT
+from ropescale.exporting import export
+
+__all__ = ["python"]
+
+pytestmark = pytest.mark.engines
+
+TOLERANCE = 1e-4
+"""Nats, on any token."""
+
+LENGTHS = [128, 256, 512, 1024]
+SPECS = {
+    "base": "base",
+    "yarn": "yarn:factor=4.0",
+    "linear": "linear:factor=4.0",
+    "llama3": "llama3:factor=4.0",
+    "searched": SEARCHED["all"],
+}
+
+
+def checkpoint(family: str, folder: Path) -> Path:
+    """The bundled model, or a random Qwen 3, unpatched."""
+    return CHECKPOINT if family == "bundled" else original(family, folder)
+
+
+def documents(family: str, source: Path) -> list[list[int]]:
+    """A dozen texts of 2,048 tokens."""
+    if family != "bundled":
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randint(256, (2048,), generator=generator).tolist() for _ in range(12)]
+    tokenizer = load_tokenizer(source)
+    texts = sorted(Path(tempfile.__file__).parent.glob("[a-z]*.py"), key=lambda path: path.stat().st_size)[-12:]
+    return [tokenizer(path.read_text("utf-8"), verbose=False)["input_ids"][:2048] for path in texts]
+
+
+@pytest.mark.parametrize("family", ["bundled", "qwen3"])
+@pytest.mark.parametrize("name", SPECS)
+def test_a_served_model_is_measured_as_the_loaded_one(family: str, name: str, python: Path, tmp_path: Path) -> None:
+    source, spec = checkpoint(family, tmp_path / "original"), SPECS[name]
+    folder = tmp_path / "patched"
+    length = {} if "factor=" in spec else {"target_length": LENGTHS[-1]}
+    ropescale.patch_checkpoint(source, folder, spec, **length)
+    texts, asked = documents(family, source), {"windows": 2, "short_context": False, "truncation": False, "bos": "no"}
+    command = export(folder, "vllm").commands[0].text
+    assert "--max-model-len" in command
+    limit = int(command.split("--max-model-len")[1].split()[0])
+    lengths = [each for each in (*LENGTHS, limit) if each <= limit]
+    with serving(python, command, tmp_path / "log.txt") as address:
+        served = perplexity(Server(address, spec), texts, sorted(set(lengths)), path=source, **asked)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    loaded = perplexity(model, texts, sorted(set(lengths)), [] if name == "base" else [spec], **asked)
+    label = "as-is" if name == "base" else served.passes[0].schedule
+    [wanted] = [each.nll for each in loaded.passes if each.schedule == label]
+    gaps = np.abs(np.concatenate(served.passes[0].nll) - np.concatenate(wanted))
+    print(f"\n{family}, {name}: largest {gaps.max():.0e}, mean {gaps.mean():.0e}, {len(gaps):,} tokens to {limit:,}")
+    assert gaps.max() < TOLERANCE
+    rows = [row for row in loaded.rows if row.schedule == label]
+    for mine, row in zip(served.rows, rows, strict=True):
+        assert (mine.length, f"{mine.ppl:.4g}") == (row.length, f"{row.ppl:.4g}")
+        assert mine.ppl_low == pytest.approx(row.ppl_low, rel=1e-4)
+        assert mine.ppl_high == pytest.approx(row.ppl_high, rel=1e-4)

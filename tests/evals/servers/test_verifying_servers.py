@@ -1,0 +1,101 @@
+"""``ropescale verify --server``: which of two models a server agrees with, past the trained length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import tiny
+import transformers
+from fake_engine import serving
+
+import ropescale
+from ropescale.evals.servers import client, verifying
+
+SPEC = "yarn:factor=4"
+
+
+@pytest.fixture(scope="module")
+def folders(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The unpatched folder, the one that is meant to be served, and one with another factor."""
+    place = tmp_path_factory.mktemp("patched")
+    for name, spec in (("right", SPEC), ("other", "yarn:factor=8")):
+        ropescale.patch_checkpoint(checkpoint, place / name, spec)
+    return {"unpatched": Path(checkpoint), "right": place / "right", "other": place / "other"}
+
+
+@cache
+def served(folder: Path) -> Callable[[Sequence[int]], list[float]]:
+    """The log-probabilities of stock transformers on a folder."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    return lambda ids: [-each for each in tiny.naive_nll(model, list(ids))]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "code"),
+    [
+        ("right", "live", 0),
+        ("unpatched", "not live: the server computes the unscaled model", 1),
+        ("other", "neither: the server computes neither", 1),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_the_verdict_is_the_folders_that_is_served(kind, name, verdict, code, folders, ran):
+    with serving(kind=kind, logprobs=served(folders[name]), limit=200) as engine:
+        words = ["verify", folders["right"], "--server", engine.url, "--dtype", "float32", "--json"]
+        out, said = ran(*words, code=code)
+    report = json.loads(out)
+    assert report["verdict"].startswith(verdict) and (code == 0 or f"error: {verdict}" in said)
+    assert report["length"] == (200 if kind == "vllm" else 199) and report["trained"] == 64
+    [body] = engine.scored
+    ids = [*(body.get("prompt") or body["input_ids"]), *body.get("allowed_token_ids", [])]
+    for field, folder in (("stock", "right"), ("unscaled", "unpatched")):
+        apart = [abs(a - b) for a, b in zip(served(folders[name])(ids), served(folders[folder])(ids), strict=True)][63:]
+        assert report[field] == pytest.approx(sum(apart) / len(apart), rel=1e-3, abs=1e-5)
+
+
+def test_what_rounding_explains_for_both_is_not_told_apart(folders, monkeypatch, ran):
+    monkeypatch.setitem(verifying.TOLERANCES, "float32", 1e3)
+    with serving(logprobs=served(folders["right"])) as engine:
+        out, said = ran("verify", folders["right"], "--server", engine.url, "--dtype", "float32", code=1)
+    assert "error: cannot tell" in said and "stock transformers on the folder" in out
+
+
+def test_a_model_that_does_not_fit_is_not_proved_and_a_weaker_test_is_named(folders, monkeypatch, ran):
+    monkeypatch.setattr(verifying, "total_memory", lambda device: 1000)
+    with serving(logprobs=lambda ids: [-1.0] * 63 + [-2.5] * (len(ids) - 64)) as engine:
+        out, said = ran("verify", folders["right"], "--server", engine.url, code=1)
+    assert "1.000 nats per token up to there, and 2.500 past it" in out and "a weaker test" in out
+    assert "error: not proved: the model does not fit" in said
+
+
+def test_scaling_that_was_written_by_hand_is_proved_too(folders, tmp_path, ran):
+    """As Qwen's model cards say: ``rope_scaling`` in config.json, without ropescale."""
+    folder = tmp_path / "by hand"
+    folder.mkdir()
+    for file in folders["unpatched"].iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
+    for name, code in ((folder, 0), (folders["unpatched"], 1)):
+        with serving(logprobs=served(name), limit=200) as engine:
+            ran("verify", folder, "--server", engine.url, "--dtype", "float32", code=code)
+
+
+def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, monkeypatch, refused):
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    with serving(limit=64) as engine:
+        told = refused("verify", folders["right"], "--server", engine.url)
+        assert "ends within the 64 that the model was trained at" in told
+        assert "served_name is for a server" in refused("verify", folders["right"], "--served-name", "x")
+        assert "without generate" in refused("verify", folders["right"], "--server", engine.url, "--generate")
+        assert not engine.scored
+    with serving(logprobs=served(folders["unpatched"])) as engine:
+        assert "has no schedule that a server could lack" in refused(
+            "verify", folders["unpatched"], "--server", engine.url
+        )
