@@ -417,7 +417,7 @@ def written(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
     count = max(8, tokens // 8)
     while True:
         text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))
-        ids = tokenizer(text)["input_ids"]
+        ids = tokenizer(text, verbose=False)["input_ids"]
         if len(ids) >= tokens or count > 8 * tokens:
             return list(ids)
         count *= 2
