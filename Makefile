@@ -50,19 +50,19 @@ KILLS ?= 50
 REPLAY ?=
 
 fuzz: $(VENV)/.for-test
-	PYTHONPATH=tests/helpers $(BIN)/python -m fuzzing $(if $(REPLAY),--replay "$(REPLAY)",--seconds $(SECONDS) --seed "$(SEED)" \
+	PYTHONPATH=tests/helpers:tests/tools $(BIN)/python -m fuzzing $(if $(REPLAY),--replay "$(REPLAY)",--seconds $(SECONDS) --seed "$(SEED)" \
 	  --processes $(PROCESSES)) $(ARGS)
 
 kill: $(VENV)/.for-test
-	PYTHONPATH=tests/helpers $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
+	PYTHONPATH=tests/helpers:tests/tools $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
 
 mutants: $(VENV)/.for-test
-	PYTHONPATH=tests/helpers $(BIN)/python -m mutants $(ARGS)
+	$(BIN)/python tests/tools/mutants.py $(ARGS)
 
 MINUTES ?= 25
 
 bench: $(VENV)/.for-test
-	$(BIN)/python tests/benchmarks/bench --minutes $(MINUTES) --page docs/benchmarks.md $(ARGS)
+	$(BIN)/python tests/tools/benchmarks/bench --minutes $(MINUTES) --page docs/benchmarks.md $(ARGS)
 
 docs: $(VENV)/.for-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

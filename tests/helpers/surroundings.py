@@ -5,7 +5,9 @@ It is imported before anything that imports a library, which reads these once.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 
 for _name, _value in {
@@ -14,6 +16,15 @@ for _name, _value in {
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
     "NO_COLOR": "1",
-    "XDG_CACHE_HOME": tempfile.mkdtemp(prefix="ropescale-tests-"),
 }.items():
     os.environ.setdefault(_name, _value)
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # and not one that was forked of it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if "XDG_CACHE_HOME" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ropescale-tests-")
+    atexit.register(_remove, os.environ["XDG_CACHE_HOME"], os.getpid())

@@ -19,7 +19,7 @@ NAMES = ("sides", "models", "recipes", "harness", "page", "texts")
 @pytest.fixture
 def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The modules of the benchmarks, which are no package."""
-    monkeypatch.syspath_prepend(str(repository / "tests" / "benchmarks" / "bench"))
+    monkeypatch.syspath_prepend(str(repository / "tests" / "tools" / "benchmarks" / "bench"))
     yield {name: import_module(name) for name in NAMES}
     for name in NAMES:
         sys.modules.pop(name, None)
@@ -87,6 +87,6 @@ def test_the_page_has_every_figure_with_its_command(bench):
     rows = [bench["sides"].Row("this, over that", 2.0, 1.5, 2.5, "x", 5, "a note"), bench["sides"].Row("a size", 7.25)]
     about = {"recipes": "About", "processes": "Two at a time"}
     text = bench["page"].written({"recipes": rows, "processes": []}, about, {"Python": "3"})
-    assert "## Two at a time\n\nNot measured in this run: `python tests/benchmarks/bench processes`" in text
-    assert "`python tests/benchmarks/bench recipes`" in text
+    assert "## Two at a time\n\nNot measured in this run: `python tests/tools/benchmarks/bench processes`" in text
+    assert "`python tests/tools/benchmarks/bench recipes`" in text
     assert "| this, over that | 2 x (1.5 to 2.5) | 5 | a note |" in text and "| a size | 7.25 x | 1 |  |" in text

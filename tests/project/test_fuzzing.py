@@ -14,7 +14,7 @@ from fuzzing import judging, targets
 from fuzzing.mutating import RAW, as_bytes, as_text, mutated, pool, raw, spoiled
 from fuzzing.running import keep, make_case, replay, run_case
 from fuzzing.seeds import CONFIGS, Made, write_checkpoint
-from launching import HELPERS, environment
+from launching import HELPERS, TOOLS, environment
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, RunError
@@ -51,7 +51,9 @@ def test_mutated_input_gets_an_answer_or_one_line(kind, made, tmp_path, capfd):
 @pytest.mark.slow
 @pytest.mark.long
 def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
-    done = python("-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=environment(HELPERS))
+    done = python(
+        "-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=environment(HELPERS, TOOLS)
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

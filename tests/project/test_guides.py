@@ -88,7 +88,7 @@ STALE = (
     "ropescale eval CKPT --data TEXT --lengths 4q",
     "ropescale patch CKPT -o OUT --schedule yarn:factr=8",
     "python -m ropescale eval",
-    "python tests/benchmarks/none.py",
+    "python tests/tools/benchmarks/none.py",
     "make everything",
     "make engines ARGS=tests/none.py",
     "pip install 'ropescale[plots]'",

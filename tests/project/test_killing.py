@@ -8,7 +8,7 @@ import pytest
 from crashing import tree
 from killing.judging import seen
 from killing.scenes import copied
-from launching import HELPERS, environment
+from launching import HELPERS, TOOLS, environment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -19,7 +19,7 @@ FILES = "patch -o,patch --force,patch --in-place,restore"
 @pytest.mark.long
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path):
     words = ["--kills", "8", "--exact", "--commands", FILES, "--keep", str(tmp_path)]
-    done = python("-m", "killing", *words, env=environment(HELPERS))
+    done = python("-m", "killing", *words, env=environment(HELPERS, TOOLS))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("8 strikes") == 12
 

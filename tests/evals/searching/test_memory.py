@@ -23,7 +23,7 @@ print(step / scored)
 
 def test_a_step_takes_at_most_twice_a_forwards_memory(python, repository):
     """The head's loss goes in blocks, so a small vocabulary takes the same memory beside the layers, and less time."""
-    script = SCRIPT.format(folder=str(repository / "tests" / "benchmarks"))
+    script = SCRIPT.format(folder=str(repository / "tests" / "tools" / "benchmarks"))
     done = python("-c", script, env={"MALLOC_MMAP_THRESHOLD_": "65536"})  # so that freed tensors are given back
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) <= 2.0

@@ -105,7 +105,7 @@ def coverage(levels, sizes, truth: float) -> float:
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    """One cell of tests/benchmarks/intervals.py: of 8 documents three in ten are of a genre that costs a nat more."""
+    """One cell of docs/intervals.md: of 8 documents three in ten are of a genre that costs a nat more."""
     draws = np.random.default_rng(0)
     levels = (draws.random((2000, 8)) < 0.3) + 0.4 * draws.normal(size=(2000, 8))
     assert 0.93 <= coverage(levels, np.ones((2000, 8)), 0.3) <= 0.98

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 import ropescale
 
 HELPERS = Path(__file__).resolve().parents[1]
+TOOLS = HELPERS.with_name("tools")
 
 
 def environment(*folders: Path, **variables: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import sides
 
 
 def measure(seconds: float) -> list[sides.Row]:
-    """Returns the CPU time of a gradient step over that of scoring, which is what evolution and CMA-ES do."""
+    """Returns the CPU time of a gradient step over that of scoring, which takes no gradient."""
     import torch
 
     from ropescale.evals.searching.learner import Learner, LiveTables, gradient
@@ -25,7 +25,7 @@ def measure(seconds: float) -> list[sides.Row]:
         with torch.inference_mode():
             learner.check(ids)
         acts = {
-            "scoring 1,024 tokens (evolution, CMA-ES)": lambda: learner.nll_of(ids),
+            "scoring 1,024 tokens": lambda: learner.nll_of(ids),
             "a step of the gradient": lambda: gradient(learner, live, space, space.start, ids, ContextWeights(2048)),
         }
         seen = sides.in_turn(acts, seconds, sides.cpu)

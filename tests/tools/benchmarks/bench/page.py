@@ -15,8 +15,8 @@ median.
 """
 
 LAST = """
-What else was measured, such as 131,072 tokens in one forward pass, is in `tests/benchmarks/README.md` of the sources;
-what the methods of `search` find for how many tokens, in [searching.md](searching.md).
+What else was measured, such as 131,072 tokens in one forward pass, is in `tests/tools/benchmarks/README.md` of the
+sources; what the methods of `search` find for how many tokens, in [searching.md](searching.md).
 """
 
 
@@ -43,7 +43,7 @@ def written(found: Mapping[str, Sequence[sides.Row]], about: Mapping[str, str], 
 
 def command(name: str) -> str:
     """Returns the command that measures one item."""
-    return f"python tests/benchmarks/bench {name}"
+    return f"python tests/tools/benchmarks/bench {name}"
 
 
 def _value(row: sides.Row) -> str:

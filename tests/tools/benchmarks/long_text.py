@@ -1,4 +1,4 @@
-"""One document of 131,072 tokens through the reference model: ``python tests/benchmarks/long_text.py``.
+"""One document of 131,072 tokens through the reference model: ``python long_text.py``.
 
 It prints the time, and the peak memory of the process, Python and libraries included. The document is all the held-out
 text there is, again and again.

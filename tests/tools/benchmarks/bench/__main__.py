@@ -1,4 +1,4 @@
-"""``python tests/benchmarks/bench [ITEM]...``: what ropescale costs, each item in a process of its own.
+"""``python tests/tools/benchmarks/bench [ITEM]...``: what ropescale costs, each item in a process of its own.
 
 Every item gets a share of ``--minutes`` and does its acts in turn until that is over, three rounds at least. The rows
 go to ``--json`` as soon as they are there, and the page is written from all that the file holds: an item that is
@@ -70,7 +70,7 @@ def measured(name: str, seconds: float) -> list[dict[str, object]]:
     print(f"{name}: {seconds:.0f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     start = time.monotonic()
     words = [sys.executable, str(Path(__file__).parent), name, "--child", "--seconds", str(seconds)]
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[4])
     path = os.pathsep.join(filter(None, [root, str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True)

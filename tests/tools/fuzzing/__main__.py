@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for the cases that fail (default: a temporary one)")
     parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run one kept case again, and nothing else")
     options = parser.parse_args()
+    sys.dont_write_bytecode = True  # a schedule of a case leaves nothing beside itself
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
     return _replayed(options.replay) if options.replay else _searched(options)
 

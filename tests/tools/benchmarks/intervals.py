@@ -1,6 +1,6 @@
 """Counts how often the intervals of ``eval`` hold, and how wide they are: the tables of docs/intervals.md.
 
-``python tests/benchmarks/intervals.py [documents] [few] [windows] [--trials 10000]``, all three without a name: about
+``python intervals.py [documents] [few] [windows] [--trials 10000]``, all three without a name: about
 eight minutes on one core. Losses are simulated, and intervals computed by :mod:`ropescale.evals.statistics.intervals`
 as a run does it. Every table starts from the same seed.
 

@@ -1,6 +1,6 @@
 """What the looks of ``ropescale.TrainingCallback`` cost beside the steps of the same training: docs/training.md.
 
-``python tests/benchmarks/training_checks.py`` takes a minute. Every step is timed, and after each of them one look at
+``python training_checks.py`` takes a minute. Every step is timed, and after each of them one look at
 the tables and one at the loss and the weights, so that both bear the same load.
 """
 

@@ -1,6 +1,6 @@
 """Searches on the reference model, and what they find on the 26 held-out modules: the tables of docs/searching.md.
 
-``python tests/benchmarks/searching.py NAME OUT '{"seed": 1}'`` searches; ``grid OUT`` scores a grid on the same text;
+``python searching.py NAME OUT '{"seed": 1}'`` searches; ``grid OUT`` scores a grid on the same text;
 ``tables OUT`` scores all that was found below OUT on text that nothing was learned from. Each keeps what it has done
 below OUT and goes on from there. ``beyond OUT`` is ``tables OUT`` up to twice the target.
 """
@@ -23,7 +23,7 @@ from ropescale.evals import Result, perplexity, search
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.output.plotting import COLOURS, drawn, new_figure
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reference_model import training_documents
 
@@ -148,20 +148,17 @@ def picture(out: Path) -> None:
     left, right = figure.subplots(1, 2)
     for folder in sorted(out.glob("*-search")):
         found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        method = found["protocol"]["method"]
-        colour = COLOURS[{"gradient": "vermilion", "evolution": "blue", "cma": "green"}[method]]
+        name = folder.name.removesuffix("-search")
         held = [row for row in found["history"] if row["held_out"]]
         spent, losses = [row["tokens"] / 1000 for row in held], [row["loss"] - held[0]["loss"] for row in held]
-        left.plot(spent, losses, "o-", color=colour, label=method, markersize=4)
-        right.plot([row["found"] for row in found["divisors"]], color=colour, label=method)
+        left.plot(spent, losses, "o-", label=name, markersize=4)
+        right.plot([row["found"] for row in found["divisors"]], label=name)
     start = [row["start"] for row in found["divisors"]]
     right.plot(start, "--", color=COLOURS["black"], label="yarn's default")
     left.set(xlabel="thousand tokens fed", ylabel="change of the held-out loss (weighted, nats)")
     right.set(xlabel="pair", ylabel="frequency divided by")
     for axes in (left, right):
-        handles, labels = axes.get_legend_handles_labels()
-        once = dict(zip(labels, handles, strict=True))
-        axes.legend(once.values(), once.keys())
+        axes.legend()
     (out / "searching.png").write_bytes(drawn(lambda: figure))
 
 
@@ -170,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", help="grid, tables, beyond, picture, or a name for a search")
     parser.add_argument("out", type=Path)
-    parser.add_argument("options", nargs="?", default="{}", help='of the search, as JSON: {"seed": 1, "method": "cma"}')
+    parser.add_argument("options", nargs="?", default="{}", help='of the search, as JSON: {"seed": 1}')
     parser.add_argument("--model", default=str(CHECKPOINT))
     parser.add_argument("--target", type=int, default=TARGET)
     parser.add_argument("--texts", type=Path)

@@ -1,7 +1,7 @@
 """Measures how far a recommendation is from the best of an exhaustive grid, and what it takes of the grid's tokens.
 
-``python tests/benchmarks/recommending.py score MODEL TEXT WINDOWS OUT`` scores every candidate on every window once;
-run again, it continues. ``python tests/benchmarks/recommending.py replay OUT...`` runs the recommendation's own rule on
+``python recommending.py score MODEL TEXT WINDOWS OUT`` scores every candidate on every window once;
+run again, it continues. ``python recommending.py replay OUT...`` runs the recommendation's own rule on
 the stored losses: it is given a random half of the documents, and the regret is measured on the other half. MODEL is
 ``reference`` or a folder; TEXT is ``modules``, a folder of texts, each a document, or a file, of which windows are.
 """

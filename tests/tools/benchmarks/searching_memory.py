@@ -1,6 +1,6 @@
 """The peak memory of a step of a search, beside that of a forward pass: two layers of a 1B model's width.
 
-``python tests/benchmarks/searching_memory.py 4096 8192``: for each length, the peak above what the weights take, in MB,
+``python searching_memory.py 4096 8192``: for each length, the peak above what the weights take, in MB,
 of the scorer's forward (its head in blocks, no logits kept), of transformers' own (all logits, left out beyond 8,192),
 and of a step with its gradient; and their ratios. Linux only: the peak is the kernel's, reset before each measurement.
 glibc would keep freed tensors below 32 MB for itself, so it is told to give every large block back at once.

@@ -1,6 +1,6 @@
 """Changes one operator or number of the source at a time, and shows which test notices.
 
-``make mutants`` (or ``PYTHONPATH=tests/helpers python -m mutants``) takes some minutes; it prints a table, and exits
+``make mutants`` (or ``python tests/tools/mutants.py``) takes some minutes; it prints a table, and exits
 with 1 where a mutant survives. Mutants are chosen by a seed, and tried in a copy of the sources.
 """
 

@@ -1,6 +1,6 @@
 """Compares searches by answers that learn from prompts of every length, and of the target's alone.
 
-``python tests/benchmarks/searching_keys.py MODEL OUT.json '{"seed": 0}'``: a window is a set of prompts, of the trained
+``python searching_keys.py MODEL OUT.json '{"seed": 0}'``: a window is a set of prompts, of the trained
 length, its doubles and the target, that of the trained length counting twice; the held-out sets count alike. What
 ``ropescale search MODEL --objective keys --target-length 2k`` finds is the other side (docs/searching.md).
 """
