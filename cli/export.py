@@ -70,7 +70,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
 
 
 def _page(done: Export) -> str:
-    return "\n\n".join([*(command.fenced() for command in done.commands), _table(done)])
+    return "\n\n".join([*(command.fenced() for command in (*done.commands, *done.unscaled)), _table(done)])
 
 
 def _table(done: Export) -> str:

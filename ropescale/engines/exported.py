@@ -66,6 +66,7 @@ class Export:
         warnings: the engine's differences, in sentences.
         notes: remarks on the origin of the schedule's numbers.
         served_version: the version in which tests served what the table calls served; empty if none did.
+        unscaled: the command that serves the unchanged model beside it, for `ropescale eval --server`; vLLM's alone.
         refusal: why there is no command and what to do instead, or None.
     """
 
@@ -80,6 +81,7 @@ class Export:
     refusal: str | None
     notes: tuple[str, ...] = ()
     served_version: str = ""
+    unscaled: tuple[Command, ...] = ()
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as plain data."""

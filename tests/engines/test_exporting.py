@@ -553,3 +553,22 @@ def test_the_command_lists_the_engines_that_there_are() -> None:
 
     [choice] = [option.type for option in command.params if option.name == "engine"]
     assert list(ENGINES) == list(choice.choices)
+
+
+@pytest.mark.parametrize("is_patched", [True, False])
+def test_vllm_gets_the_command_of_the_unchanged_model_beside(is_patched: bool, model: Path, tmp_path: Path) -> None:
+    if is_patched:
+        ropescale.patch_checkpoint(model, tmp_path / "patched", "linear:factor=4")
+        done = export(tmp_path / "patched", "vllm")
+    else:
+        done = export(model, "vllm", "linear:factor=4")
+    [beside] = done.unscaled
+    assert "--served-as base" in beside.note and "--served-as linear:factor=4" in beside.note
+    words = shlex.split(beside.text.replace("\\\n", ""))
+    assert words[words.index("--port") + 1] == "8001"
+    assert words[words.index("--max-model-len") + 1] == str(done.length)
+    config = json.loads((Path(words[2]) / "config.json").read_text())
+    changed = config | json.loads(words[words.index("--hf-overrides") + 1])
+    assert changed["max_position_embeddings"] == done.length
+    assert changed["rope_parameters"]["rope_type"] == "default" and "factor" not in changed["rope_parameters"]
+    assert export(model, "vllm").unscaled == export(model, "sglang", "linear:factor=4").unscaled == ()

@@ -21,6 +21,7 @@ import ropescale
 from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.evals import Server, perplexity
 from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
 __all__ = ["python"]
@@ -81,3 +82,19 @@ def test_a_served_model_is_measured_as_the_loaded_one(family: str, name: str, py
         assert (mine.length, f"{mine.ppl:.4g}") == (row.length, f"{row.ppl:.4g}")
         assert mine.ppl_low == pytest.approx(row.ppl_low, rel=1e-4)
         assert mine.ppl_high == pytest.approx(row.ppl_high, rel=1e-4)
+
+
+def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "patched"
+    ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
+    other = tmp_path / "other"
+    ropescale.patch_checkpoint(CHECKPOINT, other, "yarn:factor=8.0")
+    done = export(folder, "vllm")
+    verdicts = {}
+    for name, [command] in (("right", done.commands), ("unscaled", done.unscaled)):
+        text = command.text.replace("--port 8001", "")
+        with serving(python, text, tmp_path / f"{name}.txt") as address:
+            found = {each: verify_served(str(each), Server(address), dtype="float32") for each in (folder, other)}
+        print(f"\n{name}: {found[folder].stock:.1e} from the folder, {found[folder].unscaled:.1e} without its schedule")
+        verdicts[name] = [report.verdict for report in found.values()]
+    assert verdicts == {"right": [LIVE, NEITHER], "unscaled": [NOT_LIVE, NOT_LIVE]}
