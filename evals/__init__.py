@@ -12,18 +12,18 @@ from ..lazy import names_of
 if TYPE_CHECKING:
     from .data.documents import Document, tokenize
     from .data.sources import read_texts
+    from .measuring import perplexity
     from .passkey.results import Retrieval
     from .passkey.running import retrieval
     from .recommending.results import Recommendation
     from .recommending.running import recommend
     from .results.result import Result
-    from .running.perplexity import perplexity
     from .searching.results import SearchResult
     from .searching.running import search
     from .servers.server import Server
 
 _HOMES = {
-    "perplexity": "running.perplexity",
+    "perplexity": "measuring",
     "Result": "results.result",
     "Document": "data.documents",
     "read_texts": "data.sources",

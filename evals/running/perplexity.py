@@ -10,92 +10,31 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data import documents as data_documents
-from ..data.chats import Given
 from ..metrics.paired import short_length
-from ..metrics.stored import AS_IS, ModelFacts
+from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
-from ..results.folder import writable_folder
-from ..results.result import Result
 from ..scoring import memory
 from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
-from ..servers.running import prepare_served
-from ..servers.server import Server
 from ..store import Store
 from . import estimates, fingerprints
 from .comparing import Comparison, comparing
 from .corpus_run import CorpusRun, Job
 from .estimates import DryRun
-from .keywords import PerplexityKeywords
 from .progress import Notes
-from .runner import Facts, Runner, Task, carry_out, task_of
+from .runner import Facts, Runner, Task, task_of
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
 from .variants import Variant, passes_of, trained_length, variants
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-def perplexity(
-    model: PreTrainedModel | Server | Sequence[Server],
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
-    lengths: int | str | Iterable[int | str],
-    schedules: Iterable[object] = (AS_IS,),
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    baseline: object = None,
-    bos: str | int = "auto",
-    out: str | Path | None = None,
-    fresh: bool = False,
-    force: bool = False,
-    **options: Unpack[PerplexityKeywords],
-) -> Result:
-    """Measures the perplexity of ``model`` at every length, under every schedule, on the same tokens.
-
-    Each schedule is patched in and reverted bit for bit. ``as-is`` (the model as it comes) always runs, and is the
-    baseline of the paired comparison unless ``baseline`` says otherwise.
-
-    Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
-            several, each served under one schedule: then ``schedules`` are theirs, and ``path`` names the checkpoint.
-        documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
-            one), and with ``tokenizer`` strings, :class:`Text`, or chats (lists of messages, dicts with role and
-            content); or :class:`Document`. A mapping of names to such lists is several sources: see ``by_source``.
-        lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
-        schedules: specs like "yarn:factor=8", or schedule objects.
-        tokenizer: encodes strings, and says what BOS is.
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for finished batches: the same call continues where this one was interrupted.
-        fresh: measure again what is stored in ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
-        options: the fields of :class:`PerplexityOptions`, such as ``stride``.
-
-    Raises:
-        DataError: no document is long enough, lengths or a stride that cannot be, ids outside the vocabulary.
-        ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
-        RunError: NaN or infinite logits, or a window that does not fit into memory.
-        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
-    """
-    own = ("tokenizer", "baseline", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__))
-    chosen = PerplexityOptions(**options)
-    corpus = Corpus(documents, lengths, tokenizer, bos, chosen)
-    run: CorpusRun
-    if isinstance(model, (Server, Sequence)):
-        servers = [model] if isinstance(model, Server) else model
-        run = prepare_served(servers, corpus, baseline, chosen, tokenizer)
-    else:
-        run = PerplexityRun(model, corpus, schedules, baseline, chosen)
-    return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
+    from transformers import PreTrainedModel
 
 
 class PerplexityRun(CorpusRun):
