@@ -19,7 +19,6 @@ from .options import (
     SERVED,
     SOURCE,
     Length,
-    Whole,
     data_option,
     force_option,
     lengths_option,
@@ -50,7 +49,7 @@ _SECTIONS = {
     "The result": "config out fresh force dry_run as_json",
     **MODEL_SECTION,
     "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
-    "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
+    "Memory and many devices": "batch_tokens tp device_map",
 }
 
 
@@ -68,9 +67,6 @@ _SECTIONS = {
 )
 @click.option(
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
-)
-@click.option(
-    "--sequence-parallel", type=Whole(1), metavar="N", help="Each window by N processes, where it is too long."
 )
 @click.option("--tp", is_flag=True, help="The model over all processes, where it is too large for one device.")
 @click.option(
@@ -117,10 +113,9 @@ def command(
     every finished batch is kept in OUT/resume: the same command again continues where it was, whatever stopped it.
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
-    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. Windows
-    that are too long for one device are shared by --sequence-parallel N of them. A model that is too large for one
-    device is shared out by --tp over the processes, or by --device-map auto over the devices of one (and its memory and
-    disk, where they do not suffice; slower, because they work one after the other).
+    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. A
+    model that is too large for one device is shared out by --tp over the processes, or by --device-map auto over the
+    devices of one (and its memory and disk, where they do not suffice; slower, because they work one after the other).
 
     With --server, a server of vLLM or SGLang scores instead, and --tokenizer names the checkpoint that it serves;
     several, each with its --served-as, are compared on the same tokens. A key is read from OPENAI_API_KEY.
@@ -128,7 +123,7 @@ def command(
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
 
-    sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
+    sharing = Sharing(options["tp"], options["device_map"], options["device"])
     servers, tokenizer = servers_of(options), options.pop("tokenizer")
     if not servers:
         refuse_without_servers("served_as", "served_name", "concurrency", "timeout")

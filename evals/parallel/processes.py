@@ -5,9 +5,8 @@ split, so what is fed together, and with it every number, does not depend on how
 process waits for another before all of its batches are done. Then the first process gathers them by their numbers.
 Objects travel over gloo, which needs no accelerator and works between machines.
 
-Where a window, or the model, is too large for one process, a team of them scores each batch together: see
-:mod:`ropescale.evals.parallel.sequence` for windows; transformers shares out models (``tp``). Then the teams
-share the batches as single processes would.
+Where the model is too large for one process, all of them score each batch together, and transformers shares it out
+(``tp``).
 """
 
 from __future__ import annotations
@@ -19,14 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...errors import DataError, RopescaleError, RunError
 from ...output.formatting import first_line
-
-if TYPE_CHECKING:
-    import torch
-    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -44,8 +39,8 @@ class World:
         local_rank: from 0 on each machine; chooses the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process at all.
         hint: tells why there is only one process, where that may surprise.
-        team: how many processes, of consecutive ranks, share the same batches because the model or a window is too
-            large for one; 1 where each has batches of its own.
+        team: how many processes share the same batches because the model is too large for one: all, or 1 where each
+            has batches of its own.
     """
 
     rank: int = 0
@@ -81,20 +76,6 @@ class World:
     def __str__(self) -> str:
         together = f" in teams of {self.team}" if self.team > 1 else ""
         return f"{self.size} process{'es' * (self.size != 1)}{together}"
-
-    def in_teams(self, size: int, option: str) -> World:
-        """Returns this world with its processes in teams of ``size``.
-
-        Raises:
-            DataError: their number is no multiple of it; names ``option``, the parameter that asks for it.
-        """
-        if self.size % size:
-            raise DataError(
-                f"{option} needs a multiple of {size} processes, and there {'is' if self.size == 1 else 'are'} "
-                f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ...",
-                option.partition(" ")[0],
-            )
-        return dataclasses.replace(self, team=size)
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
@@ -180,72 +161,31 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Team:
-    """The processes that share a window.
-
-    Attributes:
-        rank: of this one among them, from 0.
-        size: how many they are.
-        group: torch.distributed's handle on them.
-    """
-
-    rank: int
-    size: int
-    group: ProcessGroup | int | None
-
-    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Returns the tensors of all, by rank; they must have one shape.
-
-        Raises:
-            RunError: one of them has stopped.
-        """
-        import torch
-        import torch.distributed as dist
-
-        own = own.contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.size)]
-        with _connected():
-            dist.all_gather(parts, own, group=self.group)
-        return parts
-
-
-def team_of(world: World) -> Team:
-    """Makes this process's team; every process of the world must ask for it."""
-    import torch.distributed as dist
-
-    ranks = [list(range(first, first + world.team)) for first in range(0, world.size, world.team)]
-    groups = [dist.new_group(each, timeout=_PATIENCE) for each in ranks]
-    return Team(world.rank % world.team, world.team, groups[world.rank // world.team])
-
-
-@dataclass(frozen=True)
 class Sharing:
-    """How the processes, or the devices of one, share what is too large for one device.
+    """How the processes, or the devices of one, share a model that is too large for one device.
 
     Attributes:
-        sequence_parallel: so many processes share each window.
         tp: all processes share the model.
         device_map: the devices of one process share the model, as accelerate says.
         device: the one that was asked for.
     """
 
-    sequence_parallel: int | None = None
     tp: bool = False
     device_map: str | None = None
     device: str | None = None
 
     def teams(self, here: World) -> World:
-        """Puts the processes into teams.
+        """Puts the processes into a team where they share the model.
 
         Raises:
-            DataError: that many processes cannot be cut into such teams, or options that exclude each other.
+            DataError: options that exclude each other, or a number of processes that they are not for.
         """
-        given = [name for name in ("sequence_parallel", "tp", "device_map") if getattr(self, name)]
+        given = [name for name in ("tp", "device_map") if getattr(self, name)]
         if len(given) > 1:
             raise DataError(
                 f"{' and '.join(given)} are given, and share the work out in different ways; choose one", *given
             )
-        if given and given[0] != "sequence_parallel" and self.device:
+        if given and self.device:
             raise DataError(f"{given[0]} says itself what goes where; leave the device out", given[0], "device")
         if self.device_map and here.size > 1:
             raise DataError(
@@ -259,10 +199,7 @@ class Sharing:
                 "torchrun --nproc_per_node N -m ropescale eval ...",
                 "tp",
             )
-        if self.tp:
-            return here.in_teams(here.size, "tp")
-        size = self.sequence_parallel
-        return here if size is None else here.in_teams(size, f"sequence_parallel {size}")
+        return dataclasses.replace(here, team=here.size) if self.tp else here
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from ...request import RequestOptions
     from ..data.key_tokens import KeySpans
-    from ..parallel.processes import Team
     from .progress import Notes
 
 
@@ -44,4 +43,3 @@ class PerplexityKeywords(TextKeywords, total=False):
     seed: int
     repeat_distance: int | None
     key_spans: str | Path | KeySpans | None
-    team: Team | None

@@ -52,10 +52,10 @@ class PerplexityRun(CorpusRun):
         super().__init__(corpus, options, labelled, trained_length(model))
         self.variants: list[Variant] = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
-        self.scorer = _scorer(model, options)
+        self.scorer = Scorer(model, options.logits_bytes)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
-        self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
-            self.scorer.model, -(-corpus.lengths[-1] // options.sharers), options.logits_bytes
+        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
+            self.scorer.model, corpus.lengths[-1], options.logits_bytes
         )
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
@@ -104,7 +104,7 @@ class PerplexityRun(CorpusRun):
             widest = max(jobs[0].plan.batches, key=lambda batch: (batch.fed, batch.positions))
             with jobs[0].tables.live():
                 seconds = estimates.timed(partial(executor.score, widest))
-        about = memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers)
+        about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
         return estimates.dry_run(runner.left_of, widest, seconds, work, about)
 
     @cached_property
@@ -128,7 +128,6 @@ class PerplexityRun(CorpusRun):
             "bos": self.corpus.bos,
             "stride": self.options.stride,
             "scoring": SCORING,
-            **({"sequence_parallel": self.options.sharers} if self.options.team else {}),  # another rounding
         }
 
     # --- planning ---
@@ -183,17 +182,9 @@ class PerplexityRun(CorpusRun):
             )
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
-        self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers))
+        self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
 
 
 def _distinct(jobs: Iterable[Job]) -> list[Job]:
     """Returns the jobs that run; those of other schedules with the same tables share them."""
     return list({job.key: job for job in jobs}.values())
-
-
-def _scorer(model: PreTrainedModel, options: PerplexityOptions) -> Scorer:
-    if options.team is None:
-        return Scorer(model, options.logits_bytes)
-    from ..parallel.sequence import ShardedScorer
-
-    return ShardedScorer(model, options.team, options.logits_bytes)

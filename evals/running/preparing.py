@@ -22,7 +22,7 @@ from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
-from ..parallel.processes import World, team_of
+from ..parallel.processes import World
 from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
@@ -207,8 +207,8 @@ def prepare(
     checkpoint.warn(notes)
     asked.tell(notes)
     tell_left_out(source, corpus, notes)
-    model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
-    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
+    model = checkpoint.model(here)
+    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder)
     return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
 
 

@@ -20,7 +20,6 @@ from ..data.texts import TextFile
 from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..metrics.stored import DataFacts, ShareFacts
-from ..parallel.processes import Team
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import TextOptions
@@ -62,7 +61,6 @@ class PerplexityOptions(TextOptions):
         source: the name of the documents in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
         progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
-        team: the processes that share each window, where one is too long for one device.
     """
 
     stride: int | None = None
@@ -70,7 +68,6 @@ class PerplexityOptions(TextOptions):
     seed: int = 0
     repeat_distance: int | None = None
     key_spans: str | Path | KeySpans | None = None
-    team: Team | None = None
 
     def __post_init__(self) -> None:
         if self.score not in chats.SCORES:
@@ -110,11 +107,6 @@ class PerplexityOptions(TextOptions):
     def budget(self) -> int | None:
         """The positions fed under one schedule at most; None for no limit."""
         return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
-
-    @property
-    def sharers(self) -> int:
-        """The number of processes that share a window."""
-        return 1 if self.team is None else self.team.size
 
 
 class Corpus:

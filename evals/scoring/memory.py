@@ -54,22 +54,14 @@ def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | N
     return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
 
 
-def described(model: PreTrainedModel, batch: Batch, logits_bytes: int, sharers: int = 1) -> str:
-    """Says how much the weights take, and by the estimate a batch, for the user to see before it runs.
-
-    Args:
-        sharers: how many processes share each window; each then gathers the keys and values of one layer, and puts
-            them in order.
-    """
+def described(model: PreTrainedModel, batch: Batch, logits_bytes: int) -> str:
+    """Says how much the weights take, and by the estimate a batch, for the user to see before it runs."""
     weights = sum(weight_bytes(model).values())
-    own = -(-batch.fed // sharers)
-    logits = 3 * min(logits_bytes, 4 * own * embedding_shape(model)[0])
-    gathered = 0 if sharers == 1 else 2 * batch.fed * layer_cache_bytes(model)
-    working = own * position_bytes(model, batch.positions) + gathered + logits
-    each = f", in each of the {sharers} processes that share them" if sharers > 1 else ""
+    logits = 3 * min(logits_bytes, 4 * batch.fed * embedding_shape(model)[0])
+    working = batch.fed * position_bytes(model, batch.positions) + logits
     return (
         f"memory: {_size(weights)} of weights, and an estimated {_size(working)} "
-        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,}){each}"
+        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,})"
     )
 
 

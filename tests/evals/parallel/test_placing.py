@@ -73,12 +73,11 @@ def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypa
 @pytest.mark.parametrize(
     ("size", "given", "said"),
     [
-        (2, {"tp": True, "sequence_parallel": 2}, "sequence_parallel and tp are given, and share the work out"),
+        (2, {"tp": True, "device_map": "auto"}, "tp and device_map are given, and share the work out"),
         (1, {"tp": True}, "tp shares the model out over several processes, and there is one"),
         (2, {"tp": True, "device": "cpu"}, "tp says itself what goes where; leave the device out"),
         (1, {"device_map": "auto", "device": "cpu"}, "device_map says itself what goes where; leave the device out"),
         (2, {"device_map": "auto"}, "device_map is for one process, and there are 2; leave torchrun out, or use"),
-        (3, {"sequence_parallel": 2}, "sequence_parallel 2 needs a multiple of 2 processes, and there are 3"),
     ],
 )
 def test_ways_that_exclude_each_other_are_refused(size, given, said):

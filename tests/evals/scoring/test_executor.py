@@ -233,7 +233,7 @@ def told(monkeypatch, ids, lengths):
     lines = []
     monkeypatch.setattr(Timed, "clock", 0.0)
     monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
-    monkeypatch.setattr("ropescale.evals.running.perplexity._scorer", lambda model, options: Timed(model))
+    monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", lambda model, logits_bytes: Timed(model))
     monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: Timed.clock)
     perplexity(llama(), ids, lengths, bos="no", windows=1, batch_tokens=lengths[-1])
     return [line for line in lines if line.startswith("time:")], Timed.clock
