@@ -463,7 +463,7 @@ def words(checkpoint, tmp_path_factory):
     """A command of a few dozen batches, without -o."""
     texts = {f"{number}.txt": TEXT[number:] * (2 + number) for number in range(5)}
     folder = write_files(tmp_path_factory.mktemp("texts"), texts)
-    given = ["--lengths", "32,64", "--stride", "8", "--batch-tokens", "128", "--schedule", "yarn:factor=2"]
+    given = ["--lengths", "32,64", "--stride", "16", "--batch-tokens", "128", "--schedule", "yarn:factor=2"]
     return ["eval", checkpoint, "--data", str(folder), *given]
 
 
