@@ -26,6 +26,8 @@ import ropescale
 from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.errors import DataError
 from ropescale.evals import Server, perplexity
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 from ropescale.evals.servers import client
 
 LENGTHS = "16,64,128"
@@ -142,6 +144,19 @@ def test_python_takes_a_server_in_the_place_of_a_model(tmp_path):
     assert np.log(result.rows[-1].ppl) == pytest.approx(np.mean(wanted), rel=1e-6)
 
 
+def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, text, tmp_path, ran):
+    scaled = "linear:factor=2"
+    worse = {"logprobs": lambda ids: [1.1 * each for each in arithmetic(ids)]}
+    with serving() as one, serving(**worse) as other:
+        ran(*words(one, checkpoint, text, "--served-as", "base", "-o", tmp_path / "base"))
+        ran(*words(other, checkpoint, text, "--served-as", scaled, "-o", tmp_path / "scaled"))
+        both = ["--served-as", "base", "--server", other.url, "--served-as", scaled]
+        ran(*words(one, checkpoint, text, *both, "-o", tmp_path / "both"))
+    together = page_data(load([tmp_path / "both"]))["pairs"]["0:1"]
+    assert page_data(load([tmp_path / "base", tmp_path / "scaled"]))["pairs"]["0:1"] == together
+    assert [pair["length"] for pair in together] == [16, 64, 128] and together[0]["mean"] > 0.1
+
+
 def test_what_needs_the_unchanged_model_is_left_out_in_a_line(checkpoint, text, tokens, tmp_path, ran):
     with serving(tokens=tokens) as engine:
         _, said = ran(*words(engine, checkpoint, text, "--served-as", "dynamic:factor=2", "-o", tmp_path / "out"))
@@ -247,6 +262,7 @@ def test_sigkill_at_random_moments_costs_no_number(checkpoint, text, undisturbed
     assert same(losses(out), undisturbed)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, text, tmp_path):
     def stuck(number: int, ids: Sequence[int]) -> str:
         if number > 6:
