@@ -14,6 +14,7 @@ from .options import (
     OneOf,
     model_argument,
     print_result,
+    put,
     request_options,
     shared_options,
     tell,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..engines.exported import FieldRow
     from ..exporting import Export
 
-_SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "as_json"}
+_SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "command_only as_json"}
 
 
 @click.command("export", cls=in_sections(_SECTIONS))
@@ -37,12 +38,14 @@ _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The r
     help="The engine to serve it with.",
 )
 @request_options()
+@click.option("--command-only", is_flag=True, help="Print what is pasted, and nothing else.")
 @shared_options("revision", "as_json")
-def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
+def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
 
-    Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
-    its own number), dropped or unsupported; what it computes; and how that is known: served (a test serves such a
+    Says how many fields of the schedule the engine honours, prints the command to paste, and, where not all of them are
+    honoured, a table with a row per field: honoured, recomputed (the engine has its own number), dropped or
+    unsupported; what it computes; and how that is known: served (a test serves such a
     model in that version and compares log-probabilities with transformers), run (a test runs the engine's code: whole
     models in mlx-lm, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is
     loaded or written.
@@ -58,19 +61,38 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
+      ropescale export qwen3-128k --for vllm --command-only | sh
     """
-    from ..errors import RunError
+    from ..errors import DataError, RunError
     from ..exporting import export
 
+    if command_only and as_json:
+        raise DataError("command_only and as_json both say what is printed; leave one out", "command_only", "as_json")
     done = export(model, engine, options.pop("schedule"), **options)
     tell(note=done.notes, warning=done.warnings)
-    print_result(as_json, done.to_dict, lambda: _page(done))
+    if command_only and done.commands:
+        put("\n".join(each.text for each in done.commands))
+    elif not command_only:
+        print_result(as_json, done.to_dict, lambda: _page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 
 
 def _page(done: Export) -> str:
-    return "\n\n".join([*(command.fenced() for command in (*done.commands, *done.unscaled)), _table(done)])
+    """Returns how many fields are honoured, the commands, and the table where not all of them are."""
+    kept = sum(row.status == "honoured" for row in done.rows)
+    table = [] if kept == len(done.rows) else [_table(done)]
+    return "\n\n".join(
+        [_answer(done, kept), *(command.fenced() for command in (*done.commands, *done.unscaled)), *table]
+    )
+
+
+def _answer(done: Export, kept: int) -> str:
+    ways = list(dict.fromkeys(row.how for row in done.rows))
+    known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
+    if kept < len(done.rows):
+        return f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
+    return f"{done.engine} {done.version}: all {kept} fields honoured; {known}."
 
 
 def _table(done: Export) -> str:

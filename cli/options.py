@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -361,9 +360,11 @@ def tell(**texts: Iterable[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line to stderr; where that cannot be written, the command goes on."""
+    """Prints a line to stderr, folded to the terminal; where that cannot be written, the command goes on."""
+    from ..output.wrapping import folded_to
+
     with suppress(OSError):
-        click.echo(visible(line), err=True)
+        click.echo(folded_to(sys.stderr, visible(line)), err=True)
 
 
 def put(text: str, kept: object = None) -> None:
@@ -392,12 +393,10 @@ def drop_output() -> None:
 
 
 def show(page: str, kept: object = None) -> None:
-    """Prints a page of Markdown as :func:`put` does; on a terminal its tables and lines are fitted to the width."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        from ..output.wrapping import fitted
+    """Prints a page of Markdown as :func:`put` does, its tables and lines fitted to the terminal or to COLUMNS."""
+    from ..output.wrapping import fitted_to
 
-        page = fitted(page, shutil.get_terminal_size().columns)
-    put(page, kept)
+    put(fitted_to(sys.stdout, page), kept)
 
 
 def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:

@@ -21,7 +21,7 @@ _SECTIONS = {
     "Decoding": "generate lengths",
     "A server": "servers served_name timeout",
     **MODEL_SECTION,
-    "The result": "as_json",
+    "The result": "verbose as_json",
 }
 
 
@@ -32,7 +32,8 @@ _SECTIONS = {
     "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
 )
 @shared_options("server", "served_name", "timeout", *LOADING, "as_json")
-def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
+@click.option("--verbose", is_flag=True, help="Print every table and column.")
+def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool, as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 
     Of an adapter (PEFT) the base is built, and compared with what the adapter was trained under.
@@ -76,7 +77,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     if as_json:
         print_json(report.to_dict())
     elif report.modules:
-        show(_page(report))
+        show(_page(report, verbose))
     if report.failure:
         raise VerificationError(report.failure)
 
@@ -119,40 +120,61 @@ def _served_page(report: ServedVerification) -> str:
     ]
     allowed = f"rounding explains {report.tolerance:g} ({report.dtype}); {levels}"
     table = markdown(["the server against", "mean difference in nats"], rows, right=(1,))
-    return "\n\n".join([table, f"Over {where}; {allowed}.", f"{report.verdict} ({report.url})"])
+    return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where}; {allowed}."])
 
 
-def _page(report: Verification) -> str:
+def _page(report: Verification, verbose: bool) -> str:
+    """Returns the verdict, then one table: of decoding where that was compared, else of the modules."""
     rows = [
         [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
         for m in report.modules
     ]
-    table = markdown(["module", "layers", "pairs", "dtype", "attention scale", "difference"], rows, right=(2, 4, 5))
+    header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
+    tables = [markdown(header, rows, right=(2, 4, 5))] if verbose or not report.generation else []
     softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
     limits = [f"limits below that: {'; '.join(report.limits)}"] if report.limits else []
-    decoding = [_decoding(report.generation)] if report.generation else []
+    verdict = "\n".join(filter(None, [report.verdict, _decoded(report)]))
+    tables += [_decoding(report.generation, verbose)] if report.generation else []
     base = [f"base: {report.base}"] if report.base else []
-    return "\n\n".join([table, *softmax, *decoding, *base, report.verdict, *limits])
+    more = [] if verbose or not report.generation else ["All tables: --verbose."]
+    return "\n\n".join([verdict, *limits, *tables, *softmax, *base, *more])
+
+
+def _decoded(report: Verification) -> str:
+    """Says where decoding was compared, and which lengths were left out; "" where it was not compared."""
+    if not report.generation:
+        return ""
+    groups: dict[str, list[str]] = {}
+    for each in report.generation:
+        groups.setdefault(each.verdict, []).append(f"{(each.first + each.last) // 2:,}")
+    said = "; ".join(f"{verdict} around {', '.join(lengths)} tokens" for verdict, lengths in groups.items())
+    regions, reached = {each.region for each in report.generation}, report.generation[-1].last
+    left_out = [] if "across" in regions or "above" in regions else ["the trained length"]
+    left_out += [f"the extended length of {report.length:,}"] if reached < report.length else []
+    rest = f"; left out: {' and '.join(left_out)}" if left_out else ""
+    return f"decoding with the cache: {said}{rest}"
 
 
 _REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}
 
 
-def _decoding(stretches: Sequence[Stretch]) -> str:
+def _decoding(stretches: Sequence[Stretch], verbose: bool) -> str:
     """Makes a table with one row per stretch: decoding with the cache against the whole text."""
-    rows = [
-        [
-            f"{each.first} to {each.last} tokens",
-            _REGIONS[each.region],
-            f"from {each.changes}" if each.changes else "never",
-            f"{each.difference:.2e}",
-            f"{each.relative:.1e}",
-            f"{each.tolerance:.1e}",
-            str(each.position),
-            f"{each.tokens_differ} of {each.last - each.first + 1}",
-            each.verdict,
-        ]
-        for each in stretches
-    ]
-    header = ["decoded with the cache", "where", "frequencies change", "logit difference", "over spread", "allowed"]
-    return markdown([*header, "at position", "tokens differ", "verdict"], rows, right=(3, 4, 5, 6, 7))
+    columns = {
+        "decoded": [f"{each.first} to {each.last} tokens" for each in stretches],
+        "where": [_REGIONS[each.region] for each in stretches],
+        "frequencies change": [f"from {each.changes}" if each.changes else "never" for each in stretches],
+        "logit difference": [f"{each.difference:.2e}" for each in stretches],
+        "over spread": [f"{each.relative:.1e}" for each in stretches],
+        "allowed": [f"{each.tolerance:.1e}" for each in stretches],
+        "at position": [str(each.position) for each in stretches],
+        "tokens differ": [f"{each.tokens_differ} of {each.last - each.first + 1}" for each in stretches],
+        "verdict": [each.verdict for each in stretches],
+    }
+    shown = [name for name in columns if verbose or name not in _DETAILS]
+    right = [shown.index(name) for name in shown if name not in _WORDS]
+    return markdown(shown, zip(*(columns[name] for name in shown), strict=True), right=right)
+
+
+_DETAILS = ("where", "frequencies change", "logit difference", "at position")
+_WORDS = ("decoded", "where", "frequencies change", "verdict")

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ...output.escaping import visible
+from ...output.wrapping import folded_to
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Notes:
         """Prints or logs how the run goes."""
         if self.shown:
             with suppress(OSError):  # a log that cannot be written ends no run
-                tqdm.write(visible(line), file=sys.stderr)
+                tqdm.write(folded_to(sys.stderr, visible(line)), file=sys.stderr)
         else:
             LOG.log(level, line)
 
@@ -104,7 +105,7 @@ class Progress:
         if self._lines and time.monotonic() - self._said >= EVERY and self._fed < self.total:
             self._said = time.monotonic()
             with suppress(OSError):
-                print(self._line(), file=sys.stderr, flush=True)
+                print(folded_to(sys.stderr, self._line()), file=sys.stderr, flush=True)
 
     def _weigh(self, nll: np.ndarray) -> None:
         self._nll += float(nll.sum(dtype=np.float64))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import TextIO
 
 from .formatting import aligned
 
@@ -65,6 +68,22 @@ def _blocks(text: str) -> Iterator[str]:
 
 def _paragraphs(text: str) -> Iterator[str]:
     return filter(None, re.split(r"\n{2,}", text.strip("\n")))
+
+
+_COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
+"""What a line that is copied has in it."""
+
+
+def fitted_to(stream: TextIO | None, text: str) -> str:
+    """Returns Markdown fitted to a terminal, or to COLUMNS where that is set; else as it is."""
+    if "COLUMNS" not in os.environ and (stream is None or not stream.isatty()):
+        return text
+    return fitted(text, shutil.get_terminal_size().columns)
+
+
+def folded_to(stream: TextIO | None, line: str) -> str:
+    """Returns a line of prose as :func:`fitted_to` does; one with a command to copy, or an error, stays one line."""
+    return line if _COMMAND.search(line) or line.startswith("error:") else fitted_to(stream, line)
 
 
 def fitted(text: str, width: int) -> str:

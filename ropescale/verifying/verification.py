@@ -101,7 +101,7 @@ class Verification:
     @property
     def verdict(self) -> str:
         """One line that says whether the model is live, under which schedule and at which length."""
-        return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length} tokens)"
+        return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length:,} tokens)"
 
     def __repr__(self) -> str:
         return f"<Verification of {self.model}: {self.failure or self.verdict}>"

@@ -467,14 +467,37 @@ def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Pa
 def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, ran: Any) -> None:
     folder = str(write_checkpoint(tmp_path, CONFIGS["qwen2"]))
     out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false")
-    assert out.startswith("```sh\n# ") and "| truncate         | false          | dropped    | true" in out
+    assert (
+        out.startswith("llama.cpp in llama-cpp-python 0.3.36: 7 of 9 fields honoured; the table has each.\n\n```sh\n# ")
+        and "| truncate         | false          | dropped    | true" in out
+    )
     assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
+
+
+def test_where_all_fields_are_honoured_a_line_stands_for_the_table(tmp_path: Path, ran: Any) -> None:
+    folder = str(write_checkpoint(tmp_path, LLAMA))
+    words = ["export", folder, "--for", "vllm", "--schedule", "yarn:factor=4"]
+    rows = export(folder, "vllm", "yarn:factor=4").rows
+    assert {row.status for row in rows} == {"honoured"}
+    out, _ = ran(*words)
+    assert out.startswith(f"vLLM 0.33.0: all {len(rows)} fields honoured; served in 0.32.0.\n\n```sh")
+    assert "\n|" not in out
+    alone = ran(*words, "--command-only").out
+    assert alone.startswith("vllm serve ") and alone.rstrip("\n") in out and "8001" not in alone
+
+
+def test_the_command_alone_is_empty_where_nothing_can_be_served(tmp_path: Path, ran: Any) -> None:
+    folder = str(write_checkpoint(tmp_path, LLAMA))
+    words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4", "--command-only"]
+    assert ran(*words, code=1).out == ""
 
 
 def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, ran: Any) -> None:
     folder = write_checkpoint(tmp_path, CONFIGS["gemma3_text"])
     out, err = ran("export", folder, "--for", "vllm", "--schedule", "yarn:factor=4")
     assert err == "note: layers left as they are: sliding_attention\n"
+    assert ": all 12 fields honoured; " in out and "\n|" not in out
+    out, _ = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false", code=1)
     assert "| layers " in out and "| sliding_attention | theta " in out
 
 
@@ -492,7 +515,7 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
     folder = str(write_checkpoint(tmp_path, LLAMA))
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
     out, err = ran(*words, code=1)
-    assert "```" not in out and out.startswith("| field")
+    assert "```" not in out and "\n\n| field" in out and ": 2 of 5 fields honoured; " in out.splitlines()[0]
     assert err.splitlines()[-1].startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
     assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
 
