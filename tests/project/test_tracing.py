@@ -8,9 +8,9 @@ from pathlib import Path
 
 import tracing
 
-import ropescale
 from ropescale.cli.main import main
 from ropescale.lengths import parse_length
+from ropescale.rope import Rope
 
 
 def test_it_counts_the_functions_that_are_entered_in_every_thread_and_no_others():
@@ -18,7 +18,7 @@ def test_it_counts_the_functions_that_are_entered_in_every_thread_and_no_others(
         thread = threading.Thread(target=lambda: parse_length("2k"))
         thread.start()
         thread.join()
-        [rope.turns() for rope in [ropescale.Rope(8, 10000.0, 64)]]
+        [rope.turns() for rope in [Rope(8, 10000.0, 64)]]
 
     found = {Path(name).name: functions for name, functions in tracing.entered(act).items()}
     assert found.keys() == {"lengths.py", "rope.py"}
