@@ -520,6 +520,8 @@ root = Path(sys.argv[1])
 source, out = root / "source", root / "out"
 patch_checkpoint(source, out, "yarn:factor=4")  # imports everything once, and not in every child
 shutil.rmtree(out)
+patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+restore(source)
 before, steps = tree(source), 0
 whole = None
 for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4")):

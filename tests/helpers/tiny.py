@@ -162,7 +162,7 @@ def checkpoint(folder: Path, model: LlamaForCausalLM | None = None) -> Path:
 
 
 def naive_nll(model: Any, ids: list[int]) -> list[float]:
-    """The oracle: plain transformers, full logits, log-softmax in fp64, one token after the other."""
+    """The oracle: plain transformers, full logits, log-softmax in fp64; the loss of each token but the first."""
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids])).logits[0].double()
-    return [-float(torch.log_softmax(logits[t], 0)[ids[t + 1]]) for t in range(len(ids) - 1)]
+        logits = model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
+    return (-torch.log_softmax(logits, 1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]).tolist()

@@ -111,7 +111,10 @@ def left_alone(model: Any) -> Iterator[torch.Tensor]:
 @pytest.mark.parametrize(("model_type", "name"), EVERYWHERE)
 def test_a_saved_patched_model_reloads_to_the_same_model_and_revert_restores_everything(model_type, name, tmp_path):
     model = build(model_type)
-    with left_alone(model) as plain, ropescale.patch(model, spec_for(model, name)):
+    spec = spec_for(model, name)
+    plan = make_plan(model.config.to_dict(), spec)
+    with left_alone(model) as plain, ropescale.patch(model, spec):
+        assert_same_tables(model, stock_from(plan.config, tmp_path / "plan"))  # of the configuration on disk
         patched = logits(model)
         stock = reloaded(model, tmp_path)
         assert_same_tables(model, stock)
@@ -119,15 +122,6 @@ def test_a_saved_patched_model_reloads_to_the_same_model_and_revert_restores_eve
         assert not torch.equal(patched, plain)
         assert model.config.rope_parameters == stock.config.rope_parameters
         assert model.config.max_position_embeddings == stock.config.max_position_embeddings
-
-
-@pytest.mark.parametrize(("model_type", "name"), EVERYWHERE)
-def test_memory_carries_the_table_of_a_stock_model_built_from_the_configuration_on_disk(model_type, name, tmp_path):
-    model = build(model_type)
-    spec = spec_for(model, name)
-    plan = make_plan(model.config.to_dict(), spec)
-    with ropescale.patch(model, spec):
-        assert_same_tables(model, stock_from(plan.config, tmp_path))
 
 
 def assert_same_tables(model: Any, stock: Any) -> None:

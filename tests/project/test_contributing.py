@@ -69,7 +69,7 @@ def printed(repository, things, tmp_path_factory) -> dict[str, list[str]]:
     """What the commands of each example print, in one copy of the sources to which all examples were added."""
     copy, page = tmp_path_factory.mktemp("copy"), (repository / "CONTRIBUTING.md").read_text()
     for part in ("ropescale", "cli", "evals"):
-        shutil.copytree(repository / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(repository / part, copy / part)
     shutil.copy(repository / "pyproject.toml", copy)
     for name in NAMES:
         told = example(page, name)

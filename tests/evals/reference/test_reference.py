@@ -25,8 +25,9 @@ def measured(tokenizer):
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
     schedules = ["linear:factor=8", "ntk:factor=8", "yarn:factor=8,attention_factor=1", "yarn:factor=8"]
     result = ropescale.evals.perplexity(
-        model, held_out_documents()[:6:2], [256, 512, 2048], schedules, tokenizer=tokenizer, windows=1
-    )
+        *(model, held_out_documents()[:6:2], [256, 512, 2048], schedules),
+        tokenizer=tokenizer, windows=1, short_context=False,
+    )  # fmt: skip
     return {(row.schedule, row.length): row.ppl for row in result.rows}
 
 

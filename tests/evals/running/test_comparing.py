@@ -47,7 +47,7 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
 
 def kl(a: torch.Tensor, b: torch.Tensor) -> float:
     p, q = torch.softmax(a, 0), torch.softmax(b, 0)
-    return float(sum(x * (x.log() - y.log()) for x, y in zip(p, q, strict=True)))
+    return float((p * (p.log() - q.log())).sum())
 
 
 def at(result: Result, schedule: str, length: int) -> Any:

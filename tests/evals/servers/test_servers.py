@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file
 
 import ropescale
 from ropescale.checkpoints.loading import load_tokenizer
+from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Server, perplexity
 from ropescale.evals.reporting.page import page_data
@@ -171,8 +173,6 @@ def test_what_needs_the_unchanged_model_is_left_out_in_a_line(checkpoint, text, 
 @pytest.fixture(scope="module")
 def undisturbed(checkpoint: str, text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """The losses of a run that nothing disturbed."""
-    from ropescale.cli.main import main
-
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     with serving() as engine:
         assert main([str(each) for each in words(engine, checkpoint, text, "--served-as", "base", "-o", out)]) == 0
@@ -270,15 +270,18 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
         return ""
 
     with serving(fault=stuck) as engine:
-        command = [sys.executable, "-m", "ropescale"]
-        command += map(str, words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out"))
-        process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        command = [str(word) for word in words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out")]
+        child = os.fork()
+        if child == 0:
+            sys.stdout = sys.stderr = open(tmp_path / "said", "w", buffering=1)  # noqa: SIM115
+            os._exit(main(command))
         while len(engine.scored) < 8:
             time.sleep(0.02)
         began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
-        assert time.monotonic() - began < 30 and process.returncode == 130
+        os.kill(child, signal.SIGINT)
+        status = os.waitpid(child, 0)[1]
+        assert time.monotonic() - began < 30 and os.waitstatus_to_exitcode(status) == 130
+    said = (tmp_path / "said").read_text()
     assert re.search("the run stopped; [1-6] finished batches are kept", said) and "Traceback" not in said
 
 
