@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND_LINES = (
     "ropescale/engines",
+    "ropescale/exporting.py",
     "ropescale/checkpoints/model_card.py",
     "evals/recommending/deployment.py",
     "evals/reference/__main__.py",
