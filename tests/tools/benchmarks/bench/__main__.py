@@ -30,6 +30,7 @@ ITEMS = {
     "memory": 0.02,
     "growth": 0.18,
     "searches": 0.05,
+    "servers": 0.05,
 }
 """The items, and their shares of the time."""
 
