@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DataError
 from .completion import Place
 from .options import (
     DEVICE_MAPS,
@@ -31,7 +30,7 @@ from .options import (
     shared_options,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes, refuse_beside_servers, refuse_without_servers, servers_of, text_of
+from .running import asked_servers, checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -124,17 +123,10 @@ def command(
     from ..evals.results.folder import writable_folder
 
     sharing = Sharing(options["tp"], options["device_map"], options["device"])
-    servers, tokenizer = servers_of(options), options.pop("tokenizer")
-    if not servers:
-        refuse_without_servers("served_as", "served_name", "concurrency", "timeout")
+    servers, tokenizer = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
     if servers:
-        refuse_beside_servers(*_BY_SERVERS)
-        if tokenizer is None:
-            raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
         prepare = partial(_by_servers, servers, tokenizer, source, lengths, options)
-    elif model is None or tokenizer is not None:
-        raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
     else:
         prepare = partial(_prepared, model, source, lengths, options)
     if dry_run:

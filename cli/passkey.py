@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from .options import (
     LOADING,
     MODEL_SECTION,
     REQUEST_SECTIONS,
+    SERVED,
     Real,
     Whole,
     force_option,
@@ -25,12 +27,15 @@ from .options import (
     take,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes
+from .running import asked_servers, checkpoint_of, measure, notes
 from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
+    from ..evals.passkey.prompt_set import RetrievalOptions
     from ..evals.passkey.running import RetrievalRun
+    from ..evals.servers.retrieval import ServedRetrieval
+    from ..evals.servers.server import Server
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -39,6 +44,7 @@ _SECTIONS = {
     **REQUEST_SECTIONS,
     "The result": "config out fresh force as_json",
     **MODEL_SECTION,
+    "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "How it is fed": "bos batch_tokens",
 }
 
@@ -64,7 +70,7 @@ class Depths(click.ParamType):
 
 @click.command("passkey", cls=in_sections(_SECTIONS))
 @config_option
-@model_argument()
+@model_argument(required=False)
 @lengths_option("Positions, BOS and answer included. May be repeated.")
 @click.option(
     "--depths",
@@ -88,12 +94,13 @@ class Depths(click.ParamType):
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
 @click.option("--batch-tokens", type=Whole(1), default=8192, show_default=True, metavar="N", help="Fed at once.")
+@shared_options(*SERVED, "tokenizer")
 @shared_options("baseline", "bos", *LOADING, "as_json")
 @out_option("Write results, every answer, heat maps and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 @force_option()
 def command(
-    model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, force: bool, **options: Any
+    model: str | None, lengths: list[int], as_json: bool, out: str | None, fresh: bool, force: bool, **options: Any
 ) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
 
@@ -111,20 +118,51 @@ def command(
 
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
     on their number.
+
+    With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the checkpoint that it serves.
     """
     from ..evals.passkey.results import Retrieval
 
-    prepare = partial(_prepared, model, lengths, options)
+    servers, tokenizer = asked_servers(options, model, _BY_SERVERS)
+    prepare: Callable[[World], Any]
+    if servers:
+        prepare = partial(_by_servers, servers, tokenizer, lengths, options)
+    else:
+        prepare = partial(_prepared, model, lengths, options)
     measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="asking")
 
 
+_BY_SERVERS = (
+    *("servers served_as served_name tokenizer concurrency timeout lengths depths task trials seed haystack").split(),
+    *("threshold baseline bos revision trust_remote_code as_json out fresh force config").split(),
+)
+"""The parameters that servers have a use for."""
+
+
+def _by_servers(
+    servers: list[Server], tokenizer: str, lengths: list[int], options: dict[str, Any], here: World
+) -> ServedRetrieval:
+    from ..evals.servers.preparing import prepare_retrieval_by_servers
+
+    baseline, asked = options.pop("baseline"), take(options, ("depths", "task", "bos"))
+    checkpoint = tokenizer, options["revision"], options["trust_remote_code"]
+    chosen = _chosen({name: options[name] for name in ("trials", "seed", "haystack", "threshold")}, here)
+    return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, options=chosen)
+
+
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
-    from ..evals.data.sources import joined, read_texts
-    from ..evals.passkey.running import RetrievalOptions, prepare
+    from ..evals.passkey.running import prepare
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint, asked = checkpoint_of(model, options), take(options, ("depths", "task", "bos"))
+    chosen = _chosen(options, here)
+    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, options=chosen, here=here)
+
+
+def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
+    from ..evals.data.sources import joined, read_texts
+    from ..evals.passkey.prompt_set import RetrievalOptions
+
     file = options.pop("haystack")
     haystack = None if file is None else joined(read_texts(file))
-    chosen = RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))
-    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, options=chosen, here=here)
+    return RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,6 +70,27 @@ def servers_of(options: dict[str, Any]) -> list[Server]:
     nobody = [None] * len(urls)
     each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
     return [Server(url, served_as, name=name, **how) for url, served_as, name in each]
+
+
+def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[str]) -> tuple[list[Server], str]:
+    """Takes the servers of a command, and the checkpoint that they serve; none where a model is to be loaded here.
+
+    Args:
+        allowed: the parameters that servers have a use for.
+
+    Raises:
+        DataError: half of it is given, both are, or an option that is for the other.
+    """
+    servers, tokenizer = servers_of(options), options.pop("tokenizer")
+    if servers:
+        refuse_beside_servers(*allowed)
+        if tokenizer is None:
+            raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
+    else:
+        refuse_without_servers("served_as", "served_name", "tokenizer", "concurrency", "timeout")
+        if model is None:
+            raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
+    return servers, tokenizer
 
 
 def refuse_without_servers(*names: str) -> None:

@@ -79,12 +79,12 @@ class AnswerScorer:
         size = self.together(prompts)
         for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
             if len(batch[0].endings) > 1:
-                yield batch[0], _scores(batch[0], self._several(batch[0]))
+                yield batch[0], scores_of(batch[0], self._several(batch[0]))
                 continue
             for prompt, tokens in zip(batch, self._whole([(prompt, 0) for prompt in batch])):
-                yield prompt, _scores(prompt, [tokens])
+                yield prompt, scores_of(prompt, [tokens])
 
-    def _several(self, prompt: Prompt) -> list[_Tokens]:
+    def _several(self, prompt: Prompt) -> list[AnswerTokens]:
         """Returns the tokens of each ending of one prompt, from one reading if possible."""
         endings = range(len(prompt.endings))
         shared = self._shared(prompt) if self.shares else None
@@ -104,7 +104,7 @@ class AnswerScorer:
         return shared
 
     @torch.inference_mode()
-    def _shared(self, prompt: Prompt) -> list[_Tokens] | None:
+    def _shared(self, prompt: Prompt) -> list[AnswerTokens] | None:
         """Reads the context once and returns the tokens of every ending; None, with a warning, if memory runs out."""
         try:
             self.forward_passes += 1
@@ -122,13 +122,13 @@ class AnswerScorer:
         LOG.warning("out of memory with the cache of %s; every prompt is read whole from here on", prompt.name)
         return None
 
-    def _continued(self, cache: Any, prompt: Prompt, ending: int) -> _Tokens:
+    def _continued(self, cache: Any, prompt: Prompt, ending: int) -> AnswerTokens:
         ids = self._tensor([prompt.endings[ending]])
         output = self._forward(ids, keep=ids.shape[1], past_key_values=_again(cache), use_cache=True)
         return self._judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
 
     @torch.inference_mode()
-    def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[_Tokens]:
+    def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
         """Returns the tokens of one ending per prompt, in as few forward passes as memory allows."""
         keep = max(prompt.endings.shape[1] for prompt, _ in asked)
         try:
@@ -164,14 +164,14 @@ class AnswerScorer:
     def _tensor(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.stack(rows)).to(self.device)
 
-    def _judged(self, logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> _Tokens:
+    def _judged(self, logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> AnswerTokens:
         """Scores the target tokens by their rows of logits [tokens, vocabulary]."""
         logits = logits.float()
         targets = targets.to(logits.device)
         nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
         if not bool(torch.isfinite(nll).all()):
             raise not_finite(self.model, f"in {name}")
-        return _Tokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
+        return AnswerTokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
 
     def _recover(self) -> None:
         # Called after the handler, because the traceback keeps every tensor of the failed pass.
@@ -180,7 +180,7 @@ class AnswerScorer:
 
 
 @dataclass(frozen=True)
-class _Tokens:
+class AnswerTokens:
     """The tokens from position ``first`` on: their NLL (fp64, in nats), and whether each is ranked first."""
 
     first: int
@@ -188,7 +188,8 @@ class _Tokens:
     right: np.ndarray
 
 
-def _scores(prompt: Prompt, endings: Sequence[_Tokens]) -> list[Score]:
+def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
+    """Returns the score of each question of a prompt, by the tokens of its endings."""
     found = []
     for question in prompt.questions:
         tokens = endings[question.ending]

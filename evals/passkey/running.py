@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
-from ..running.variants import HeldTables, names_for, trained_length, variants
+from ..running.variants import HeldTables, Labelled, Variant, names_for, trained_length, variants
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Cost, Feed
 from ..statistics.intervals import PERCENT
@@ -97,10 +97,23 @@ class RetrievalRun:
         baseline: object,
         options: RetrievalOptions,
     ) -> None:
-        self.prompt_set, self.options, self.notes = prompt_set, options, Notes.of(options.progress)
-        self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
         self.answerer = AnswerScorer(model, options.batch_tokens)
         prompt_set.check_ids(self.answerer.vocabulary)
+        made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
+        self._begin(prompt_set, options, made, labelled, trained_length(model))
+
+    def _begin(
+        self,
+        prompt_set: RetrievalPrompts,
+        options: RetrievalOptions,
+        made: Sequence[Labelled],
+        baseline: str,
+        trained: int | None,
+    ) -> None:
+        """Plans the prompts; ``made`` is what is asked, each under its label."""
+        self.prompt_set, self.options, self.notes = prompt_set, options, Notes.of(options.progress)
+        self.variants, self.baseline, self.trained_length = made, baseline, trained
+        self.protocol: dict[str, object] = {}
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
         self.cost: list[dict[str, Any]] = []
@@ -122,7 +135,7 @@ class RetrievalRun:
         device, work = self.answerer.device, partial(memory.work, self.answerer.model)
         runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device, work)
         with evaluating(self.answerer.model):
-            held = (variant.tables(self.prompt_set.lengths) for variant in self.variants)
+            held = (cast(Variant, each).tables(self.prompt_set.lengths) for each in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)
@@ -139,7 +152,7 @@ class RetrievalRun:
         """Returns the result of everything asked so far."""
         options, prompt_set = self.options, self.prompt_set
         return Retrieval(
-            model={**self.model_facts, "trained_length": trained_length(self.answerer.model)},
+            model={**self.model_facts, "trained_length": self.trained_length},
             data={
                 "source": options.source or ("generated" if options.haystack is None else "in memory"),
                 "sha256": prompts_sha256(prompt_set.every),
@@ -161,6 +174,7 @@ class RetrievalRun:
                 "has_bos": prompt_set.bos is not None,
                 "threshold": options.threshold,
                 **names_for(self.variants),
+                **self.protocol,
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": options.batch_tokens,
             },
@@ -204,10 +218,13 @@ class RetrievalRun:
         """Plans the prompts of one length as windows whose last tokens are scored, one for each question."""
         prompts = self.prompt_set.prompts[length]
         feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
-        together, sizes = self.answerer.together(prompts), tuple(feed.window.count for feed in feeds)
+        together, sizes = self._together(prompts), tuple(feed.window.count for feed in feeds)
         starts = enumerate(range(0, len(feeds), together))
         batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in starts)
         return BatchPlan(batches, sizes, Cost(len(feeds), length * len(feeds), sum(sizes), 1.0))
+
+    def _together(self, prompts: Sequence[Prompt]) -> int:
+        return self.answerer.together(prompts)
 
     def _task(self, length: int, tables: HeldTables) -> Task:
         prompts, plan = self.prompt_set.prompts[length], self._plans[length]
@@ -218,7 +235,7 @@ class RetrievalRun:
     def _scored(self, prompts: Sequence[Prompt], batch: Batch, lacking: Sequence[int]) -> list[Scored]:
         before = self.answerer.forward_passes
         asked = self.answerer.answers([prompts[feed.document] for feed in batch.feeds])
-        packed = _packed(score for _, scores in asked for score in scores)
+        packed = pack_scores(score for _, scores in asked for score in scores)
         return [Scored(packed, self.answerer.forward_passes - before)]
 
     def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
@@ -263,7 +280,7 @@ _VALUES = 2
 """How many numbers are stored for each question: its NLL, and whether it is right."""
 
 
-def _packed(scores: Iterable[Score]) -> np.ndarray:
+def pack_scores(scores: Iterable[Score]) -> np.ndarray:
     """Packs each question as two fp64 numbers."""
     return np.array([(score.nll, score.correct) for score in scores], "<f8").ravel()
 

@@ -45,12 +45,35 @@ class PromptScoring(ABC):
         """The positions of the longest window that it can score."""
 
     @abstractmethod
-    def request(self, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
-        """Returns the path and the body that ask for the log-probability of every id but the first."""
+    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
+        """Returns the path and the body that ask for the log-probability of every id but the first.
+
+        Args:
+            ranked: ask whether it is the most likely one, too.
+        """
+
+    @abstractmethod
+    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
+        """Returns whether each token but the first is the most likely one there."""
 
     @abstractmethod
     def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
         """Returns the id and the log-probability of every position but the first, as they stand in an answer."""
+
+    def ranked(self, answer: Mapping[str, Any], ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the NLL as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
+
+        Raises:
+            ServerError: the answer does not say.
+        """
+        nll = self.nll(answer, ids)
+        try:
+            ranks = np.array(self.ranks(answer), bool)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration) as error:
+            raise ServerError(f"{self.name} answers without ranks ({type(error).__name__})") from None
+        if len(ranks) != len(nll):
+            raise ServerError(f"{self.name} answers {len(ranks):,} ranks for {len(nll):,} tokens")
+        return nll, ranks
 
     def nll(self, answer: Mapping[str, Any], ids: Sequence[int]) -> np.ndarray:
         """Returns the NLL in nats of every id but the first, fp32 [ids - 1].
@@ -89,7 +112,7 @@ class VLLM(PromptScoring):
     def longest(self) -> int | None:
         return self.limit
 
-    def request(self, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         body |= {"cache_salt": uuid.uuid4().hex}  # no prefix of another request is taken for this one's
         if len(ids) == self.limit:
@@ -106,6 +129,9 @@ class VLLM(PromptScoring):
                 raise ServerError("vLLM answers processed log-probabilities; serve with --logprobs-mode raw_logprobs")
             rows.append((last, value))
         return rows
+
+    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
+        return [next(iter(row.values()))["rank"] == 1 for row in answer["choices"][0]["prompt_logprobs"][1:]]
 
 
 def _of_one(row: Mapping[str, Any] | None, id: int) -> tuple[int, Any]:
@@ -125,14 +151,20 @@ class SGLang(PromptScoring):
     def longest(self) -> int | None:
         return None if self.limit is None else self.limit - 1  # one token is generated
 
-    def request(self, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
         sampling = {"max_new_tokens": 1, "temperature": 0}
         return "/generate", {
             "input_ids": list(ids),
             "sampling_params": sampling,
             "return_logprob": True,
             "logprob_start_len": 0,
+            **({"top_logprobs_num": 1} if ranked else {}),
         }
+
+    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
+        about = answer["meta_info"]
+        best = about["input_top_logprobs"][1:]
+        return [top[0][1] == own[1] for top, own in zip(best, about["input_token_logprobs"][1:], strict=True)]
 
     def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
         return [(id, value) for value, id, *_ in answer["meta_info"]["input_token_logprobs"][1:]]
@@ -148,6 +180,11 @@ class Served:
 
     engine: PromptScoring
     version: str
+
+    @property
+    def about(self) -> str:
+        """The engine and its version."""
+        return f"{self.engine.name} {self.version}"
 
 
 def served_by(client: Client, wanted: str | None = None) -> Served:

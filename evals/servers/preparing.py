@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...adapters import find_loadable
 from ...checkpoints.loading import load_tokenizer
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
+from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts, check_depths
 from ..running.preparing import refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
+from .retrieval import ServedRetrieval
 from .running import ServedRun, prepare_served
 from .server import Server
+
+
+def prepare_retrieval_by_servers(
+    servers: Sequence[Server],
+    checkpoint: tuple[str, str | None, bool],
+    baseline: str | None,
+    lengths: Sequence[int],
+    depths: Iterable[float] | int,
+    task: str,
+    bos: str | int,
+    options: RetrievalOptions,
+) -> ServedRetrieval:
+    """Prepares a retrieval run by servers; see :func:`prepare_by_servers`."""
+    lengths, depths, (name, revision, trusted) = check_lengths(lengths), check_depths(depths), checkpoint
+    folder, _ = find_loadable(name, revision, weights=False)
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    prompt_set = RetrievalPrompts(tokenizer, lengths, depths, task, bos, options)
+    return ServedRetrieval(servers, prompt_set, baseline, dataclasses.replace(options, path=folder), tokenizer)
 
 
 def prepare_by_servers(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,17 +28,18 @@ from ..running.truncating import Truncating, choose
 from ..running.variants import HeldTables
 from ..scoring.batches import plan_pass
 from ..scoring.scorer import SCORING
-from ..store import Facts, Store, key_of
+from ..store import Facts, Scored, Store, key_of
 from .server import UNNAMED, ServedWindows, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOLERANCE = 0.02
+TOLERANCE = 0.05
 """Nats per token, on average, by which a server may answer otherwise than before: half precision rounds with what is
 computed beside it."""
 
-_PROBE = 512
+_PROBE = 8192
+"""Tokens that are scored again at most."""
 
 
 class ServedTables(HeldTables):
@@ -67,24 +68,16 @@ class ServedRun(CorpusRun):
         options: PerplexityOptions,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        config = _config(options.path)
-        super().__init__(corpus, options, _baseline(servers, baseline), trained_in(config) if config else None)
+        labelled = baseline_of(servers, baseline)
+        about = facts_of(servers, options.path, tokenizer)
+        super().__init__(corpus, options, labelled, about.trained)
         self.variants = self.servers = servers
+        self.model_facts = about.model
         for server in servers:
             server.client.notes = self.notes
             server.refuse(corpus.lengths[-1], tokenizer)
-        vocabulary = _vocabulary(config, tokenizer)
-        if vocabulary is not None:
-            data_documents.check_ids(corpus.documents, vocabulary, corpus.bos)
-        identity = key_of({"served": config or servers[0].served.engine.model})
-        self.model_facts: ModelFacts = {
-            "path": str(options.path or servers[0].served.engine.model),
-            "config_sha256": identity,
-            "weights": identity,
-            "dtype": "in the server's dtype",
-            "parameters": 0,
-            **({} if vocabulary is None else {"vocabulary": vocabulary}),
-        }
+        if about.vocabulary is not None:
+            data_documents.check_ids(corpus.documents, about.vocabulary, corpus.bos)
         self.facts: Facts = {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
             "text": corpus.sha256,
@@ -99,7 +92,7 @@ class ServedRun(CorpusRun):
         store, group = store or Store(), group or Group(World())
         _, self._stride = self._as_before(store.last)
         self.batch_tokens = 1  # a request has one window
-        runner = Runner(self.facts, store, group, self.notes, "server", _work)
+        runner = Runner(self.facts, store, group, self.notes, "server", work)
         try:
             jobs = [job for server in self.servers for job in self._jobs(server)]
             last, told = self._truncating(jobs)
@@ -108,8 +101,10 @@ class ServedRun(CorpusRun):
             to_run = runner.announce(self._about)
             if to_run:
                 self._tell_left_out(told)
+                first = ServedWindows(self.servers[0], self.corpus.documents, self.corpus.bos)
+                ids = first.ids(jobs[0].plan.batches[0])
                 for server in self.servers:
-                    self._probe(server, store)
+                    refuse_another(server, store, self.facts, ids)
             runner.run(self._about)
         finally:
             for server in self.servers:
@@ -118,13 +113,13 @@ class ServedRun(CorpusRun):
     @property
     def protocol(self) -> dict[str, object]:
         """What the results say of the servers: their engines, and not where they are."""
-        return {"servers": {each.label: f"{each.served.engine.name} {each.served.version}" for each in self.servers}}
+        return {"servers": {each.label: each.served.about for each in self.servers}}
 
     # --- planning ---
 
     def _jobs(self, server: Server) -> list[Job]:
         """Plans all lengths in one pass, because a server has one table for all; or one of each where windows slide."""
-        tables, lengths = _tables(server), self.corpus.lengths
+        tables, lengths = tables_of(server), self.corpus.lengths
         self._figures[tables.table_sha256] = tables.figures
         if self.options.stride is not None:
             return [Job(tables, (length,), self._plan(length)) for length in lengths]
@@ -149,39 +144,11 @@ class ServedRun(CorpusRun):
             return [], f"truncation is left out: {_NO_BASE}"
         self._stride = stride
         windows = ServedWindows(server, self.corpus.documents, None)
-        planned = Truncating.planned(self.corpus, _tables(server), self.trained_length, stride, self.batch_tokens)
+        planned = Truncating.planned(self.corpus, tables_of(server), self.trained_length, stride, self.batch_tokens)
         task = planned.task(windows, partial(setattr, self, "truncation"))
         return [replace(task, stream=windows.stream)], said
 
     # --- asking and saying ---
-
-    def _probe(self, server: Server, store: Store) -> None:
-        """Makes sure that a server computes what it computed when this run began.
-
-        It is given the first tokens of the text, as many as reach past the trained length where that is no more than
-        a few hundred, and its answer is kept.
-
-        Raises:
-            ServerError: it answers otherwise.
-        """
-        size = min(self.corpus.lengths[-1], _PROBE)
-        plan = plan_pass([len(self.corpus.documents[0].ids)], size, None, self.corpus.has_bos, 1)
-        about = {"probe": size, "rotation": _tables(server).rotation}
-        shelf = store.shelf({**self.facts, **about}, plan)
-        [batch] = plan.batches
-        found = ServedWindows(server, self.corpus.documents, self.corpus.bos).score(batch)
-        before = shelf.batches.get(batch.number)
-        if before is None:
-            shelf.put(batch.number, found)
-            return
-        apart = float(np.abs(found.nll - before.nll).mean())
-        if apart > TOLERANCE:
-            raise ServerError(
-                f"{server.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
-                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
-                "begin in another folder",
-                "out",
-            )
 
     def _tell_left_out(self, truncation: str) -> None:
         if truncation:
@@ -214,22 +181,26 @@ def prepare_served(
     Raises:
         DataError: two of the same label, or one that nobody named among several.
     """
+    return ServedRun(servers, corpus, None if baseline is None else str(baseline), options, tokenizer)
+
+
+def baseline_of(servers: Sequence[Server], asked: str | None) -> str:
+    """Returns the label of the baseline: what is asked for, else the unchanged model, else the first.
+
+    Raises:
+        DataError: two of the same label, one that nobody named among several, or no server has it.
+    """
     labels = [each.label for each in servers]
     if len(servers) > 1 and UNNAMED in labels:
         raise DataError("there are several servers; say of each what it is served as", "served_as")
     if len(set(labels)) < len(labels):
         raise DataError("two servers are served as the same; name what tells them apart", "served_as")
-    return ServedRun(servers, corpus, None if baseline is None else str(baseline), options, tokenizer)
-
-
-def _baseline(servers: Sequence[Server], asked: str | None) -> str:
-    labels = [each.label for each in servers]
     if asked is not None and asked not in labels:
         raise DataError(f"the baseline {asked} is served by no server; there are {', '.join(labels)}", "baseline")
     return asked or (AS_IS if AS_IS in labels else labels[0])
 
 
-def _tables(server: Server) -> ServedTables:
+def tables_of(server: Server) -> ServedTables:
     """Returns what a server's numbers depend on, hashed; its address is none of it."""
     served = server.served
     digest = key_of({"engine": served.engine.name, "version": served.version, "model": served.engine.model,
@@ -237,18 +208,63 @@ def _tables(server: Server) -> ServedTables:
     return ServedTables(server, None, digest, digest, {})
 
 
-def _config(path: str | Path | None) -> Mapping[str, Any] | None:
-    """Returns the configuration of the checkpoint that is served, without our scaling; None where it is not known."""
+def refuse_another(server: Server, store: Store, facts: Facts, ids: Sequence[int]) -> None:
+    """Makes sure that a server computes what it computed when a run began: the first tokens of a text are scored
+    again, and compared with the answer that the store keeps.
+
+    Raises:
+        ServerError: it answers otherwise.
+    """
+    ids = ids[:_PROBE]
+    plan = plan_pass([len(ids)], len(ids), None, False, 1)
+    shelf = store.shelf({**facts, "probe": key_of({"ids": list(ids)}), "rotation": tables_of(server).rotation}, plan)
+    found, before = server.score(ids), shelf.batches.get(0)
+    if before is None:
+        shelf.put(0, Scored(found))
+        return
+    apart = float(np.abs(found - before.nll).mean())
+    if apart > TOLERANCE:
+        raise ServerError(
+            f"{server.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
+            f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
+            "begin in another folder",
+            "out",
+        )
+
+
+@dataclass(frozen=True)
+class ServedFacts:
+    """What is known of the model that is served: the "model" part of results.json, its trained length, its ids."""
+
+    model: ModelFacts
+    trained: int | None
+    vocabulary: int | None
+
+
+def facts_of(
+    servers: Sequence[Server], path: str | Path | None, tokenizer: PreTrainedTokenizerBase | None
+) -> ServedFacts:
+    """Returns what is known of a model, by its configuration without our scaling where there is one.
+
+    No weights are read: a server may have other ones than the folder, and says nothing of them.
+    """
     try:
-        return None if path is None else read_configs(path)[0]
+        config = None if path is None else read_configs(path)[0]
     except RopescaleError:  # a folder with a tokenizer alone
-        return None
-
-
-def _vocabulary(config: Mapping[str, Any] | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-    text = (config or {}).get("text_config", config) or {}
-    stated = text.get("vocab_size")
-    return stated if isinstance(stated, int) else None if tokenizer is None else len(tokenizer)
+        config = None
+    text: Any = (config or {}).get("text_config", config) or {}
+    stated = text.get("vocab_size", None if tokenizer is None else len(tokenizer))
+    vocabulary = stated if isinstance(stated, int) else None
+    identity = key_of({"served": config or servers[0].served.engine.model})
+    model: ModelFacts = {
+        "path": str(path or servers[0].served.engine.model),
+        "config_sha256": identity,
+        "weights": identity,
+        "dtype": "in the server's dtype",
+        "parameters": 0,
+        **({} if vocabulary is None else {"vocabulary": vocabulary}),
+    }
+    return ServedFacts(model, trained_in(config) if config else None, vocabulary)
 
 
 def _follows_length(spec: Spec) -> bool:
@@ -258,6 +274,6 @@ def _follows_length(spec: Spec) -> bool:
         return False
 
 
-def _work(positions: int) -> float:
+def work(positions: int) -> float:
     """Weighs a token by the length of its window, as :func:`.batches.cost` does."""
     return 1 + positions / 32768

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .engines import ROW, Served, served_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 UNNAMED = "served"
 """The label of a server of which nobody said under which schedule it computes."""
@@ -125,8 +128,32 @@ class Server:
         path, body = engine.request(ids)
         return self.client.start(path, body, SMALL + ROW * len(ids), partial(engine.nll, ids=ids))
 
+    def start_ranked(self, ids: Sequence[int]) -> Future[tuple[np.ndarray, np.ndarray]]:
+        """Asks for a window, and returns what will hold its NLL, and whether each token is the most likely one."""
+        engine = self.served.engine
+        path, body = engine.request(ids, ranked=True)
+        return self.client.start(path, body, SMALL + 2 * ROW * len(ids), partial(engine.ranked, ids=ids))
+
 
 _LIMITS = {"vLLM": "--max-model-len", "SGLang": "--context-length, one more than the window"}
+
+
+def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:
+    """Starts so many items at once, and yields each with its future when that is done, failed ones last."""
+    todo = iter(items)
+    pending: dict[Future[R], T] = {}
+    try:
+        while True:
+            for item in islice(todo, concurrency - len(pending)):
+                pending[start(item)] = item
+            if not pending:
+                return
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda each: each.exception() is not None):
+                yield pending.pop(future), future
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 class ServedWindows:
@@ -145,20 +172,10 @@ class ServedWindows:
 
         What has been answered is yielded before an error is raised; what has not is given up.
         """
-        todo = iter(batches)
-        pending: dict[Future[np.ndarray], Batch] = {}
-        try:
-            while True:
-                for batch in islice(todo, self.server.concurrency - len(pending)):
-                    pending[self.server.start(self.ids(batch))] = batch
-                if not pending:
-                    return
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda each: each.exception() is not None):
-                    yield pending[future], self._scored(pending.pop(future), future)
-        finally:
-            for future in pending:
-                future.cancel()
+        for batch, future in in_parallel(
+            batches, lambda each: self.server.start(self.ids(each)), self.server.concurrency
+        ):
+            yield batch, self._scored(batch, future)
 
     def ids(self, batch: Batch) -> list[int]:
         """Returns the ids of its window."""

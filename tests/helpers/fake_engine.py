@@ -32,6 +32,7 @@ class Engine:
 
     kind: str = "vllm"
     logprobs: LogProbs = arithmetic
+    ranks: Callable[[Sequence[int]], list[int]] = lambda ids: [1] * (len(ids) - 1)
     models: tuple[str, ...] = ("tiny",)
     limit: int = 4096
     tokens: Callable[[str], list[int]] | None = None
@@ -67,9 +68,10 @@ class Engine:
         last = body.get("allowed_token_ids", [])
         values = _faulty(self.logprobs([*ids, *last]), fault)
         shown = [each + 1 for each in ids] if fault == "other ids" else ids
+        ranks = [*self.ranks(ids), 1, 1]
         rows: list[Any] = [
-            {str(id): {"logprob": value, "rank": 1, "decoded_token": "x"}}
-            for id, value in zip([*shown[1:], 0, 0], values[: len(values) - len(last)], strict=False)
+            {str(id): {"logprob": value, "rank": rank, "decoded_token": "x"}}
+            for id, value, rank in zip([*shown[1:], 0, 0], values[: len(values) - len(last)], ranks, strict=False)
         ]
         if fault == "null":
             rows[5] = None
@@ -85,10 +87,10 @@ class Engine:
         ]
         if fault == "null":
             rows[5][0] = None
-        return {
-            "text": "x",
-            "meta_info": {"prompt_tokens": len(ids), "input_token_logprobs": [[None, ids[0], None], *rows]},
-        }
+        best = [[[0.0, id if rank == 1 else id + 1, None]] for id, rank in zip(ids[1:], self.ranks(ids), strict=True)]
+        own = [[None, ids[0], None], *rows]
+        meta = {"prompt_tokens": len(ids), "input_token_logprobs": own, "input_top_logprobs": [None, *best]}
+        return {"text": "x", "meta_info": meta}
 
 
 def _faulty(values: list[float], fault: str) -> list[float]:

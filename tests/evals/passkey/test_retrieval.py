@@ -842,4 +842,4 @@ def test_the_python_call_continues_too(tmp_path, asked):
 
 def test_a_score_is_kept_to_the_last_bit():
     scores = [Score(math.pi, True), Score(1e-300, False), Score(41.24 + 1e-14, True)]
-    assert running._unpacked(running._packed(scores)) == scores
+    assert running._unpacked(running.pack_scores(scores)) == scores

@@ -1,0 +1,109 @@
+"""`passkey` by servers: the answers in place, and whether each of their tokens is the most likely one there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...errors import ServerError
+from ..metrics.stored import ModelFacts
+from ..parallel.processes import Group, World
+from ..passkey.answering import AnswerTokens, scores_of
+from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts
+from ..passkey.running import ANSWERING, RetrievalRun, pack_scores
+from ..passkey.tasks import Prompt
+from ..running.runner import Facts, Runner, Task
+from ..running.variants import HeldTables
+from ..scoring.batches import Batch
+from ..store import Scored, Store
+from .running import baseline_of, facts_of, refuse_another, tables_of, work
+from .server import Server, in_parallel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ServedRetrieval(RetrievalRun):
+    """A retrieval run by servers, each under a label of its own.
+
+    Raises:
+        DataError, ServerError: what a server cannot score; raised before it is asked.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        prompt_set: RetrievalPrompts,
+        baseline: str | None,
+        options: RetrievalOptions,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
+        about = facts_of(servers, options.path, tokenizer)
+        self._begin(prompt_set, options, servers, baseline_of(servers, baseline), about.trained)
+        self.servers, self._facts = servers, about.model
+        for server in servers:
+            server.client.notes = self.notes
+            server.refuse(max(prompt_set.lengths) + 1, tokenizer)  # the rank of the last token needs one more
+        if about.vocabulary is not None:
+            prompt_set.check_ids(about.vocabulary)
+        self.protocol = {"servers": {each.label: each.served.about for each in servers}}
+
+    @property
+    def model_facts(self) -> ModelFacts:  # type: ignore[override]
+        return self._facts
+
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        known = {name: self._facts[name] for name in ("weights", "config_sha256", "dtype")}
+        return {"kind": "retrieval", **known, "bos": self.prompt_set.bos, "answering": ANSWERING}
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+        """Asks every server, one after the other; :attr:`answers` has the complete ones even after an interruption."""
+        store = store or Store()
+        runner = Runner(self.facts, store, group or Group(World()), self.notes, "server", work)
+        try:
+            lengths = self.prompt_set.lengths
+            runner.take([self._task(length, tables_of(each)) for each in self.servers for length in lengths])
+            if runner.announce(self._about):
+                for server in self.servers:
+                    refuse_another(server, store, self.facts, self.prompt_set.every[0].ids(0).tolist())
+            runner.run(self._about)
+        finally:
+            for server in self.servers:
+                server.client.close()
+
+    def _together(self, prompts: Sequence[Prompt]) -> int:
+        return 1
+
+    def _task(self, length: int, tables: HeldTables) -> Task:
+        prompts = self.prompt_set.prompts[length]
+        task = super()._task(length, tables)
+        return replace(task, stream=partial(_answered, tables.variant, prompts))
+
+
+def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
+    """Asks for every ending of every prompt, several at once; yields a prompt when all its endings are answered."""
+    found: dict[int, dict[int, AnswerTokens]] = {batch.number: {} for batch in batches}
+
+    def prompt_of(batch: Batch) -> Prompt:
+        return prompts[batch.feeds[0].document]
+
+    asked = [(batch, ending) for batch in batches for ending in range(len(prompt_of(batch).endings))]
+
+    def start(each: tuple[Batch, int]):
+        batch, ending = each
+        return server.start_ranked(prompt_of(batch).ids(ending).tolist())
+
+    for (batch, ending), future in in_parallel(asked, start, server.concurrency):
+        prompt, done = prompt_of(batch), found[batch.number]
+        try:
+            nll, right = future.result()
+        except ServerError as error:
+            raise ServerError(f"{prompt.name}: {error}") from None
+        first = len(prompt.context) + 1
+        done[ending] = AnswerTokens(first, nll[first - 1 :].astype("f8"), right[first - 1 :])
+        if len(done) == len(prompt.endings):
+            scores = scores_of(prompt, [tokens for _, tokens in sorted(done.items())])
+            yield batch, Scored(pack_scores(scores), len(done))
