@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source lengths",
     **REQUEST_SECTIONS,
-    "The text": "split text_field score glob encoding concat min_tokens "
+    "The text": "split text_field chat_template score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
     "The result": "config out fresh force dry_run as_json",
@@ -58,7 +58,19 @@ _SECTIONS = {
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.")
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
-@shared_options("baseline", *READING, *SOURCE, "score", "min_tokens", "max_docs", "windows", "bos", *LOADING, "as_json")
+@shared_options(
+    "baseline",
+    *READING,
+    "chat_template",
+    *SOURCE,
+    "score",
+    "min_tokens",
+    "max_docs",
+    "windows",
+    "bos",
+    *LOADING,
+    "as_json",
+)
 @shared_options("batch_tokens", "truncation_stride")
 @shared_options(*SERVED, "tokenizer")
 @click.option(

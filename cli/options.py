@@ -48,6 +48,20 @@ class OneOf(click.Choice):
             raise
 
 
+class Dtype(OneOf):
+    """A dtype of torch; its usual short names, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns torch's name."""
+        short = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+        return super().convert(short.get(str(value).lower(), value), param, ctx)
+
+
+def _device(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """Returns torch's name of a device: ``cuda:1`` for ``gpu:1``."""
+    return name and re.sub(r"^gpu(?=:|$)", "cuda", name, flags=re.IGNORECASE)
+
+
 class _Plain(click.ParamType):
     """A number in ASCII digits."""
 
@@ -263,12 +277,17 @@ _SHARED: Mapping[str, Decorator[Any]] = {
         "--trust-remote-code", is_flag=True, help="Run the Python code that MODEL brings, where transformers needs it."
     ),
     "dtype": click.option(
-        "--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
+        "--dtype", type=Dtype(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
     ),
-    "device": click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu."),
+    "device": click.option(
+        "--device", metavar="D", callback=_device, help="Default: the GPU where there is one, else cpu."
+    ),
     "split": click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one)."),
     "text_field": click.option(
         "--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."
+    ),
+    "chat_template": click.option(
+        "--chat-template", type=Place(), metavar="FILE", help="The Jinja template of chats, for the tokenizer's own."
     ),
     "glob": click.option(
         "--glob", metavar="G", help="Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."

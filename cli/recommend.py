@@ -37,7 +37,8 @@ _SECTIONS = {
     "What is wanted": "target_length source short_weight lengths tolerance",
     "What is tried": "schedules search search_tokens engine truncation truncation_stride layers original_length",
     "Where the model is already scaled": "replace_scaling on_top",
-    "The text": "split text_field score glob encoding concat min_tokens max_docs windows budget_tokens bos",
+    "The text": "split text_field chat_template score glob encoding concat min_tokens max_docs windows "
+    "budget_tokens bos",
     "The result": "memory config out fresh force as_json",
     **MODEL_SECTION,
     "How it is fed": "batch_tokens",
@@ -82,7 +83,7 @@ _SECTIONS = {
 @click.option(
     "--memory", metavar="B", help="Say the largest length whose KV cache fits beside the weights: 8GB, 80GiB."
 )
-@shared_options("batch_tokens", "bos", *LOADING, "as_json")
+@shared_options("batch_tokens", "chat_template", "bos", *LOADING, "as_json")
 @out_option("Write results, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 @force_option()

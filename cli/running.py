@@ -50,7 +50,7 @@ def checkpoint_of(model: str, options: dict[str, Any]) -> Checkpoint:
     """Takes out of a command's parameters how the model is loaded."""
     from ..evals.running.preparing import Checkpoint
 
-    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp")))
+    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp", "chat_template")))
 
 
 def servers_of(options: dict[str, Any]) -> list[Server]:

@@ -14,6 +14,7 @@ from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
+from ...files import local_path, read_bytes
 from ...output.formatting import listed
 from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
 from ...schedules import specs
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from ...request import Request, RequestOptions
 
 
+_LARGEST_TEMPLATE = 1 << 20
+"""Bytes of a chat template."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The folder of a model, or of an adapter of one, or its name on the Hub; and how it is loaded.
@@ -44,6 +49,7 @@ class Checkpoint:
         trust_remote_code: run the Python code that it brings.
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: the processes share each layer.
+        chat_template: the file of a Jinja template, in the place of the tokenizer's own.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Checkpoint:
     device: str | None = None
     device_map: str | None = None
     tp: bool = False
+    chat_template: str | None = None
 
     @cached_property
     def folder(self) -> Path:
@@ -75,7 +82,20 @@ class Checkpoint:
             notes.warn(f"warning: {remark}")
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer: an adapter's own where it has one, else its base's."""
+        """Loads the tokenizer: an adapter's own where it has one, else its base's; with the chat template asked for.
+
+        Raises:
+            RopescaleError: the template cannot be read.
+        """
+        tokenizer = self._own_tokenizer()
+        if self.chat_template is not None:
+            try:
+                tokenizer.chat_template = read_bytes(local_path(self.chat_template), _LARGEST_TEMPLATE).decode()
+            except UnicodeDecodeError:
+                raise DataError(f"{self.chat_template} is not UTF-8; name a Jinja file", "chat_template") from None
+        return tokenizer
+
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
         trusted, adapter = self.trust_remote_code, self.adapter
         if adapter is None:
             return load_tokenizer(self.folder, trust_remote_code=trusted)

@@ -147,13 +147,13 @@ def names() -> list[str]:
 
 
 def lookup(name: str) -> type[BuiltIn]:
-    """Returns the class registered as ``name``.
+    """Returns the class registered as ``name``, in any case.
 
     Raises:
         ScheduleError: unknown name; the message suggests the nearest.
     """
     try:
-        return _REGISTRY[name]
+        return _REGISTRY[name.lower()]
     except KeyError:
         likely = meant(name, {each: parameters(make) for each, make in _REGISTRY.items()})
         other = "a schedule's file must end in .json or .py" if _is_path(name) else "see `ropescale schedules`"

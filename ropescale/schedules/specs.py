@@ -204,7 +204,12 @@ def create(name: str, /, **fields: object) -> Schedule:
     Raises:
         ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
     """
-    return Spec(lookup(name), named=name).with_fields(**fields).build()
+    return _named(name).with_fields(**fields).build()
+
+
+def _named(name: str) -> Spec:
+    make = lookup(name)
+    return Spec(make, named=make.name)
 
 
 def describe(schedule: object) -> str:
@@ -255,7 +260,7 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
         colon = "" if rest is None else ":"
         spec = _from_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
-        spec = Spec(lookup(name), named=name)
+        spec = _named(name)
     if not colon:
         return spec
     single = one(spec, name)

@@ -1,7 +1,10 @@
 """Misspelt words of options, and files that are no schedules, get an answer."""
 
 import pytest
-from configurations import write_checkpoint
+from configurations import LLAMA, write_checkpoint
+from tiny import byte_tokenizer, llama
+
+from ropescale.cli.options import DTYPES, Dtype
 
 
 @pytest.mark.parametrize(
@@ -15,6 +18,35 @@ from configurations import write_checkpoint
 def test_a_misspelt_choice_is_guessed(ran, words, said):
     err = ran(*words, code=2).err
     assert said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("word", "name"), [("YaRN", "yarn"), ("NTK-by-parts", "ntk-by-parts"), ("LINEAR", "linear")])
+def test_a_schedule_is_known_in_any_case(ran, tmp_path, word, name):
+    folder = write_checkpoint(tmp_path, LLAMA)
+    one, other = (ran("inspect", folder, "--schedule", f"{each}:factor=4", "--json").out for each in (word, name))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--schedule", "dynamic-ntk:factor=4"], "no schedule named 'dynamic-ntk'; did you mean 'dynamic'?"),
+        (["--dtype", "bf61"], "'bf61'"),
+        (["--dtype", "float23"], "did you mean 'float32'?"),
+        (["--device", "gpu:99"], "device 'cuda:99' cannot be used"),
+    ],
+)
+def test_words_of_others_are_understood_or_guessed(ran, tmp_path, words, said):
+    (tmp_path / "text.txt").write_text("a text " * 99)
+    llama().save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    err = ran("eval", tmp_path / "model", "--data", tmp_path / "text.txt", "--lengths", "16", *words, code=2).err
+    assert said in err
+
+
+@pytest.mark.parametrize(("short", "name"), [("bf16", "bfloat16"), ("fp16", "float16"), ("BF16", "bfloat16")])
+def test_short_names_of_dtypes_are_those_of_torch(short, name):
+    assert Dtype(DTYPES).convert(short, None, None) == name
 
 
 @pytest.mark.parametrize(

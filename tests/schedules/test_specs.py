@@ -148,7 +148,7 @@ def test_python_objects_pass_through() -> None:
         ("yran", "no schedule named 'yran'; did you mean 'yarn'?"),
         ("yran:factor=8", "no schedule named 'yran'; did you mean 'yarn'?"),
         ("factor=8", "no schedule named 'factor=8'"),
-        ("YaRN", "did you mean 'yarn'?"),
+        ("YaRN 4", "did you mean 'yarn:factor=4'?"),
         ("pi", "did you mean 'linear'?"),
         ("ntk-aware", "did you mean 'ntk'?"),
         ("NTK_Aware", "did you mean 'ntk'?"),

@@ -309,6 +309,20 @@ def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, 
     assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
 
 
+def test_a_chat_template_of_a_file_takes_the_place_of_the_tokenizers_own(ran, refused, checkpoint, tmp_path):
+    source, out = saved(tmp_path, "jsonl", [{"messages": TALK}]), ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]
+    own, template = measured(ran, checkpoint, source, *out), tmp_path / "other.jinja"
+    template.write_text(QWEN)
+    found = measured(ran, checkpoint, source, *out, "--force", "--chat-template", template)
+    ids = stock(tokenizer_with(QWEN))["input_ids"][:48]
+    assert found["rows"][0]["nll"] == pytest.approx(np.mean(naive_nll(llama(vocab_size=259), ids)), abs=2e-6)
+    assert found["rows"][0]["nll"] != own["rows"][0]["nll"]
+    words = ["eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template"]
+    assert "nowhere.jinja" in refused(*words, tmp_path / "nowhere.jinja")
+    template.write_bytes(b"\xff\xfe")
+    assert "other.jinja is not UTF-8; name a Jinja file (--chat-template)" in refused(*words, template)
+
+
 def test_chats_in_python_are_lists_of_messages():
     model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
     found = perplexity(model, [TALK, TALK[:3]], [48], tokenizer=tokenizer, score="assistant")
