@@ -184,7 +184,7 @@ def _by_servers(
     text, bos, baseline = text_of(source, options), options.pop("bos"), options.pop("baseline")
     checkpoint = tokenizer, options["revision"], options["trust_remote_code"]
     given = {name: each for name, each in options.items() if name in PerplexityOptions.__dataclass_fields__}
-    chosen = PerplexityOptions(**given, source=text.name, progress=notes(here))
+    chosen = PerplexityOptions(**given, progress=notes(here))
     return prepare_by_servers(servers, checkpoint, baseline, text, lengths, bos, chosen)
 
 
@@ -197,5 +197,5 @@ def _prepared(
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint, text = checkpoint_of(model, options), text_of(source, options)
     bos = options.pop("bos")
-    chosen = PerplexityOptions(**options, source=text.name, progress=notes(here))
+    chosen = PerplexityOptions(**options, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

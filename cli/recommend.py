@@ -138,5 +138,5 @@ def _prepared(
     from ..evals.recommending.running import prepare
 
     text, bos = text_of(source, options), options["bos"]
-    chosen = replace(chosen, source=text.name, progress=notes(here))
+    chosen = replace(chosen, progress=notes(here))
     return prepare(checkpoint_of(model, options), text, target, bos, chosen, here)

@@ -118,7 +118,9 @@ def prepare(
     """
     objective, candidates = objective_and_candidates(*checkpoint.configs, target, options)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    options = replace(options, split_special_tokens=source.split_special_tokens, path=checkpoint.folder)
+    options = replace(
+        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
+    )
     corpus = Corpus(texts, objective.lengths, tokenizer, bos, text_options(options))
     notes = Notes.of(options.progress)
     checkpoint.warn(notes)

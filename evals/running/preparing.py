@@ -221,7 +221,7 @@ def prepare(
     if options.asks_truncation:
         refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
     tokenizer = checkpoint.tokenizer()
-    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
+    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens, source=source.name)
     corpus = Corpus(texts, lengths, tokenizer, bos, options)
     notes = Notes.of(options.progress)
     checkpoint.warn(notes)

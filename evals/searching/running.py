@@ -395,10 +395,11 @@ def prepare(
     """
     if source is not None:
         refuse_endless(source, options.max_docs)
-        options = dataclasses.replace(options, source=source.name, split_special_tokens=source.split_special_tokens)
+        options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
     plan = plan_of_start(checkpoint.config, target, options.patching)
     space_of(plan, target, options)
     texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
+    options = options if source is None else dataclasses.replace(options, source=source.name)
     found = make_feed(texts, tokenizer, lengths_to(plan, target), bos, options)
     checkpoint.warn(notes)
     if source is not None and isinstance(found, TextFeed):

@@ -60,7 +60,9 @@ def prepare_by_servers(
     texts, (name, revision, trusted) = source.texts(), checkpoint
     folder, _ = find_loadable(name, revision, weights=False)
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens, path=folder)
+    options = dataclasses.replace(
+        options, split_special_tokens=source.split_special_tokens, source=source.name, path=folder
+    )
     corpus = Corpus(texts, lengths, tokenizer, bos, options)
     tell_left_out(source, corpus, Notes.of(options.progress))
     return prepare_served(servers, corpus, baseline, options, tokenizer)

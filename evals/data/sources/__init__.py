@@ -18,7 +18,7 @@ from ....errors import DataError
 from ..chats import Chat, Unread
 from ..documents import Document
 from ..texts import Text, TextFile
-from . import hub
+from . import hub, named
 from .folder import no_texts
 from .read_options import ReadOptions, Unused
 
@@ -47,6 +47,7 @@ _NAMES = (
     "json_lines",
     "parquet",
     "text_file",
+    "named",
     "hub",
 )
 
@@ -81,8 +82,9 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """The names of all sources."""
-        return ", ".join(self.names)
+        """The names of all sources; a dataset's short name once read says what it stood for."""
+        known = self.asked.resolved
+        return ", ".join(f"{name} ({known[name]})" if name in known else name for name in self.names)
 
     @property
     def left_out(self) -> str:
@@ -127,8 +129,8 @@ def read_texts(
 
     Args:
         source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
-            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, or the
-            name of a dataset on the Hub (``owner/name`` or ``owner/name:config``).
+            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
+            of a dataset (see :mod:`~.named`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
         split: which split of a dataset; needed when it has several and none is called "test".
         text_field: the field that holds the text, the chat (a list of messages) or the token ids; when None it is
             "text", "messages", "input_ids" or the only field of strings.
@@ -163,6 +165,8 @@ def joined(texts: Iterable[Unread]) -> str:
 
 
 def _streamed(source: str, asked: ReadOptions) -> Iterator[Unread]:
+    if _reader(source) is named:
+        return _begun(source, asked)
     if _reader(source) is not hub:
         raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave it out", "streaming")
     return hub.stream(source, asked)

@@ -28,24 +28,29 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         DataError: neither the Hub nor its cache has the dataset, or it lacks the split or the field.
     """
     asked.only(source, "a dataset", "split", "text_field")
-    return dataset_texts(_loaded(source), source, asked)
+    return dataset_texts(load(source), source, asked)
 
 
 def stream(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads row by row, as the texts are asked for; raises as :func:`read`."""
     asked.only(source, "a dataset", "split", "text_field")
-    rows = one_split(_loaded(source, streaming=True), source, asked.split)
+    rows = one_split(load(source, streaming=True), source, asked.split)
     return texts_of(enumerate(rows), f"{source} row", asked.text_field, source)
 
 
-def _loaded(source: str, streaming: bool = False) -> Any:
+def load(source: str, streaming: bool = False, revision: str | None = None) -> Any:
+    """Loads a dataset, all of its splits.
+
+    Raises:
+        DataError: neither the Hub nor its cache has it.
+    """
     import datasets
 
     name, _, config = source.partition(":")
     silence = hub_silence(name, kind="dataset")
     try:
         with _offline(silence is not None):
-            return datasets.load_dataset(name, config or None, streaming=streaming)
+            return datasets.load_dataset(name, config or None, streaming=streaming, revision=revision)
     except Exception as error:
         why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor is it in the cache"
         raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None

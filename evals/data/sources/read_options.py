@@ -21,6 +21,7 @@ class ReadOptions:
         glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
         encoding: of text files; UTF-8 when None.
         left_out: takes the names of the files in a folder that are no text.
+        resolved: takes what a dataset's short name stood for, its commit included.
     """
 
     split: str | None = None
@@ -28,6 +29,7 @@ class ReadOptions:
     glob: str | None = None
     encoding: str | None = None
     left_out: list[str] = field(default_factory=list, compare=False)
+    resolved: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.encoding is not None:
@@ -43,7 +45,7 @@ class ReadOptions:
         Raises:
             Unused: names the option.
         """
-        for name in (each.name for each in fields(self) if each.name not in (*used, "left_out")):
+        for name in (each.name for each in fields(self) if each.name not in (*used, "left_out", "resolved")):
             if getattr(self, name) is not None:
                 raise Unused(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
 

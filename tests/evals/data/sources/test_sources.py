@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+import types
 import warnings
 
 import datasets
@@ -30,6 +31,7 @@ from ropescale.evals.data.documents import (
     tokenize,
 )
 from ropescale.evals.data.sources import TextSource, read_texts
+from ropescale.evals.data.sources.named import DATASETS
 from ropescale.evals.data.sources.read_options import ReadOptions
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
 
@@ -365,7 +367,7 @@ def hub(monkeypatch):
     parts = {"train": datasets.Dataset.from_dict(rows), "test": datasets.Dataset.from_dict(rows).select([1])}
     asked = []
 
-    def load_dataset(name, config=None, streaming=False):
+    def load_dataset(name, config=None, streaming=False, revision=None):
         asked.append((name, config, streaming, datasets.config.HF_HUB_OFFLINE))
         if name != "org/books":
             raise FileNotFoundError(f"Dataset {name!r} doesn't exist on the Hub\nand more")
@@ -449,6 +451,67 @@ def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
         streamed("org/books", split="dev")
     with pytest.raises(DataError, match=r"org/books row 0.*'body'.*text, id"):
         list(streamed("org/books", split="train", text_field="body"))
+
+
+# --- datasets by a short name, from a Hub that is not there ---
+
+
+@pytest.fixture
+def shelf(monkeypatch):
+    """A Hub with every dataset of the table: 150 rows in their split and field; what it was asked is in the list."""
+    asked = []
+
+    def dataset_info(self, name, revision=None, timeout=None):
+        return types.SimpleNamespace(sha=f"{len(name):040x}" if revision is None else f"{len(revision):040x}")
+
+    def load_dataset(name, config=None, streaming=False, revision=None):
+        asked.append((name, config, streaming, revision))
+        (named,) = [n for n in DATASETS.values() if n.source == (f"{name}:{config}" if config else name)]
+        rows = {"other": ["no"] * 150, named.field: [f"text {i}" for i in range(150)]}
+        return datasets.IterableDatasetDict({named.split: datasets.Dataset.from_dict(rows).to_iterable_dataset()})
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(sources.hub, "hub_silence", lambda name, kind: None)
+    return asked
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_short_name_is_its_dataset_at_one_commit_up_to_its_cap(shelf, name):
+    source, named = TextSource([name]), DATASETS[name]
+    assert contents(source.texts()[name]) == [f"text {i}" for i in range(100)]
+    hub_id, _, config = named.source.partition(":")
+    commit = f"{len(named.revision or hub_id):040x}"
+    assert shelf == [(hub_id, config or None, True, commit)]
+    said = f"{named.source}@{commit}, {named.split}, {named.field}, at most 100 documents"
+    assert source.name == f"{name} ({said})"
+
+
+def test_a_path_goes_before_a_short_name_and_options_go_before_the_table(shelf, tmp_path, monkeypatch):
+    source = TextSource(["govreport"], ReadOptions(text_field="other"), streaming=True)
+    assert contents(source.texts()["govreport"])[0] == "no" and ", test, other, " in source.name
+    with pytest.raises(DataError, match=r"'dev'.*choose one: test"):
+        read_texts("govreport", split="dev")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pg19").write_text("my own")
+    here = TextSource(["pg19"])
+    assert contents(here.texts()["pg19"]) == ["my own"] and here.name == "pg19" and len(shelf) == 2
+
+
+def test_a_short_name_without_a_hub_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: 1 / 0)
+    with pytest.raises(DataError, match=r"^'pg19' is emozilla/pg19-test on the Hub, which .*give a file or folder$"):
+        read_texts("pg19")
+
+
+def test_the_commit_of_a_short_name_is_in_the_result(shelf, checkpoint, ran):
+    words = ["eval", checkpoint, "--data", "pg19", "--max-docs", "3", "--lengths", "6", "--json"]
+    data = json.loads(ran(*words)[0])["data"]
+    assert data["source"].startswith(f"pg19 (emozilla/pg19-test@{18:040x}, test, text")
+    listed = json.loads(ran("datasets", "--json")[0])
+    assert [each["name"] for each in listed] == list(DATASETS)
+    assert listed[0]["source"] == "emozilla/pg19-test" and listed[0]["documents"] == 100
+    assert all(name in ran("datasets")[0] for name in DATASETS)
 
 
 # --- tokenizers ---

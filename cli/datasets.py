@@ -1,0 +1,27 @@
+"""``ropescale datasets``: the texts that ``--data`` takes by a short name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from ..output.formatting import markdown
+from .options import print_json, shared_options, show
+from .sections import in_sections
+
+
+@click.command("datasets", cls=in_sections({"The result": "as_json"}))
+@shared_options("as_json")
+def command(as_json: bool) -> None:
+    """List the datasets on the Hub that `--data` takes by a short name, with what is read of each.
+
+    A path that exists goes before a name. Texts are streamed; the commit that they are of is recorded with the result.
+    """
+    from ..evals.data.sources.named import DATASETS
+
+    if as_json:
+        print_json([{"name": name, **dataclasses.asdict(each)} for name, each in DATASETS.items()])
+        return
+    rows = [[name, each.source, each.split, each.field, str(each.documents)] for name, each in DATASETS.items()]
+    show(markdown(["name", "on the Hub", "split", "field", "at most"], rows, right=[4]))
