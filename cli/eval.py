@@ -35,8 +35,8 @@ from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.running.corpus_run import CorpusRun
     from ..evals.running.perplexity import PerplexityRun
+    from ..evals.servers.running import ServedRun
     from ..evals.servers.server import Server
 
 _SECTIONS = {
@@ -135,15 +135,15 @@ def command(
     from ..evals.results.folder import writable_folder
 
     sharing = Sharing(options["tp"], options["device_map"], options["device"])
-    servers, tokenizer = asked_servers(options, model, _BY_SERVERS)
+    servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
     if servers:
-        prepare = partial(_by_servers, servers, tokenizer, source, lengths, options)
+        prepare = partial(_by_servers, servers, name, source, lengths, options)
     else:
-        prepare = partial(_prepared, model, source, lengths, options)
+        prepare = partial(_prepared, name, source, lengths, options)
     if dry_run:
         with together(sharing) as group:
-            found = prepare(group.world).dry_run()
+            found = _prepared(name, source, lengths, options, group.world).dry_run()
             if group.world.leads:
                 print_result(as_json, found.to_dict, found.to_markdown)
         return
@@ -177,7 +177,7 @@ def _by_servers(
     lengths: list[int],
     options: dict[str, Any],
     here: World,
-) -> CorpusRun:
+) -> ServedRun:
     from ..evals.running.selection import PerplexityOptions
     from ..evals.servers.preparing import prepare_by_servers
 

@@ -123,12 +123,12 @@ def command(
     """
     from ..evals.passkey.results import Retrieval
 
-    servers, tokenizer = asked_servers(options, model, _BY_SERVERS)
+    servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
     if servers:
-        prepare = partial(_by_servers, servers, tokenizer, lengths, options)
+        prepare = partial(_by_servers, servers, name, lengths, options)
     else:
-        prepare = partial(_prepared, model, lengths, options)
+        prepare = partial(_prepared, name, lengths, options)
     measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="asking")
 
 

@@ -73,7 +73,7 @@ def servers_of(options: dict[str, Any]) -> list[Server]:
 
 
 def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[str]) -> tuple[list[Server], str]:
-    """Takes the servers of a command, and the checkpoint that they serve; none where a model is to be loaded here.
+    """Takes the servers of a command, and the checkpoint that they serve; none, and MODEL, where that is loaded here.
 
     Args:
         allowed: the parameters that servers have a use for.
@@ -82,14 +82,14 @@ def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[
         DataError: half of it is given, both are, or an option that is for the other.
     """
     servers, tokenizer = servers_of(options), options.pop("tokenizer")
-    if servers:
-        refuse_beside_servers(*allowed)
-        if tokenizer is None:
-            raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
-    else:
+    if not servers:
         refuse_without_servers("served_as", "served_name", "tokenizer", "concurrency", "timeout")
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
+        return [], model
+    refuse_beside_servers(*allowed)
+    if tokenizer is None:
+        raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
     return servers, tokenizer
 
 

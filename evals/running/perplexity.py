@@ -50,7 +50,7 @@ class PerplexityRun(CorpusRun):
     ) -> None:
         made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
         super().__init__(corpus, options, labelled, trained_length(model))
-        self.variants: list[Variant] = made
+        self.variants = self._own = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
         self.scorer = Scorer(model, options.logits_bytes)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
@@ -84,7 +84,7 @@ class PerplexityRun(CorpusRun):
 
     def _taken(self, runner: Runner, executor: Executor) -> tuple[list[Job], list[Task], list[Task], str]:
         """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
-        jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
+        jobs = [job for variant in self._own for job in self._jobs(variant)]  # what does not fit fails here
         compared = self._comparing(jobs, executor)
         last, told = self._truncating(jobs)
         runner.take([*(self._task(job, executor) for job in jobs), *compared, *last])

@@ -219,10 +219,10 @@ def _checked(url: str) -> tuple[str, bool, bool]:
     there."""
     try:
         parts = urlsplit(url.strip())
-        host, _ = parts.hostname or "", parts.port
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        host = ""
-    if not host or parts.scheme not in ("http", "https"):
+        parts, is_address = urlsplit(""), False
+    if not is_address:
         raise DataError("the server's address is none; give one such as http://localhost:8000", "server")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise DataError(
@@ -230,7 +230,7 @@ def _checked(url: str) -> tuple[str, bool, bool]:
             f"{KEY}",
             "server",
         )
-    is_local = _is_loopback(host)
+    is_local = _is_loopback(parts.hostname or "")
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}", is_local, is_local or parts.scheme == "https"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from ...errors import ServerError
 from ..metrics.stored import ModelFacts
@@ -80,7 +83,7 @@ class ServedRetrieval(RetrievalRun):
     def _task(self, length: int, tables: HeldTables) -> Task:
         prompts = self.prompt_set.prompts[length]
         task = super()._task(length, tables)
-        return replace(task, stream=partial(_answered, tables.variant, prompts))
+        return replace(task, stream=partial(_answered, cast(Server, tables.variant), prompts))
 
 
 def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
@@ -92,7 +95,7 @@ def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch
 
     asked = [(batch, ending) for batch in batches for ending in range(len(prompt_of(batch).endings))]
 
-    def start(each: tuple[Batch, int]):
+    def start(each: tuple[Batch, int]) -> Future[tuple[np.ndarray, np.ndarray]]:
         batch, ending = each
         return server.start_ranked(prompt_of(batch).ids(ending).tolist())
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class ServedRun(CorpusRun):
         return [Job(tables, lengths, self._plan(lengths[-1]))]
 
     def _task(self, job: Job) -> Task:
-        windows = ServedWindows(job.tables.variant, self.corpus.documents, self.corpus.bos)
+        windows = ServedWindows(cast(Server, job.tables.variant), self.corpus.documents, self.corpus.bos)
         length, finish = job.lengths[-1], partial(self._finish, job)
         task = task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
         return replace(task, stream=windows.stream)
@@ -205,7 +205,7 @@ def tables_of(server: Server) -> ServedTables:
     served = server.served
     digest = key_of({"engine": served.engine.name, "version": served.version, "model": served.engine.model,
                      "served_as": server.label})  # fmt: skip
-    return ServedTables(server, None, digest, digest, {})
+    return ServedTables(cast(Any, server), None, digest, digest, {})
 
 
 def refuse_another(server: Server, store: Store, facts: Facts, ids: Sequence[int]) -> None:
@@ -262,8 +262,9 @@ def facts_of(
         "weights": identity,
         "dtype": "in the server's dtype",
         "parameters": 0,
-        **({} if vocabulary is None else {"vocabulary": vocabulary}),
     }
+    if vocabulary is not None:
+        model["vocabulary"] = vocabulary
     return ServedFacts(model, trained_in(config) if config else None, vocabulary)
 
 
