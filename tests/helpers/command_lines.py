@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import tomllib
@@ -53,8 +54,7 @@ def understand(line: str, repository: Path) -> None:
 
 def of_ropescale(words: list[str], repository: Path) -> None:
     """Parses the words after ``ropescale`` as the command would, and every schedule that needs no file."""
-    if ">" in words:
-        words = words[: words.index(">")]
+    words = list(itertools.takewhile(lambda word: word not in (">", "|"), words))
     context = group.make_context("ropescale", [])
     if words:
         name, command, rest = group.resolve_command(context, words)

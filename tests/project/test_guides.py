@@ -215,7 +215,7 @@ RUN = {
     "qwen": Guide(
         nothing,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
-        ("32768 tokens", "live: yes (all: yarn:factor=4, at 1048576 tokens)", "vllm serve Qwen3.5-9B-1m"),
+        ("32768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "vllm serve Qwen3.5-9B-1m"),
     ),
     "recipes": Guide(
         models_of_a_reader,

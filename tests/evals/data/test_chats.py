@@ -310,7 +310,8 @@ def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, 
 
 
 def test_a_chat_template_of_a_file_takes_the_place_of_the_tokenizers_own(ran, refused, checkpoint, tmp_path):
-    source, out = saved(tmp_path, "jsonl", [{"messages": TALK}]), ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]
+    source = saved(tmp_path, "jsonl", [{"messages": TALK}])
+    out = ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]
     own, template = measured(ran, checkpoint, source, *out), tmp_path / "other.jinja"
     template.write_text(QWEN)
     found = measured(ran, checkpoint, source, *out, "--force", "--chat-template", template)
