@@ -18,9 +18,12 @@ from test_vllm_serve import serving
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.checkpoints.loading import load_tokenizer
+from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity
-from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals.passkey.prompt_set import RetrievalOptions, RetrievalPrompts
+from ropescale.evals.passkey.running import RetrievalRun
+from ropescale.evals.reference import CHECKPOINT, PASSKEY
+from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
@@ -98,3 +101,21 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
         print(f"\n{name}: {found[folder].stock:.1e} from the folder, {found[folder].unscaled:.1e} without its schedule")
         verdicts[name] = [report.verdict for report in found.values()]
     assert verdicts == {"right": [LIVE, NEITHER], "unscaled": [NOT_LIVE, NOT_LIVE]}
+
+
+def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "patched"
+    ropescale.patch_checkpoint(PASSKEY, folder, SPECS["yarn"])
+    tokenizer = load_tokenizer(folder)
+    options = RetrievalOptions(trials=2, path=folder)
+    prompts = RetrievalPrompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], "multi-key", "auto", options)
+    with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
+        run = ServedRetrieval([Server(address, SPECS["yarn"])], prompts, None, options, tokenizer)
+        run.run()
+    loaded = RetrievalRun(load_model(folder, "float32", "cpu"), prompts, [], None, options)
+    loaded.run()
+    found, wanted = run.result().answers, loaded.result().answers
+    gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]
+    print(f"\n{len(found)} answers, {sum(each.correct for each in found)} right: largest {max(gaps):.0e}")
+    assert [each.correct for each in found] == [each.correct for each in wanted] and len(set(gaps)) > 1
+    assert max(gaps) < 10 * TOLERANCE

@@ -104,12 +104,12 @@ def serving(python: str, folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = f"serve {folder} --max-model-len {LENGTH + 1} --dtype float32 --enforce-eager --max-num-seqs {TOGETHER} --uvicorn-log-level error"
+    words = f"serve {folder} --max-model-len {LENGTH + 1} --dtype float32 --enforce-eager --max-num-seqs {TOGETHER}"
+    words += " --no-enable-prefix-caching --uvicorn-log-level error"
     command = [
         python,
         str(SCRIPTS / "vllm_command.py"),
         *words.split(),
-        "--no-enable-prefix-caching",
         "--port",
         str(port),
     ]
