@@ -162,8 +162,9 @@ def command(
 
 _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
-    *("trust_remote_code score min_tokens max_docs windows bos as_json truncation_stride truncation").split(),
-    *("budget_tokens stride short_context repeat_distance key_spans seed out fresh force config").split(),
+    *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json truncation").split(),
+    *("truncation_stride budget_tokens stride short_context repeat_distance key_spans seed out").split(),
+    *("fresh force config").split(),
     *READING,
     *SOURCE,
 )
@@ -182,7 +183,7 @@ def _by_servers(
     from ..evals.servers.preparing import prepare_by_servers
 
     text, bos, baseline = text_of(source, options), options.pop("bos"), options.pop("baseline")
-    checkpoint = tokenizer, options["revision"], options["trust_remote_code"]
+    checkpoint = checkpoint_of(tokenizer, options, weights=False)
     given = {name: each for name, each in options.items() if name in PerplexityOptions.__dataclass_fields__}
     chosen = PerplexityOptions(**given, progress=notes(here))
     return prepare_by_servers(servers, checkpoint, baseline, text, lengths, bos, chosen)

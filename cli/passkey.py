@@ -145,7 +145,7 @@ def _by_servers(
     from ..evals.servers.preparing import prepare_retrieval_by_servers
 
     baseline, asked = options.pop("baseline"), take(options, ("depths", "task", "bos"))
-    checkpoint = tokenizer, options["revision"], options["trust_remote_code"]
+    checkpoint = checkpoint_of(tokenizer, options, weights=False)
     chosen = _chosen({name: options[name] for name in ("trials", "seed", "haystack", "threshold")}, here)
     return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, options=chosen)
 

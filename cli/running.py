@@ -46,11 +46,11 @@ def notes(here: World) -> Notes:
     return Notes(here.leads)
 
 
-def checkpoint_of(model: str, options: dict[str, Any]) -> Checkpoint:
-    """Takes out of a command's parameters how the model is loaded."""
+def checkpoint_of(model: str, options: dict[str, Any], weights: bool = True) -> Checkpoint:
+    """Takes out of a command's parameters how the model is loaded; without weights where a server has them."""
     from ..evals.running.preparing import Checkpoint
 
-    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp", "chat_template")))
+    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp", "chat_template")), weights=weights)
 
 
 def servers_of(options: dict[str, Any]) -> list[Server]:

@@ -50,6 +50,7 @@ class Checkpoint:
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: the processes share each layer.
         chat_template: the file of a Jinja template, in the place of the tokenizer's own.
+        weights: whether they are needed; a server has its own.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Checkpoint:
     device_map: str | None = None
     tp: bool = False
     chat_template: str | None = None
+    weights: bool = True
 
     @cached_property
     def folder(self) -> Path:
-        """The folder, its weights included."""
+        """The folder, its weights included where they are needed."""
         folder, adapter = self._found
         return folder if adapter is None else adapter.folder
 
@@ -74,7 +76,7 @@ class Checkpoint:
 
     @cached_property
     def _found(self) -> tuple[Path, Adapter | None]:
-        return find_loadable(self.name, self.revision)
+        return find_loadable(self.name, self.revision, weights=self.weights)
 
     def warn(self, notes: Notes) -> None:
         """Says what is to be known of the frequencies that an adapter is measured under."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from ...adapters import find_loadable
-from ...checkpoints.loading import load_tokenizer
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts, check_depths
-from ..running.preparing import refuse_endless, tell_left_out
+from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
 from .retrieval import ServedRetrieval
@@ -20,7 +18,7 @@ from .server import Server
 
 def prepare_retrieval_by_servers(
     servers: Sequence[Server],
-    checkpoint: tuple[str, str | None, bool],
+    checkpoint: Checkpoint,
     baseline: str | None,
     lengths: Sequence[int],
     depths: Iterable[float] | int,
@@ -29,16 +27,16 @@ def prepare_retrieval_by_servers(
     options: RetrievalOptions,
 ) -> ServedRetrieval:
     """Prepares a retrieval run by servers; see :func:`prepare_by_servers`."""
-    lengths, depths, (name, revision, trusted) = check_lengths(lengths), check_depths(depths), checkpoint
-    folder, _ = find_loadable(name, revision, weights=False)
-    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    lengths, depths, tokenizer = check_lengths(lengths), check_depths(depths), checkpoint.tokenizer()
     prompt_set = RetrievalPrompts(tokenizer, lengths, depths, task, bos, options)
-    return ServedRetrieval(servers, prompt_set, baseline, dataclasses.replace(options, path=folder), tokenizer)
+    return ServedRetrieval(
+        servers, prompt_set, baseline, dataclasses.replace(options, path=checkpoint.folder), tokenizer
+    )
 
 
 def prepare_by_servers(
     servers: Sequence[Server],
-    checkpoint: tuple[str, str | None, bool],
+    checkpoint: Checkpoint,
     baseline: str | None,
     source: TextSource,
     lengths: Sequence[int],
@@ -48,8 +46,7 @@ def prepare_by_servers(
     """Prepares a measurement by servers.
 
     Args:
-        checkpoint: the folder or the name on the Hub that has the tokenizer and the configuration of what is served,
-            its revision, and whether its code may run. No weights are read.
+        checkpoint: has the tokenizer and the configuration of what is served; no weights are read.
 
     Raises:
         RopescaleError: whatever cannot be read or measured.
@@ -57,11 +54,9 @@ def prepare_by_servers(
     lengths = check_lengths(lengths)
     refuse_endless(source, options.max_docs)
     check_stride(options.stride, lengths)
-    texts, (name, revision, trusted) = source.texts(), checkpoint
-    folder, _ = find_loadable(name, revision, weights=False)
-    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    texts, tokenizer = source.texts(), checkpoint.tokenizer()
     options = dataclasses.replace(
-        options, split_special_tokens=source.split_special_tokens, source=source.name, path=folder
+        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
     )
     corpus = Corpus(texts, lengths, tokenizer, bos, options)
     tell_left_out(source, corpus, Notes.of(options.progress))

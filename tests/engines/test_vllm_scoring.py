@@ -22,7 +22,7 @@ from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity
 from ropescale.evals.passkey.prompt_set import RetrievalOptions, RetrievalPrompts
 from ropescale.evals.passkey.running import RetrievalRun
-from ropescale.evals.reference import CHECKPOINT, PASSKEY
+from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
@@ -105,7 +105,7 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
 
 def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) -> None:
     folder = tmp_path / "patched"
-    ropescale.patch_checkpoint(PASSKEY, folder, SPECS["yarn"])
+    ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
     options = RetrievalOptions(trials=2, path=folder)
     prompts = RetrievalPrompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], "multi-key", "auto", options)

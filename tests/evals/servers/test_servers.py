@@ -223,7 +223,8 @@ def test_a_broken_answer_is_one_line_and_the_same_command_continues(
         _, said = ran(*command)
         kept = int(re.search(r"resuming: (\d+) of (\d+) batches are done", said)[1])
         windows = len(undisturbed["as-is @ 128"]) + truncation(undisturbed)
-        assert kept >= 5 and len(engine.scored) == before + 1 + windows - kept
+        late = len(engine.scored) - (before + 1 + windows - kept)  # of the first run, under way when it stopped
+        assert kept >= 5 and 0 <= late <= 1
     assert same(losses(out), undisturbed)
 
 
