@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from .options import (
     MODEL_SECTION,
     READING,
     Length,
+    Place,
     Real,
     data_option,
     model_argument,
@@ -20,73 +22,72 @@ from .options import (
     say,
     shared_options,
 )
-from .running import checkpoint_of, notes, text_of
+from .running import checkpoint_of, text_of
 from .sections import in_sections
 
-if TYPE_CHECKING:
-    from ..evals.parallel.processes import World
-    from ..evals.running.perplexity import PerplexityRun
-
 _SECTIONS = {
-    "What is measured": "source window short stride",
+    "What is measured": "source window stride imports",
     "Which tokens are key": "alpha beta",
-    "The text": "split text_field glob encoding concat bos",
+    "The text": "split text_field glob encoding concat",
     **MODEL_SECTION,
     "The result": "out as_json",
 }
 
 
 @click.command("keys", cls=in_sections(_SECTIONS))
-@model_argument()
+@model_argument(required=False)
 @data_option("Texts, as in `ropescale eval`.", multiple=False)
 @out_option("Write the key spans here, as JSON.", "FILE", required=True)
-@click.option("--window", type=Length(), metavar="N", help="The long context (default: the trained length).")
-@click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
-@click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")
+@click.option(
+    "--window", type=Length(), default=4096, show_default=True, metavar="N", help="The least short context, in tokens."
+)
+@click.option(
+    "--stride", type=Length(), default=1024, show_default=True, metavar="N", help="Tokens that share a short context."
+)
 @click.option(
     "--alpha", type=Real(), default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
 )
 @click.option(
     "--beta", type=Real(), default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
 )
+@click.option(
+    "--import", "imports", type=Place(), multiple=True, metavar="FILE", help="LongPPL's own file, in place of MODEL."
+)
 @click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
-@shared_options(*READING, "bos", *LOADING, "as_json")
-def command(model: str, source: str, out: str, as_json: bool, **options: Any) -> None:
+@shared_options(*READING, *LOADING, "as_json")
+def command(model: str | None, source: str, out: str, as_json: bool, imports: tuple[str, ...], **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
-    MODEL is the key model. Inside its own window it shows how much better each token is predicted with long context
-    than with short (LongPPL, arXiv:2410.23771). The perplexity of these key tokens shows differences between models
+    MODEL is the key model. It predicts each token from the whole text before it, and from a short window (LongPPL,
+    arXiv:2410.23771). The perplexity of the tokens that it needs the whole text for shows differences between models
     that an average over all tokens hides. Measure every model with the same file.
     """
+    from ..errors import DataError
     from ..evals.data import key_tokens
-    from ..evals.metrics.key_tokens import find
-    from ..evals.parallel.processes import together
+    from ..evals.parallel.processes import World
+    from ..evals.running.key_tokens import find, imported
     from ..evals.single_file import target
 
+    if (model is None) is not bool(imports):
+        raise DataError("name a MODEL, or files of key tokens to import, and not both", "import")
     path = target(out, key_tokens.check_replaceable)
-    with together() as group:
-        run = _prepared(model, source, options, group.world)
-        run.run(group=group)
-        if not group.world.leads:
-            return
-        found = find(run.result(), options["alpha"], options["beta"])
+    texts = chain.from_iterable(text_of([source], options).texts().values())
+    if model is None:
+        found = imported(imports, texts)
+        summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
+    else:
+        checkpoint = checkpoint_of(model, options)
+        thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta")}
+        loaded = checkpoint.model(World())
+        found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
+        made = found.made
+        summary = (
+            f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
+            f"{made['alpha']:g} nats or more better with the whole text than with {made['window']:,} tokens"
+        )
     found.save(path)
     if as_json:
         print_json(found.made, path)
     else:
-        made = found.made
-        put(
-            f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
-            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}",
-            path,
-        )
+        put(summary, path)
     say(f"written to {out}")
-
-
-def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:
-    """Prepares the measurement of the key model with short and with long context."""
-    from ..evals.running.preparing import prepare_keys
-
-    text, checkpoint = text_of([source], options), checkpoint_of(model, options)
-    windows = options["window"], options["short"], options["stride"]
-    return prepare_keys(checkpoint, text, windows, options["bos"], notes(here), here)

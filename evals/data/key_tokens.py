@@ -1,17 +1,15 @@
 """Key tokens: tokens that a fixed key model predicts well with long context and badly with short (LongPPL).
 
-Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3): a
-token is key when its long-short difference ``NLL_short - NLL_long > alpha`` and its ``NLL_long < -beta``, alpha = 2
-and beta = -2 nats. Both come from sliding windows of the key model with the same stride, BOS first where it has one:
-long ones, and short ones. The places of the key tokens are stored as bytes of the text, so that models with other
-tokenizers are measured on the same text. A key model inside its own window needs no training and no second model.
+Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3), as
+the authors' code computes it. The places of the key tokens are stored as bytes of the text, so that models with other
+tokenizers are measured on the same text.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
@@ -57,7 +55,9 @@ class KeySpans:
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
     def marks(self, document: Document) -> np.ndarray:
-        """Marks the tokens that lie wholly inside a span, bool [tokens]; a token that covers no byte is not marked.
+        """Marks the tokens that lie wholly inside a span, bool [tokens].
+
+        A token of no bytes of its own stands for the character that ends there, of which it is a part.
 
         Raises:
             DataError: the spans belong to other texts, or the places of the tokens in the text are not known.
@@ -67,11 +67,12 @@ class KeySpans:
             raise DataError(f"the key spans do not cover {document.name}; run `ropescale keys` on the same data")
         ranges = np.array(self.spans[sha256], np.int64).reshape(-1, 2)
         starts, ends = places(document)
+        starts -= ends == starts
         which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the last span that begins before the token
         inside = which >= 0
         if len(ranges):
             inside &= ends <= ranges[which, 1]
-        return inside & (ends > starts)
+        return inside
 
     def save(self, path: str | Path) -> None:
         """Writes the spans as JSON.
@@ -106,7 +107,6 @@ class SpansFile(_Marked):
 
     spans: dict[str, Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
     key_model: NotRequired[dict[str, str]]
-    short: NotRequired[Count]
     window: NotRequired[Count]
     stride: NotRequired[Count]
 
@@ -147,18 +147,12 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[document.offset], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
 
 
-def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:
-    """Returns the short and the long window, by default a quarter of the trained length and all of it.
-
-    Raises:
-        DataError: the trained length is not known, or the short window is not the shorter one.
-    """
-    long = window or trained
-    if long is None:
-        raise DataError("the trained length of the key model is not known; give the window", "window")
-    brief = short or max(2, long // 4)
-    if brief >= long:
-        raise DataError(
-            f"the short window of {brief} must be shorter than the long one of {long}; give a smaller one", "short"
-        )
-    return brief, long
+def joined(pieces: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Joins ranges that touch, and drops empty ones."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(map(tuple, pieces)):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > start:
+            found.append((start, end))
+    return found

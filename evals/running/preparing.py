@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from ...output.formatting import listed
 from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
 from ...schedules import specs
 from ...schedules.specs import Spec, of_several, spelled_out
-from ..data import chats, key_tokens
-from ..data import documents as data_documents
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..parallel.processes import World
@@ -28,7 +25,6 @@ from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
 from .truncating import refuse_impossible
-from .variants import trained_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -253,34 +249,6 @@ def tell_left_out(source: TextSource, corpus: Corpus, notes: Notes) -> None:
     if source.asked.left_out:
         corpus.skipped["no_text"] = len(source.asked.left_out)
         notes.tell(f"left out: {source.left_out}")
-
-
-def prepare_keys(
-    checkpoint: Checkpoint,
-    source: TextSource,
-    windows: tuple[int | None, int | None, int | None],
-    bos: str | int,
-    notes: Notes,
-    here: World,
-) -> PerplexityRun:
-    """Prepares the measurement that finds key tokens: a key model in short and in long windows.
-
-    Args:
-        windows: the long context, the short one, and the stride; None takes what the trained length gives.
-    """
-    long, short, stride = windows
-    texts, tokenizer = chain.from_iterable(source.texts().values()), checkpoint.tokenizer()
-    documents = data_documents.tokenize(chats.written(texts, tokenizer, chats.ALL), tokenizer)
-    model = checkpoint.model(here)
-    lengths = key_tokens.windows_of(trained_length(model), long, short)
-    options = PerplexityOptions(
-        stride=stride or max(1, lengths[0] // 2),
-        source=source.name,
-        path=checkpoint.folder,
-        progress=notes,
-        short_context=False,
-    )
-    return PerplexityRun(model, Corpus(documents, lengths, tokenizer, bos, options), [], None, options)
 
 
 def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:

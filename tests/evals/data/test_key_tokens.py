@@ -1,4 +1,4 @@
-"""Key tokens, against stock forward passes over every window, and spans worked out by hand."""
+"""Key tokens, against a stock forward pass for every token, and spans worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from configurations import write_files
 from tiny import byte_tokenizer, llama, naive_nll
+from tokenizers.processors import TemplateProcessing
 
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
-from ropescale.evals.data.documents import Document
-from ropescale.evals.data.key_tokens import KeySpans, load, windows_of
-from ropescale.evals.metrics.key_tokens import find, key_tokens
+from ropescale.evals.data.documents import Document, Text, of_ids
+from ropescale.evals.data.key_tokens import KeySpans, load
+from ropescale.evals.running.key_tokens import find, key_positions
+from ropescale.evals.scoring.scorer import Scorer
+from ropescale.files import sha256
 
 TEXTS = ["It was a bright cold day in April, and the clocks. ", "a café, a naïve résumé, and 12 more € for Ünal"]
 
@@ -25,21 +29,33 @@ def document(text: str, pieces: list[str]) -> Document:
     return Document("a text", range(len(pieces)), np.cumsum([len(each.encode()) for each in pieces]), "sha")
 
 
-def sliding_nll(model, ids: list[int], length: int, stride: int) -> list[float]:
-    """Window after window through the stock model, BOS (256) in front; each token in the first window that has it."""
-    found: list[float] = []
-    start = 0
-    while len(found) < len(ids):
-        stop = min(start + length - 1, len(ids))
-        losses = naive_nll(model, [256, *ids[start:stop]])
-        found += losses[len(found) - start :]
-        start += stride
+def naive_keys(model, ids, window, stride, alpha, beta):
+    """Token after token through the stock model: the whole prefix, and the window that its block of tokens shares."""
+    whole, found = naive_nll(model, ids), []
+    for at in range(window, len(ids)):
+        start = (at - window) // stride * stride
+        short = naive_nll(model, ids[start : at + 1])[-1]
+        assert abs(short - whole[at - 1] - alpha) > 1e-5 and abs(whole[at - 1] + beta) > 1e-5
+        if short - whole[at - 1] > alpha and whole[at - 1] < -beta:
+            found.append(at)
     return found
 
 
+def bos_tokenizer():
+    """The byte tokenizer, which puts BOS (256) in front by itself, as Llama's does."""
+    tokenizer = byte_tokenizer()
+    both = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    tokenizer.backend_tokenizer.post_processor = both
+    assert tokenizer("a").input_ids[0] == 256
+    return tokenizer
+
+
+MODEL = {"window": 8, "stride": 5, "alpha": 0.3, "beta": -7.0}
+
+
 @pytest.fixture(scope="module")
-def measured():
-    return perplexity(llama(vocab_size=257), TEXTS, [8, 32], tokenizer=byte_tokenizer(), stride=4)
+def found():
+    return find(llama(vocab_size=257), bos_tokenizer(), [Text(str(i), text) for i, text in enumerate(TEXTS)], **MODEL)
 
 
 @pytest.fixture
@@ -47,32 +63,30 @@ def texts(tmp_path):
     return write_files(tmp_path / "texts", {f"{number}.txt": text for number, text in enumerate(TEXTS)})
 
 
-def test_the_two_thresholds_are_those_of_the_paper():
-    short, long = np.array([5.0, 5.0, 3.9, 9.0]), np.array([1.9, 2.1, 1.9, 2.0])
-    assert key_tokens(short, long).tolist() == [True, False, False, False]
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize(("window", "stride", "length"), [(8, 5, 53), (8, 5, 48), (16, 1, 40), (8, 100, 30), (8, 3, 8)])
+def test_the_key_tokens_are_those_of_a_naive_loop_over_tokens(bos, window, stride, length):
+    """The last block is whole, cut, or of one token; the only window is the whole text; or there is none."""
+    model, ids = llama(vocab_size=257), [256] * bos + list(TEXTS[0].encode()) * 2
+    expected = naive_keys(model, ids[:length], window, stride, 0.3, -7.0)
+    assert key_positions(Scorer(model), torch.tensor(ids[:length]), window, stride, 0.3, -7.0) == expected
+    assert bool(expected) is (length > window and stride < length)
 
 
-def test_the_key_tokens_are_those_of_a_naive_loop_over_windows(measured):
-    """One token per byte, so spans are runs of token numbers; thresholds so that some are key."""
-    spans = find(measured, alpha=0.3, beta=-7.0)
-    model, expected = llama(vocab_size=257), 0
-    for text, each in zip(TEXTS, measured.documents, strict=True):
-        ids = list(text.encode())
-        assert list(each.ids) == byte_tokenizer()(text, add_special_tokens=False).input_ids
-        short = sliding_nll(model, list(each.ids), 8, 4)
-        long = sliding_nll(model, list(each.ids), 32, 4)
-        key = [s - n > 0.3 and n < 7.0 for s, n in zip(short, long, strict=True)]
-        assert all(abs(s - n - 0.3) > 1e-4 and abs(n - 7.0) > 1e-4 for s, n in zip(short, long, strict=True))
-        inside = [any(a <= at < b for a, b in spans.spans[each.sha256]) for at in range(len(ids))]
-        # Of a letter of two bytes, the first token covers both, and the second covers nothing.
-        covering = [at == 0 or each.byte_ends[at] > each.byte_ends[at - 1] for at in range(len(ids))]
-        assert [k for k, c in zip(key, covering, strict=True) if c] == [
-            i for i, c in zip(inside, covering, strict=True) if c
-        ]
-        expected += sum(key)
-    assert spans.made["key_tokens"] == expected > 5
-    assert spans.made["tokens"] == sum(len(text.encode()) for text in TEXTS)
-    assert (spans.made["short"], spans.made["window"], spans.made["stride"]) == (8, 32, 4)
+def test_the_spans_are_the_characters_of_the_key_tokens(found):
+    """As the tokenizer places them: both tokens of a letter of two bytes stand for the whole letter."""
+    model, tokenizer, expected = llama(vocab_size=257), bos_tokenizer(), 0
+    for text in TEXTS:
+        encoded = tokenizer(text, return_offsets_mapping=True)
+        key = naive_keys(model, encoded.input_ids, *MODEL.values())
+        covered = {at for start, end in (encoded.offset_mapping[k] for k in key) for at in range(start, end)}
+        spans = found.spans[sha256(text.encode())]
+        ends = np.cumsum([0, *(len(letter.encode()) for letter in text)])
+        assert {at for at in range(len(text)) if any(a <= ends[at] and ends[at + 1] <= b for a, b in spans)} == covered
+        expected += len(key)
+    assert found.made["key_tokens"] == expected > 5
+    assert found.made["tokens"] == sum(len(text.encode()) + 1 - 8 for text in TEXTS)
+    assert {name: found.made[name] for name in MODEL} == MODEL
 
 
 def test_a_token_of_another_tokenizer_counts_where_it_lies_wholly_inside():
@@ -81,12 +95,15 @@ def test_a_token_of_another_tokenizer_counts_where_it_lies_wholly_inside():
     marks = spans.marks(document(text, ["ab", " ", "cd", "é", " f", "g"])).tolist()
     assert marks == [False, True, True, False, True, False]
     assert spans.marks(document(text, [text])).tolist() == [False]
+    halves = Document("a text", range(4), np.array([3, 4, 6, 6]), "sha")  # the last is the second half of é
+    assert KeySpans({"sha": [(4, 6)]}).marks(halves).tolist() == [False, False, True, True]
+    assert KeySpans({"sha": [(6, 9)]}).marks(halves).tolist() == [False] * 4
     assert spans.marks(document(text, list(text))).tolist() == [*[False] * 2, *[True] * 3, False, *[True] * 2, False]
     assert KeySpans({"sha": []}).marks(document(text, ["ab cdé fg"])).tolist() == [False]
 
 
-def test_the_perplexity_is_over_those_tokens_alone(measured, tmp_path):
-    find(measured, alpha=0.3, beta=-7.0).save(tmp_path / "keys.json")
+def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
+    found.save(tmp_path / "keys.json")
     spans = load(tmp_path / "keys.json")
     model = llama(vocab_size=257)
     result = perplexity(
@@ -106,8 +123,9 @@ def test_the_perplexity_is_over_those_tokens_alone(measured, tmp_path):
     assert f"Key tokens ({result.key_rows[-1].tokens}, " in result.to_markdown()
 
 
-def test_no_key_tokens_is_none_and_not_nan(measured, tmp_path):
-    spans = find(measured, alpha=50.0)
+def test_no_key_tokens_is_none_and_not_nan():
+    texts = [Text(text, text) for text in TEXTS]
+    spans = find(llama(vocab_size=257), byte_tokenizer(), texts, **MODEL | {"alpha": 50.0})
     assert spans.made["key_tokens"] == 0
     result = perplexity(llama(vocab_size=257), TEXTS, [20], tokenizer=byte_tokenizer(), key_spans=spans)
     (row,) = result.key_rows
@@ -117,12 +135,14 @@ def test_no_key_tokens_is_none_and_not_nan(measured, tmp_path):
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-def test_spans_of_other_texts_and_files_that_hold_none_are_refused(measured, tmp_path):
+def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_path):
     model = llama(vocab_size=257)
     with pytest.raises(DataError, match=r"document 0.*`ropescale keys`"):
-        perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=find(measured))
-    with pytest.raises(DataError, match=r"key tokens.*tokenizer with offsets"):
-        find(perplexity(model, [[1, 2, 3] * 9], [4, 16], stride=2))
+        perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=found)
+    with pytest.raises(DataError, match=r"ids is no text"):
+        find(model, byte_tokenizer(), [of_ids("ids", [1, 2, 3], "ids")])
+    with pytest.raises(DataError, match=r"more than the window of 4,096 tokens"):
+        find(model, byte_tokenizer(), [Text("short", "short")])
     marked = '{"schema": 1, "kind": "key spans", '
     odd = [
         '"spans": 3}',
@@ -137,21 +157,31 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(measured, tmp
             load(tmp_path / "odd.json")
 
 
-def test_the_windows_are_the_trained_length_and_a_quarter_of_it():
-    assert windows_of(256, None, None) == (64, 256)
-    assert windows_of(None, 128, 16) == (16, 128)
-    with pytest.raises(DataError, match="give the window"):
-        windows_of(None, None, None)
-    with pytest.raises(DataError, match="must be shorter than the long one"):
-        windows_of(64, None, 64)
+def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, refused, checkpoint):
+    data, one, two = tmp_path / "data.jsonl", tmp_path / "slice_0.txt", tmp_path / "slice_1.txt"
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    one.write_text("[3, 6];[6, 8];[10, 11]")
+    two.write_text("[5, 6]")  # the é of café
+    words = ["keys", "--data", data, "-o", tmp_path / "keys.json"]
+    assert ran(*words, "--import", one, "--import", two)[0].startswith("3 spans in 2 texts")
+    spans = load(tmp_path / "keys.json").spans
+    assert [spans[sha256(text.encode())] for text in TEXTS] == [[(3, 8), (10, 11)], [(5, 7)]]
+    assert TEXTS[1].encode()[5:7].decode() == "é"
+    said, _ = ran("eval", checkpoint, "--data", data, "--lengths", "40", "--key-spans", tmp_path / "keys.json")
+    assert "), imported:" in said
+    assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
+    assert "name a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
+    for content, wrong in (("[1 2]", "holds no key tokens"), ("[1, 900]", "lies outside"), ("[1, 2]x", "holds no key")):
+        two.write_text(content)
+        assert wrong in refused(*words, "--import", one, "--import", two)
 
 
 def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, refused):
-    words = ["keys", checkpoint, "--data", texts, "--short", "8", "--window", "32", "--alpha", "0.3", "--beta", "-7"]
+    words = ["keys", checkpoint, "--data", texts, "--window", "8", "--stride", "5", "--alpha", "0.3", "--beta", "-7"]
     said, _ = ran(*words, "-o", tmp_path / "keys.json")
     made = load(tmp_path / "keys.json").made
     assert said.startswith(f"{made['key_tokens']} of {made['tokens']} tokens are key (")
-    assert made["stride"] == 4 and made["key_model"]["path"] == checkpoint
+    assert (made["window"], made["stride"]) == (8, 5) and made["key_model"]["path"] == checkpoint
     evaluated = ["eval", checkpoint, "--data", texts, "--lengths", "40", "--json", "--key-spans"]
     (row,) = json.loads(ran(*evaluated, tmp_path / "keys.json")[0])["key_tokens"]["rows"]
     assert row["tokens"] > 0 and row["ppl"] > 1

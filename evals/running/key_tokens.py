@@ -1,0 +1,113 @@
+"""Finds key tokens with a key model, or reads them from the files of LongPPL's authors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...errors import DataError
+from ...files import local_path, sha256
+from ..data.chats import Unread
+from ..data.encoding import byte_places
+from ..data.key_tokens import KeySpans, joined
+from ..data.texts import Text, TextFile
+from ..scoring.scorer import Scorer
+from .fingerprints import describe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
+"""Those of the paper."""
+
+
+def find(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[Unread],
+    *,
+    window: int = WINDOW,
+    stride: int = STRIDE,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    path: Path | None = None,
+) -> KeySpans:
+    """Returns the key spans of texts, by a key model whose tokenizer puts in front of a text what it always does.
+
+    Args:
+        window, stride, alpha, beta: as for :func:`key_positions`.
+        path: the model's folder, for the record.
+
+    Raises:
+        DataError: something is no text, the tokenizer has no offsets, or every text is shorter than the window.
+    """
+    if not tokenizer.is_fast:
+        raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
+    scorer, spans, found, scored = Scorer(model), {}, 0, 0
+    for text in _written(texts):
+        encoded = tokenizer(text.text, return_offsets_mapping=True, verbose=False)
+        ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
+        key = key_positions(scorer, ids, window, stride, alpha, beta)
+        places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
+        places[1:, 0] = np.minimum(places[1:, 0], np.maximum.accumulate(places[:-1, 1]))  # a blank that was trimmed
+        spans[sha256(text.encoded)] = joined(byte_places(text.text, places[key]).tolist())
+        found, scored = found + len(key), scored + max(0, len(ids) - window)
+    if not scored:
+        raise DataError(f"no text has more than the window of {window:,} tokens; give longer ones", "window")
+    facts = describe(model, path)
+    made = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
+    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta}
+    return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored})
+
+
+def key_positions(
+    scorer: Scorer, ids: torch.Tensor, window: int, stride: int, alpha: float = ALPHA, beta: float = BETA
+) -> list[int]:
+    """Returns the positions of the key tokens among ids, which begin with BOS or whatever the tokenizer puts there.
+
+    Every ``stride`` tokens share a short context that begins ``window`` tokens before the first of them, so each has
+    ``window`` to ``window + stride - 1`` tokens before it; the first ``window`` tokens are never key. A token is key
+    when its loss is more than ``alpha`` nats lower with the whole prefix, and below ``-beta`` then.
+    """
+    found: list[int] = []
+    whole = scorer.score(ids[None])[0] if len(ids) > window else ids
+    for start in range(0, len(ids) - window, stride):
+        first, stop = start + window, min(start + window + stride, len(ids))
+        short, long = scorer.score(ids[None, start:stop])[0, window - 1 :], whole[first - 1 : stop - 1]
+        found += (first + ((short - long > alpha) & (long < -beta)).nonzero()[:, 0]).tolist()
+    return found
+
+
+def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
+    """Reads LongPPL's files of key tokens, ``[start, end];...`` in characters, one for each text in the same order.
+
+    Raises:
+        DataError: a file cannot be read or is of another kind, lies outside its text, or their numbers differ.
+    """
+    spans, held = {}, list(_written(texts))
+    if len(files) != len(held):
+        raise DataError(f"{len(files)} files of key tokens for {len(held)} texts; give one for each, in order")
+    for file, text in zip(files, held, strict=True):
+        try:
+            content = local_path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from None
+        if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
+            raise DataError(f"{file} holds no key tokens of LongPPL; they are written [start, end];[start, end]")
+        places = np.array(re.findall(r"\d+", content), np.int64)
+        if len(places) and places.max() > len(text.text):
+            raise DataError(f"{file} lies outside {text.name}, which has {len(text.text):,} characters")
+        spans[sha256(text.encoded)] = joined(byte_places(text.text, places).reshape(-1, 2).tolist())
+    return KeySpans(spans, {"imported": [Path(file).name for file in files]})
+
+
+def _written(texts: Iterable[Unread]) -> Iterator[Text]:
+    for each in texts:
+        if not isinstance(each, (Text, TextFile)):
+            raise DataError(f"{each.name} is no text, and key tokens are places in a text; give a field of text")
+        yield Text(each.name, each.text)
