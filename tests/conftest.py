@@ -42,9 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keeps what is imported by now out of the garbage collector, which would look at millions of objects each time."""
+    """Lets the garbage collector look less often, and no more at what is imported by now: that took a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
