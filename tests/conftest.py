@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Lets the garbage collector look less often, and no more at what is imported by now: that took a tenth of the time."""
+    """Lets the garbage collector look less often, and not at what is imported: that took a tenth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
