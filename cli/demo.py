@@ -102,5 +102,5 @@ def _evaluate(source: Path, out: Path) -> None:
     run.run()
     result = run.result()
     written = result.save(out)
-    show(result.to_markdown(), written)
+    show(f"{result.summary()}\n\nAll tables: {written / 'REPORT.md'}.", written)
     say(f"written to {written}: {', '.join(sorted(path.name for path in out.iterdir()))}")

@@ -28,6 +28,7 @@ from .options import (
     request_options,
     seed_option,
     shared_options,
+    verbose_option,
 )
 from .run_file import config_option
 from .running import asked_servers, checkpoint_of, measure, notes, text_of
@@ -45,7 +46,7 @@ _SECTIONS = {
     "The text": "split text_field chat_template score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
-    "The result": "config out fresh force dry_run as_json",
+    "The result": "config out fresh force dry_run verbose as_json",
     **MODEL_SECTION,
     "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "Memory and many devices": "batch_tokens tp device_map",
@@ -102,12 +103,14 @@ _SECTIONS = {
 @out_option("Write results, losses, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 @click.option("--dry-run", is_flag=True, help="Print what the run would take, time one batch of it, and stop.")
+@verbose_option()
 @force_option()
 def command(
     model: str | None,
     source: Sequence[str],
     lengths: list[int],
     as_json: bool,
+    verbose: bool,
     out: str | None,
     fresh: bool,
     force: bool,
@@ -154,6 +157,7 @@ def command(
         fresh=fresh,
         force=force,
         as_json=as_json,
+        verbose=verbose,
         source=source,
         doing="measuring",
         sharing=sharing,
@@ -162,7 +166,7 @@ def command(
 
 _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
-    *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json truncation").split(),
+    *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json verbose truncation").split(),
     *("truncation_stride budget_tokens stride short_context repeat_distance key_spans seed out").split(),
     *("fresh force config").split(),
     *READING,

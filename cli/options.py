@@ -418,6 +418,11 @@ def show(page: str, kept: object = None) -> None:
     put(fitted_to(sys.stdout, page), kept)
 
 
+def verbose_option() -> Decorator[F]:
+    """Adds ``--verbose`` of the commands that measure."""
+    return click.option("--verbose", is_flag=True, help="Print all tables, as REPORT.md has them.")
+
+
 def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
     """Prints a result as JSON with every digit, or as a page; as :func:`put` does."""
     if as_json:

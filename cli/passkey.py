@@ -25,6 +25,7 @@ from .options import (
     request_options,
     shared_options,
     take,
+    verbose_option,
 )
 from .run_file import config_option
 from .running import asked_servers, checkpoint_of, measure, notes
@@ -42,7 +43,7 @@ TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
     **REQUEST_SECTIONS,
-    "The result": "config out fresh force as_json",
+    "The result": "config out fresh force verbose as_json",
     **MODEL_SECTION,
     "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "How it is fed": "bos batch_tokens",
@@ -98,9 +99,17 @@ class Depths(click.ParamType):
 @shared_options("baseline", "bos", *LOADING, "as_json")
 @out_option("Write results, every answer, heat maps and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
+@verbose_option()
 @force_option()
 def command(
-    model: str | None, lengths: list[int], as_json: bool, out: str | None, fresh: bool, force: bool, **options: Any
+    model: str | None,
+    lengths: list[int],
+    as_json: bool,
+    verbose: bool,
+    out: str | None,
+    fresh: bool,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
 
@@ -129,12 +138,21 @@ def command(
         prepare = partial(_by_servers, servers, name, lengths, options)
     else:
         prepare = partial(_prepared, name, lengths, options)
-    measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="asking")
+    measure(
+        prepare,
+        Retrieval.writable_folder,
+        out=out,
+        fresh=fresh,
+        force=force,
+        as_json=as_json,
+        verbose=verbose,
+        doing="asking",
+    )
 
 
 _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout lengths depths task trials seed haystack").split(),
-    *("threshold baseline bos revision trust_remote_code as_json out fresh force config").split(),
+    *("threshold baseline bos revision trust_remote_code as_json verbose out fresh force config").split(),
 )
 """The parameters that servers have a use for."""
 

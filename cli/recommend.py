@@ -23,6 +23,7 @@ from .options import (
     out_option,
     shared_options,
     take,
+    verbose_option,
 )
 from .run_file import config_option
 from .running import checkpoint_of, measure, notes, text_of
@@ -39,7 +40,7 @@ _SECTIONS = {
     "Where the model is already scaled": "replace_scaling on_top",
     "The text": "split text_field chat_template score glob encoding concat min_tokens max_docs windows "
     "budget_tokens bos",
-    "The result": "memory config out fresh force as_json",
+    "The result": "memory config out fresh force verbose as_json",
     **MODEL_SECTION,
     "How it is fed": "batch_tokens",
 }
@@ -86,12 +87,14 @@ _SECTIONS = {
 @shared_options("batch_tokens", "chat_template", "bos", *LOADING, "as_json")
 @out_option("Write results, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
+@verbose_option()
 @force_option()
 def command(
     model: str,
     source: Sequence[str],
     target_length: int,
     as_json: bool,
+    verbose: bool,
     out: str | None,
     fresh: bool,
     force: bool,
@@ -127,6 +130,7 @@ def command(
         fresh=fresh,
         force=force,
         as_json=as_json,
+        verbose=verbose,
         source=source,
         doing="measuring",
     )

@@ -30,8 +30,12 @@ class Printed(Protocol):
         """Returns it as plain data."""
         ...
 
+    def summary(self) -> str:
+        """Returns the answer and one table."""
+        ...
+
     def to_markdown(self) -> str:
-        """Returns its tables."""
+        """Returns all its tables."""
         ...
 
     def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
@@ -137,6 +141,7 @@ def measure(
     fresh: bool,
     force: bool,
     as_json: bool,
+    verbose: bool,
     doing: str,
     source: Sequence[str] = (),
     sharing: Sharing | None = None,
@@ -168,7 +173,9 @@ def measure(
             say(f"{here} {doing}{here.hint}")
 
         def shown(result: Printed, kept: Path | None) -> None:
-            print_result(as_json, result.to_dict, result.to_markdown, kept)
+            where = "" if kept is None or kept.suffix == ".json" else f" or {kept / 'REPORT.md'}"
+            short = lambda: f"{result.summary()}\n\nAll tables: --verbose{where}."  # noqa: E731
+            print_result(as_json, result.to_dict, result.to_markdown if verbose else short, kept)
 
         try:
             measurement = prepare(here)

@@ -28,6 +28,7 @@ from .options import (
     seed_option,
     shared_options,
     take,
+    verbose_option,
 )
 from .run_file import config_option
 from .running import checkpoint_of, measure, notes, text_of
@@ -42,7 +43,7 @@ _SECTIONS = {
     "What is searched": "source objective haystack target_length budget_tokens numbers within keep_short engine seed",
     "Where the schedule goes": "layers original_length replace_scaling on_top",
     "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
-    "The result": "config out fresh force as_json",
+    "The result": "config out fresh force verbose as_json",
     **MODEL_SECTION,
 }
 
@@ -83,8 +84,11 @@ _SECTIONS = {
 @seed_option("Of the order of the text, and of what is held out.")
 @out_option("Write the schedule here, and the run into the folder FILE-search beside it.", "FILE.json")
 @click.option("--fresh", is_flag=True, help="Search again what is kept in the folder, instead of continuing.")
+@verbose_option()
 @force_option()
-def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool, **options: Any) -> None:
+def command(
+    model: str, out: str | None, fresh: bool, force: bool, as_json: bool, verbose: bool, **options: Any
+) -> None:
     """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
 
     It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
@@ -122,6 +126,7 @@ def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool
         fresh=fresh,
         force=force,
         as_json=as_json,
+        verbose=verbose,
         source=options["source"],
         doing="searching",
     )

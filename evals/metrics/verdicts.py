@@ -58,6 +58,6 @@ def guessing(nll: float, length: int, vocabulary: int | None) -> str:
     figures = f"perplexity {digits(exp(nll), 4)} at {length:,} tokens, against {vocabulary:,}"
     return (
         f"The model as it is predicts this text worse than a uniform guess over its {vocabulary:,} tokens would "
-        f"({figures}): the weights or the tokenizer may not be its own, and no figure here says which "
-        "schedule is better."
+        f"({figures}). The weights or the tokenizer may not be its own, and no figure here says which schedule is "
+        "better."
     )

@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def answered(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """Returns the share that each schedule answers at the longest length; of many, of the best three.
+
+    Args:
+        rows: of results.json.
+        names: the short names of labels.
+    """
+    overall = [row for row in rows if row["depth"] is None]
+    if not any(row["correct"] for row in overall):
+        return ["No schedule answers anything at any length."] if overall else []
+    longest = max(row["length"] for row in overall)
+    there = sorted((row for row in overall if row["length"] == longest), key=lambda row: -row["accuracy"])
+    parts = [f"{names.get(row['schedule'], row['schedule'])} answers {row['accuracy']:.0%}" for row in there[:3]]
+    return [f"At {longest:,} tokens {', '.join(parts)}."]
+
+
 @dataclass(frozen=True)
 class GainsRow:
     """The change of a schedule against the baseline on the same questions of one length.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
 from .answers import AccuracyRow, Answer, StoredAnswers
-from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
+from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_depth, draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +52,23 @@ class Retrieval(StoredAnswers, Saved):
             f"± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
             f"Prompts sha256 {self.data['sha256'][:12]}"
         )
+
+    def sentences(self) -> list[str]:
+        """Returns the share that each schedule answers at the longest length, and what of it is told apart."""
+        said = answered([asdict(row) for row in self.rows], self.short_names)
+        gains = [row for row in self.paired if row.length == self.lengths[-1] and row.p_value < 1]
+        if not gains or len(said) != 1:
+            return said
+        best = min(gains, key=lambda row: row.p_value)
+        return [
+            *said,
+            f"{self.named(best.schedule)} gains {best.gained} of {best.answers} questions over "
+            f"{self.named(best.baseline)} and loses {best.lost} (exact McNemar p = {best.p_value:.2g}).",
+        ]
+
+    def rests_on(self) -> str:
+        """Returns how many questions each cell holds."""
+        return f"{self._prompts()}; brackets are Wilson {PERCENT} intervals."
 
     def _summary(self) -> str:
         lengths = ", ".join(f"{length:,}" for length in self.lengths)

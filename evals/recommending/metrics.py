@@ -158,6 +158,17 @@ class Advice(Metric[Judged, AnswerRow]):
         return parts
 
 
+def brief_finalists(stored: Judged) -> list[str]:
+    """Returns the finalists in four columns; nothing where there is only one."""
+    rows = FINALISTS.rows(stored)
+    if len(rows) < 2:
+        return []
+    goal = stored.protocol
+    header = ["schedule", f"at {goal['target_length']:,}", f"at {goal['trained_length']:,}", "difference (nats)"]
+    lines = [[escaped(stored.named(row.schedule)), digits(row.ppl, 4), *cells(row)[1:3]] for row in rows]
+    return ["Perplexity, and the objective minus that of the first:", markdown(header, lines, right=range(1, 4))]
+
+
 class AllCandidates(Metric[Judged, CandidateRow]):
     """Every candidate against YaRN's default, on the windows that it was measured on."""
 

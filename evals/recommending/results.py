@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ..metrics.cells import csv_text, lines_of
-from ..results.saving import Loadable, shown
+from ..results.saving import Loadable, sentences_of, shown
+from ..statistics.intervals import PERCENT
 from .evidence import AnswerRow, CandidateRow, FinalistRow, Judged
-from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, draw_finalists, draw_front
+from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, brief_finalists, draw_finalists, draw_front
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +47,20 @@ class Recommendation(Judged, Loadable):
     def finalists(self) -> list[FinalistRow]:
         """The finalists on the text that decides, the recommended one first."""
         return FINALISTS.rows(self)
+
+    def sentences(self) -> list[str]:
+        """Returns the recommendation; the command that follows it stands above the table."""
+        return sentences_of(self.answer.answer)
+
+    def main_table(self) -> str:
+        """Returns the command, and the finalists by perplexity and by their difference from the first."""
+        command = [f"```sh\n{self.command}\n```"] if self.command else []
+        return "\n\n".join([*command, *brief_finalists(self)])
+
+    def rests_on(self) -> str:
+        """Returns what the difference is over."""
+        windows = f"{self.protocol['held_out_windows']:,} windows that chose nothing"
+        return f"On {windows}; {PERCENT} intervals for all pairs together. The objective weighs both lengths."
 
     def protocol_line(self) -> str:
         """Returns a sentence that says how it was measured."""

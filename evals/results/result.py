@@ -15,6 +15,7 @@ from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
+from ..metrics.answer import answer
 from ..metrics.base import rests_on
 from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
@@ -23,7 +24,7 @@ from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import Pass, Stored, parts_of, sums_of
-from ..metrics.verdicts import worse_than_a_guess
+from ..metrics.verdicts import together, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import losses as losses_file
@@ -155,6 +156,14 @@ class Result(Stored, Saved):
             tables += [f"{escaped(name)} ({part.extent}):", *filter(None, [worse_than_a_guess(part)])]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
         return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
+
+    def sentences(self) -> list[str]:
+        """Returns the best schedule at the longest length, its cost, and how truncation compares."""
+        return answer(self)
+
+    def rests_on(self) -> str:
+        """Returns how many documents there are, and what the intervals hold for."""
+        return f"{rests_on(self)}; {together(self.comparisons) if self.comparisons else self._interval_line()}."
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -27,6 +28,11 @@ from .losses import read_results
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+
+def sentences_of(text: str) -> list[str]:
+    """Returns the first three sentences of a paragraph."""
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[:3]
 
 
 class Saved(Measured, ABC):
@@ -58,6 +64,23 @@ class Saved(Measured, ABC):
         """Returns the tables of every metric, then the protocol."""
         tables = [part for each in self.metrics for part in each.to_markdown(self)]
         return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """Returns what was found, in one to three sentences of at most 200 characters."""
+
+    def main_table(self) -> str:
+        """Returns the one table that carries the answer; "" for none."""
+        return next((part for each in self.metrics for part in each.to_markdown(self) if part.startswith("| ")), "")
+
+    def summary(self) -> str:
+        """Returns the answer, its table, and what the table rests on."""
+        parts = ["\n".join(self.sentences()), self.main_table(), *definitions(self.short_names), self.rests_on()]
+        return "\n\n".join(filter(None, parts))
+
+    def rests_on(self) -> str:
+        """Returns what the numbers rest on, in a line; "" where the answer says it."""
+        return ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._summary()}>"

@@ -176,10 +176,7 @@ class PerplexityRun(CorpusRun):
             fed = (1 + len(task.facts)) * task.plan.cost.positions
             share = fed / sum(job.plan.cost.positions for job in distinct)
             length = short_length(self.corpus.lengths, self.trained_length)
-            self.notes.tell(
-                f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%}); "
-                "it can be left out (short_context)"
-            )
+            self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%})")
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))

@@ -50,26 +50,21 @@ def choose(corpus: Corpus, trained: int | None, rest: int, before: int | None = 
     def positions(stride: int) -> int:
         return positions_of([longest - trained] * len(corpus.documents), trained, stride)
 
-    about, known = f"the model as it is, given only the last {trained:,} tokens", options.truncation_stride or before
+    known = options.truncation_stride or before
     if known is not None and known >= trained:
         raise DataError(
             f"truncation_stride {known} leaves a token nothing before it in windows of the trained {trained:,} "
             f"positions; use 1 to {trained - 1}",
             "truncation_stride",
         )
-    finest, *others = (max(1, trained // share) for share in SHARES)
-    stride = known or next((each for each in (finest, *others) if positions(each) <= rest), others[-1])
+    *finer, coarsest = (max(1, trained // share) for share in SHARES)
+    stride = known or next((each for each in (*finer, coarsest) if positions(each) <= rest), coarsest)
     fed = positions(stride)
     if known is None and fed > rest and options.truncation is None:
         return None, (
-            f"truncation ({about}) is left out: at stride {stride:,} it would take {fed:,} tokens, {fed / rest:.0%} of "
-            "the rest; ask for truncation to measure it"
+            f"truncation is left out: {fed:,} tokens, {fed / rest:.0%} of the rest; ask for truncation to measure it"
         )
-    more = f"; a truncation stride of {finest} leaves each token more context" if stride > finest else ""
-    return stride, (
-        f"truncation ({about}, stride {stride:,}) takes {fed:,} tokens more ({fed / rest:.0%}); it can be left "
-        f"out{more}"
-    )
+    return stride, f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
 
 
 def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:

@@ -59,10 +59,7 @@ def described(model: PreTrainedModel, batch: Batch, logits_bytes: int) -> str:
     weights = sum(weight_bytes(model).values())
     logits = 3 * min(logits_bytes, 4 * batch.fed * embedding_shape(model)[0])
     working = batch.fed * position_bytes(model, batch.positions) + logits
-    return (
-        f"memory: {_size(weights)} of weights, and an estimated {_size(working)} "
-        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,})"
-    )
+    return f"memory: {_size(weights)} of weights, about {_size(working)} for batches of {batch.fed:,} tokens"
 
 
 def _size(number: float) -> str:

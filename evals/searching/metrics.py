@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import around, exp, interval_cell, mark, signed
+from ..metrics.cells import around, digits, exp, interval_cell, mark, signed
 from ..metrics.stored import AS_IS, Measured
 from ..metrics.verdicts import guessing
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
@@ -273,6 +273,12 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         header = [f"held-out {stored.held}, length", *stored.curves, *(f"found minus {name} (nats)" for name in others)]
         found = markdown(header, lines, right=range(len(header)))
         return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
+
+    def brief(self, stored: Searched) -> str:
+        """Returns the table of the perplexities alone."""
+        rows = {(row.schedule, row.length): digits(row.ppl, 4) for row in self.rows(stored)}
+        lines = [[f"{n:,}", *(rows.get((name, n), "") for name in stored.curves)] for n in stored.lengths]
+        return markdown([f"held-out {stored.held}", *stored.curves], lines, right=range(len(stored.curves) + 1))
 
 
 def missing(changes: Iterable[tuple[str, int]], length: int) -> str:

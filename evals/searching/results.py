@@ -31,9 +31,21 @@ from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import AS_IS
-from ..results.saving import Saved, shown
+from ..results.saving import Saved, sentences_of, shown
 from ..statistics.intervals import PERCENT
-from .metrics import CHANGES, FOUND, HISTORY, METRICS, TRUNCATION, Divided, HistoryRow, Searched, draw
+from .metrics import (
+    CHANGES,
+    FINDING,
+    FOUND,
+    HELD_OUT,
+    HISTORY,
+    METRICS,
+    TRUNCATION,
+    Divided,
+    HistoryRow,
+    Searched,
+    draw,
+)
 from .options import schedule_file
 from .search_space import Point, Space
 
@@ -230,6 +242,18 @@ class SearchResult(Searched, Saved):
         parts = [part for metric in METRICS for part in metric.to_markdown(self)]
         following = [f"`{each}`" for each in self.commands]
         return "\n\n".join(filter(None, [*parts, *following, remarks, self.protocol_line()]))
+
+    def sentences(self) -> list[str]:
+        """Returns how the found schedule stands to what there is without a search."""
+        return sentences_of(" ".join(FINDING.rows(self)[0].said))
+
+    def main_table(self) -> str:
+        """Returns the schedule, the command that patches with it, and the held-out perplexities."""
+        return "\n\n".join([f"`{self.spec}`", f"```sh\n{self.command}\n```", HELD_OUT.brief(self)])
+
+    def rests_on(self) -> str:
+        """Returns what was fed, and on what it is judged."""
+        return f"{self.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""

@@ -83,18 +83,20 @@ def test_a_dry_run_counts_what_the_run_feeds_and_writes_nothing(evaluate, tmp_pa
 
 def test_stdout_is_the_table_alone(evaluate):
     out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
-    said, _, tables = out.partition("\n\n")
+    said, tables, rests, where = out.removesuffix("\n").split("\n\n")
     assert said.startswith("The model as it is predicts this text worse than a uniform guess over its 257 tokens would")
     assert tables.startswith("| perplexity") and "| yarn:factor=2 " in tables
     assert "pays off" not in out and "Lowest loss" not in out
-    assert "2 documents (" in out and "skipped: 1 too short" in out
+    assert rests.startswith("2 documents, 2 windows; no interval (± -)") and where == "All tables: --verbose."
+    whole = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2", "--verbose").out
+    assert said in whole and tables in whole and "skipped: 1 too short" in whole
     assert "error" not in err and "exceed" not in err and "longer than" not in err
 
 
 @pytest.mark.parametrize("columns", [60, 100])
 def test_on_a_terminal_no_line_of_the_result_is_wider(evaluate, monkeypatch, columns):
     words = ["--lengths", "16,24,32,48,64,128", "--schedule", "yarn:factor=2"]
-    words += ["--schedule", "resonance:over=yarn,factor=2"]
+    words += ["--schedule", "resonance:over=yarn,factor=2", "--verbose"]
     whole, _ = evaluate(*words)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -107,7 +109,19 @@ def test_on_a_terminal_no_line_of_the_result_is_wider(evaluate, monkeypatch, col
 def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, checkpoint, tmp_path, monkeypatch):
     book, out = tmp_path / "book.txt", str(tmp_path / "out")
     book.write_text("".join(f"{number} {TEXT}\n" for number in range(150)))
-    words = ["eval", checkpoint, "--data", book, "--lengths", "16,64", "--schedule", "yarn:factor=2", "-o", out]
+    words = [
+        "eval",
+        checkpoint,
+        "--data",
+        book,
+        "--lengths",
+        "16,64",
+        "--schedule",
+        "yarn:factor=2",
+        "-o",
+        out,
+        "--verbose",
+    ]
     said, _ = ran(*words, "--budget-tokens", "2560")
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     data, size = stored["data"], len(book.read_bytes())
@@ -421,3 +435,20 @@ def test_a_tokenizer_whose_longest_text_is_no_number_is_refused(ran, checkpoint,
     edit(tmp_path / "model", "tokenizer_config.json", model_max_length="text")
     err = ran("eval", tmp_path / "model", "--data", texts, "--lengths", "32", code=2).err
     assert err == f"error: {tmp_path}/model/tokenizer_config.json: model_max_length is 'text'; write a number\n"
+
+
+@pytest.mark.parametrize("command", ["eval", "passkey", "recommend"])
+def test_at_80_columns_the_answer_and_one_table_fit(ran, checkpoint, texts, monkeypatch, command):
+    words = {
+        "eval": ["--data", texts, "--lengths", "32,64,128", "--schedule", "yarn", "--schedule", "ntk", "--factor", "2"],
+        "passkey": ["--lengths", "150,256", "--depths", "0,1", "--trials", "2", "--schedule", "yarn:factor=4"],
+        "recommend": ["--data", texts, "--target-length", "128", "--schedule", "yarn:factor=2,beta_fast=8"],
+    }
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    out, err = ran(command, checkpoint, *words[command])
+    lines = [line for line in (out + err).splitlines() if not re.match("ropescale patch |.*tok/s", line)]
+    assert max(map(len, lines)) <= 80, "\n".join(line for line in lines if len(line) > 80)
+    if command == "eval":
+        assert len(lines) <= 20 and out.count("\n| -") == 1

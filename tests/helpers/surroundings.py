@@ -25,6 +25,8 @@ def _remove(folder: str, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and pages would be folded to it
+
 if "XDG_CACHE_HOME" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ropescale-tests-")
     atexit.register(_remove, os.environ["XDG_CACHE_HOME"], os.getpid())

@@ -205,7 +205,7 @@ RUN = {
     "index": Guide(nothing, ("CKPT-8x/ropescale.json",), ("vllm serve CKPT-8x",)),
     "patching": Guide(nothing, ("CKPT-2k/ropescale.json",), ("live: yes",)),
     "serving": Guide(a_patched_folder, (), ("--context-length 2048",)),
-    "retrieval": Guide(nothing, ("KEYS/results.json",), ("passkey",)),
+    "retrieval": Guide(nothing, ("KEYS/results.json",), ("| accuracy",)),
     "adapting": Guide(nothing, ("CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"), ("live: yes",)),
     "searching": Guide(nothing, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),

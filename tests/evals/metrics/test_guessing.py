@@ -50,7 +50,7 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     assert result.model["vocabulary"] == VOCABULARY
     sentence = (
         "The model as it is predicts this text worse than a uniform guess over its 61 tokens would (perplexity "
-        f"{math.exp(mean):.4g} at 32 tokens, against 61): the weights or the tokenizer may not be its own, and no "
+        f"{math.exp(mean):.4g} at 32 tokens, against 61). The weights or the tokenizer may not be its own, and no "
         "figure here says which schedule is better."
     )
     for text in (result.to_markdown(), Result.load(out).to_markdown()):
@@ -67,7 +67,7 @@ def test_a_run_of_an_older_version_loads_and_says_what_it_said(tmp_path):
     text = loaded.to_markdown()
     assert text.startswith("| perplexity") and "owest loss" in text and "pay" in text
     assert "uniform guess" not in text and "vocabulary" not in loaded.model
-    assert page_data(load([tmp_path / "run"]))["headlines"][0].startswith("At 128 tokens")
+    assert page_data(load([tmp_path / "run"]))["headlines"][0].startswith("Perplexity at 128 tokens")
 
 
 def test_a_guess_itself_is_not_worse_than_a_guess():
@@ -87,7 +87,7 @@ def test_a_source_that_is_worse_than_a_guess_is_said_at_its_tables(source):
 def test_the_bound_is_that_of_the_vocabulary():
     bound = math.log(2048)
     assert said(bound, 64, 2048) == said(bound - 1, 64, 2048) == said(math.nan, 64, 2048) == said(99.0, 64, None) == ""
-    assert "over its 2,048 tokens would (perplexity 2,069 at 1,024 tokens, against 2,048):" in said(
+    assert "over its 2,048 tokens would (perplexity 2,069 at 1,024 tokens, against 2,048)." in said(
         bound + 0.01, 1024, 2048
     )
     assert "(perplexity 26,000 at 64 tokens, against 2,048)" in said(math.log(26_000), 64, 2048)

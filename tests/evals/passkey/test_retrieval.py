@@ -704,7 +704,7 @@ def test_the_commands_tasks_are_all_the_tasks():
 def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_path):
     words = ["--lengths", "150,0.25k", "--depths", "0,1", "--trials", "2", "--schedule", "yarn", "--factor", "2"]
     out, err = ran("passkey", checkpoint, *words, "-o", tmp_path / "out")
-    assert out.startswith("| accuracy ") and "| yarn:factor=2 " in out
+    assert "\n\n| accuracy " in out and "| yarn:factor=2 " in out
     assert err.splitlines()[-1] == f"written to {tmp_path / 'out'}"
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"] * 6 + ["yarn:factor=2"] * 6

@@ -140,7 +140,8 @@ def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
     found = json.loads(ran(*words, "--text-field", "body", "--json")[0])
     assert {name: part["rows"][0]["documents"] for name, part in found["sources"].items()} == dict(zip(sources, (1, 3)))
     assert (found["data"]["source"], found["rows"][0]["documents"]) == (", ".join(sources), 4)
-    out, _ = ran(*words, "--text-field", "body")
+    assert ran(*words, "--text-field", "body")[0].count("| perplexity") == 1
+    out, _ = ran(*words, "--text-field", "body", "--verbose")
     assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
     assert "leave split out (--split)" in refused(*words, "--split", "test")  # neither has a use for it
     assert f"{sources[0]} is given twice" in refused(*words, "--data", sources[0])

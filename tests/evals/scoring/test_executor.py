@@ -191,8 +191,7 @@ def test_what_a_run_will_take_is_said_before_it_starts(caplog):
     working = 80 * position_bytes(llama(), 40) + 3 * 4 * 80 * 61
     weights = 4 * sum(p.numel() for p in llama().parameters())
     assert caplog.messages[0] == (
-        f"memory: {weights / 1e6:.0f} MB of weights, and an estimated {working / 1e6:.0f} MB "
-        "for 80 tokens at a time (in windows of 40)"
+        f"memory: {weights / 1e6:.0f} MB of weights, about {working / 1e6:.0f} MB for batches of 80 tokens"
     )
 
 

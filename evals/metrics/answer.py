@@ -1,0 +1,100 @@
+"""The answer of a run in at most three sentences, each from one stored interval."""
+
+from __future__ import annotations
+
+from ...output.escaping import escaped
+from ..statistics.intervals import Estimate
+from . import against_truncation, best, paired, perplexity
+from .cells import around, digits
+from .paired import short_length
+from .stored import AS_IS, Stored
+from .verdicts import too_few, worse_than_a_guess
+
+_MANY = 2
+"""Names in one sentence; more are counted."""
+
+
+def answer(stored: Stored) -> list[str]:
+    """Returns which schedule has the lowest loss at the longest length, what it costs, and how truncation compares.
+
+    Every conclusion is the sign of an interval that holds for all comparisons of the run together.
+    """
+    if guessed := worse_than_a_guess(stored):
+        return [guessed]
+    longest = stored.lengths[-1]
+    ppl = {row.schedule: row.ppl for row in perplexity.METRIC.rows(stored) if row.length == longest}
+    found = next((row for row in best.METRIC.rows(stored) if row.length == longest), None)
+    if found is None:
+        few = too_few(max(row.documents for row in perplexity.METRIC.rows(stored))) if len(ppl) > 1 else ""
+        return [f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few and f'; {few}'}."]
+    others = {label: value for label, value in ppl.items() if label != found.schedule}
+    other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
+    beside = f"{_name(stored, other)}: {digits(others[other], 4)}"
+    figures = f"perplexity {digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
+    first = f"{_name(stored, found.schedule)} has the lowest loss at {longest:,} tokens: {figures}."
+    return [first, *_cost(stored, found.schedule), *_against_truncation(stored, found.schedule)]
+
+
+def _name(stored: Stored, label: str) -> str:
+    return escaped(stored.named(label))
+
+
+def _figures(stored: Stored, ppl: dict[str, float]) -> str:
+    """Writes the perplexity of a few schedules, the lowest first; of many, of the lowest and the baseline."""
+    labels = sorted(ppl, key=ppl.__getitem__)
+    shown = labels if len(labels) <= _MANY + 1 else dict.fromkeys([labels[0], stored.baseline])
+    return ", ".join(f"{digits(ppl[label], 4)} under {_name(stored, label)}" for label in shown)
+
+
+def _stands(stored: Stored, row: best.BestRow) -> str:
+    """Says which other schedules the best one is told apart from."""
+    if not row.not_apart:
+        return f"apart from {'every other' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
+    if len(row.not_apart) <= _MANY:
+        return f"not told apart from {' and '.join(_name(stored, label) for label in row.not_apart)}"
+    return f"not told apart from {len(row.not_apart)} others"
+
+
+def _cost(stored: Stored, schedule: str) -> list[str]:
+    """Says what a schedule costs within the trained length, against the baseline."""
+    short = short_length(stored.lengths, stored.trained_length)
+    rows = [row for row in paired.METRIC.rows(stored) if (row.schedule, row.length) == (schedule, short)]
+    if not rows:
+        return []
+    change, where = rows[0].change, f"at {short:,} tokens"
+    if change.sign is None:
+        return []
+    against = "" if stored.baseline == AS_IS else f" against {_name(stored, stored.baseline)}"
+    if change.sign == 1:
+        return [f"It costs {_by(change)} nats per token {where}{against}."]
+    if change.sign == -1:
+        return [f"It gains {_by(-change)} nats per token {where}{against}, too."]
+    return [f"What it costs {where}{against} is not told apart from nothing ({_by(change)} nats per token)."]
+
+
+def _against_truncation(stored: Stored, schedule: str) -> list[str]:
+    """Says whether a schedule beats the model given only its last tokens, on all tokens and on far repeats."""
+    rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
+    if not rows:
+        beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
+        return ["Truncation was not measured."] if beyond else []
+    row = max(rows, key=lambda row: row.length)
+    said = {which: _stand(row.change(which)) for which in (against_truncation.ALL, against_truncation.FAR)}
+    everywhere, far = said.values()
+    if not everywhere:
+        return []
+    far = f"; on far repeats it {far}" if far else ""
+    return [f"Against truncation to the last {row.context:,} tokens it {everywhere}{far} (nats per token)."]
+
+
+def _stand(change: Estimate | None) -> str:
+    """Says how a schedule stands to truncation; nothing where there is no interval."""
+    if change is None or change.low is None:
+        return ""
+    if change.sign == 0:
+        return f"is not told apart ({_by(change)})"
+    return f"loses by {_by(change)}" if change.sign == 1 else f"wins by {_by(-change)}"
+
+
+def _by(change: Estimate) -> str:
+    return f"{change.mean:.3f}{around(change.mean, change.low, change.high, form='.3f')}"
