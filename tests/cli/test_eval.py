@@ -451,4 +451,4 @@ def test_at_80_columns_the_answer_and_one_table_fit(ran, checkpoint, texts, monk
     lines = [line for line in (out + err).splitlines() if not re.match("ropescale patch |.*tok/s", line)]
     assert max(map(len, lines)) <= 80, "\n".join(line for line in lines if len(line) > 80)
     if command == "eval":
-        assert len(lines) <= 20 and out.count("\n| -") == 1
+        assert len(out.splitlines()) <= 20 and out.count("\n| -") == 1
