@@ -96,7 +96,8 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..evals.running.selection import Corpus, PerplexityOptions
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = PerplexityOptions(windows=1, source=_SOURCE, path=source, progress=Notes(True))
+    notes = Notes(True)
+    options = PerplexityOptions(windows=1, truncation_stride=128, source=_SOURCE, path=source, progress=notes)
     corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
     run = PerplexityRun(load_model(source), corpus, SCHEDULES, None, options)
     run.run()
