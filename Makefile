@@ -9,7 +9,7 @@ NEEDED := pyproject.toml constraints.txt
 .PHONY: demo test slow engines fuzz kill mutants bench docs lint format wheel release clean help
 
 help:
-	@echo "make demo    the main job on the bundled model, under a minute once installed"
+	@echo "make demo    the main job on the bundled model, half a minute once installed"
 	@echo "make test    the test suite, two at a time (two to three minutes on two cores)"
 	@echo "make slow    the tests marked slow"
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"

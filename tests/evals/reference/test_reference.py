@@ -72,7 +72,7 @@ def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path: Path, capsys: 
     assert main(["demo", "-o", str(tmp_path)]) == 0
     rows = {row["schedule"]: row for row in json.loads((tmp_path / "results.json").read_text())["rows"][3::4]}
     ppl = {name: row["ppl"] for name, row in rows.items()}
-    assert ppl["as-is"] > ppl["linear:factor=8"] > ppl["ntk:factor=8"] > 2 * ppl["yarn:factor=8"]
+    assert ppl["as-is"] > ppl["linear:factor=8"] > 5 * ppl["yarn:factor=8"]
     assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
     printed = capsys.readouterr()
     assert "| yarn:factor=8 " in printed.out
