@@ -68,7 +68,9 @@ def test_held_out_modules_are_long_and_lie_outside_the_tests(tokenizer):
 
 
 @pytest.mark.slow
-def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_demo_prints_the_order_and_leaves_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pictures: None
+):
     assert main(["demo", "-o", str(tmp_path)]) == 0
     rows = {row["schedule"]: row for row in json.loads((tmp_path / "results.json").read_text())["rows"][3::4]}
     ppl = {name: row["ppl"] for name, row in rows.items()}
