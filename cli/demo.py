@@ -21,7 +21,8 @@ def command(out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure what that did.
 
     The model was trained at 256 tokens on the Python standard library; it is measured on library modules that it
-    has never seen. Writes the patched checkpoint, the results and two plots into OUT. Half a minute on two cores (41 seconds of processor time).
+    has never seen. Writes the patched checkpoint, the results and plots into OUT. Half a minute on two cores, 41
+    seconds of processor time.
     """
     from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
