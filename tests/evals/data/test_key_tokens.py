@@ -167,7 +167,9 @@ def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, 
     spans = load(tmp_path / "keys.json").spans
     assert [spans[sha256(text.encode())] for text in TEXTS] == [[(3, 8), (10, 11)], [(5, 7)]]
     assert TEXTS[1].encode()[5:7].decode() == "é"
-    said, _ = ran("eval", checkpoint, "--data", data, "--lengths", "40", "--key-spans", tmp_path / "keys.json")
+    said, _ = ran(
+        "eval", checkpoint, "--data", data, "--lengths", "40", "--verbose", "--key-spans", tmp_path / "keys.json"
+    )
     assert "), imported:" in said
     assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
     assert "name a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
