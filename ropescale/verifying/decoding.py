@@ -161,11 +161,10 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
         if pace.seconds([whole]) <= PATIENCE:
             return sorted({*wanted, whole})
         left_out["extended"] = extended
-    for name, length in left_out.items() if say is not None else ():
-        say(
-            f"leaving out the {name} length: {length} tokens would take about {_duration(pace.seconds([length]))} "
-            f"here; name that length to have it"
-        )
+    if say is not None:
+        for name, length in left_out.items():
+            took = f"{length} tokens would take about {_duration(pace.seconds([length]))} here"
+            say(f"leaving out the {name} length: {took}; name that length to have it")
     return sorted(wanted)
 
 
