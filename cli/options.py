@@ -70,6 +70,11 @@ class _Plain(click.ParamType):
             self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
         return super().convert(value, param, ctx)
 
+    def _describe_range(self) -> str:
+        """Returns the bounds for the help; click writes ``x<=None`` where there are none."""
+        bounds = (getattr(self, "min", None), getattr(self, "max", None))
+        return "" if bounds == (None, None) else super()._describe_range()  # type: ignore[misc]
+
 
 class Whole(_Plain, click.IntRange):
     """A whole number."""
