@@ -28,7 +28,6 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ from filelock import FileLock, Timeout
 from ..errors import CheckpointError
 from ..files import sha256
 from .parallel.processes import Group, World
-from .scoring.batches import BatchPlan
+from .scoring.batches import BatchPlan, Scored
 from .single_file import move_aside
 
 FOLDER = "resume"
@@ -57,20 +56,6 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT, content TEXT);
 
 STEP = "json"
 _DTYPES = ("<f4", "<f8", STEP)
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The numbers of a batch.
-
-    Attributes:
-        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see
-            :meth:`ropescale.evals.scoring.executor.Executor.compare`; of prompts, fp64.
-        parts: in how many parts it was fed; more than 1 where it did not fit into memory.
-    """
-
-    nll: np.ndarray
-    parts: int = 1
 
 
 class Shelf:

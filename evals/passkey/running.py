@@ -20,9 +20,9 @@ from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import HeldTables, Labelled, Variant, names_for, trained_length, variants
 from ..scoring import memory
-from ..scoring.batches import Batch, BatchPlan, Cost, Feed
+from ..scoring.batches import Batch, BatchPlan, Cost, Feed, Scored
 from ..statistics.intervals import PERCENT
-from ..store import Scored, Shelf, Store
+from ..store import Shelf, Store
 from .answering import AnswerScorer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..metrics.stored import Divergence
-from ..scoring.batches import Batch, BatchPlan
+from ..scoring.batches import Batch, BatchPlan, Scored
 from ..scoring.executor import Executor
-from ..store import Scored, Shelf
+from ..store import Shelf
 from .runner import Facts, Task
 from .variants import HeldTables
 

@@ -22,8 +22,8 @@ import torch
 from ...errors import CheckpointError, RunError
 from ..parallel.processes import Group, World
 from ..results.folder import refuse_loss
-from ..scoring.batches import Batch, BatchPlan, cost, owners
-from ..store import Facts, Scored, Shelf, Store, opened
+from ..scoring.batches import Batch, BatchPlan, Scored, cost, owners
+from ..store import Facts, Shelf, Store, opened
 from .progress import Notes, Progress, duration
 from .variants import HeldTables
 

@@ -58,6 +58,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """The numbers of a batch.
+
+    Attributes:
+        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see
+            :meth:`ropescale.evals.scoring.executor.Executor.compare`; of prompts, fp64.
+        parts: in how many parts it was fed; more than 1 where it did not fit into memory.
+    """
+
+    nll: np.ndarray
+    parts: int = 1
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of a plan.
 

@@ -19,8 +19,7 @@ import torch
 
 from ...errors import RunError
 from ..data.documents import Document
-from ..store import Scored
-from .batches import Batch, Feed
+from .batches import Batch, Feed, Scored
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .scorer import Scorer, not_finite
 

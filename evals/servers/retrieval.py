@@ -19,8 +19,8 @@ from ..passkey.running import ANSWERING, RetrievalRun, pack_scores
 from ..passkey.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch
-from ..store import Scored, Store
+from ..scoring.batches import Batch, Scored
+from ..store import Store
 from .running import baseline_of, facts_of, refuse_another, tables_of, work
 from .server import Server, in_parallel
 

@@ -26,9 +26,9 @@ from ..running.runner import Runner, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
 from ..running.truncating import Truncating, choose
 from ..running.variants import HeldTables
-from ..scoring.batches import plan_pass
+from ..scoring.batches import Scored, plan_pass
 from ..scoring.scorer import SCORING
-from ..store import Facts, Scored, Store, key_of
+from ..store import Facts, Store, key_of
 from .server import UNNAMED, ServedWindows, Server
 
 if TYPE_CHECKING:

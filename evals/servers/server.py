@@ -15,8 +15,7 @@ from ...output.escaping import named
 from ...schedules import specs
 from ..data.documents import Document
 from ..metrics.stored import AS_IS
-from ..scoring.batches import Batch
-from ..store import Scored
+from ..scoring.batches import Batch, Scored
 from .client import SMALL, TIMEOUT, Client
 from .engines import ROW, Served, served_by
 

@@ -30,9 +30,9 @@ from ropescale.errors import CheckpointError
 from ropescale.evals import perplexity
 from ropescale.evals import store as finished
 from ropescale.evals.running import fingerprints
-from ropescale.evals.scoring.batches import plan_pass
+from ropescale.evals.scoring.batches import Scored, plan_pass
 from ropescale.evals.scoring.executor import Executor
-from ropescale.evals.store import Scored, Store, last_run, opened, refuse_if_busy
+from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
