@@ -143,14 +143,17 @@ class Checkpoint:
         config = self.configs[request.on_top]
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
-        trained = request.original_length or trained_in(config)
         plans: list[Plan] = []
-        without = []
+        without, note = [], ""
         for spec in named:
             share = share_of(spec, request)
-            if longest > trained and share.target_length is None and lacks_factor(spec, share):
-                share = dataclasses.replace(share, target_length=longest)
-                without.append(spelled_out(spec))
+            if share.target_length is None and lacks_factor(spec, share):
+                trained = request.original_length or trained_in(config)
+                if longest > trained:
+                    share = dataclasses.replace(share, target_length=longest)
+                    without.append(spelled_out(spec))
+                    taken = f"{longest / trained:g} is taken, the largest length over the trained one"
+                    note = f"no factor is given; {taken} ({longest:,} / {trained:,})"
             with of_several(spec, len(named)):
                 plans.append(make_plan(config, share))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
@@ -160,12 +163,10 @@ class Checkpoint:
                 "freeze_at",
             )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
-        note = (
-            f"{listed(without)}: no factor is given; {longest / trained:g} is taken, "
-            f"the largest length over the trained one ({longest:,} / {trained:,})"
-        )
         base = None if baseline is None else filled[-1]
-        return FilledSchedules(filled[: len(schedules)], base, _everywhere(request), note if without else "")
+        return FilledSchedules(
+            filled[: len(schedules)], base, _everywhere(request), f"{listed(without)}: {note}" if without else ""
+        )
 
 
 Wanted = tuple[Sequence[object], object, "Request"]

@@ -88,7 +88,7 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
     assert main([*map(str, keys)]) == 0
     words = [checkpoint, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
     words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
-    words += ["--key-spans", tmp_path / "keys.json", "-o"]
+    words += ["--key-spans", tmp_path / "keys.json", "--verbose", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
     assert len({(tmp_path / str(n) / "results.json").read_bytes() for n in (1, 2, 3)}) == 1
@@ -195,7 +195,7 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
 def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path, task):
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
     words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
-    words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
+    words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "--verbose"]
     runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
     for name in ("results.json", "answers.csv"):
