@@ -122,9 +122,10 @@ def command(
     MODEL may be a PEFT adapter's folder, which is loaded on the base that it names (extra adapters).
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
-    --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
-    that says another is an error, as in `ropescale patch`. --set gives a field to every schedule that has it. With -o,
-    every finished batch is kept in OUT/resume: the same command again continues where it was, whatever stopped it.
+    --factor, with commas for several (2,4,8), and --target-length give the factor to every schedule that takes one and
+    does not say it itself; without any, it is the largest length over the trained one. --set gives a field to every
+    schedule that has it. With -o, every finished batch is kept in OUT/resume: the same command again continues where it
+    was, whatever stopped it.
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
     eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. A
