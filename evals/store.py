@@ -79,7 +79,7 @@ class Shelf:
 
 
 class Store:
-    """What a run has finished.
+    """The finished batches and steps of a run.
 
     Args:
         folder: ``resume/`` of its output folder; None keeps nothing beyond the process.

@@ -1,4 +1,4 @@
-"""What every measurement of a corpus shares, whoever computes its losses: plans, passes, and the result."""
+"""Plans, passes and the result of a measurement, whoever computes the losses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CorpusRun:
 
     @property
     def protocol(self) -> dict[str, object]:
-        """What the "protocol" part of results.json says besides."""
+        """Further entries of the "protocol" part of results.json."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""What a run will take: its windows, tokens and forward passes, its memory, and its time by a batch that was timed."""
+"""Plans a run without running it: its windows, tokens and forward passes, its memory, and its time by a batch that was timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def announce_passes(notes: Notes, passes: Sequence[Named]) -> None:
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """What one pass of a run feeds.
+    """One pass of a planned run.
 
     Attributes:
         title: its schedule and length, or what is compared.
@@ -44,7 +44,7 @@ class PlannedPass:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run would take.
+    """The plan of a run, with its memory and time.
 
     Attributes:
         passes: in the order in which they run; passes that share their tables are there once.

@@ -176,7 +176,7 @@ def variants(
 
 
 class Labelled(Protocol):
-    """What is measured under a label."""
+    """A schedule, or the unchanged model, measured under a label."""
 
     @property
     def label(self) -> str:

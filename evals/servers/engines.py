@@ -176,7 +176,7 @@ ENGINES: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
 
 @dataclass(frozen=True)
 class Served:
-    """What a server says of itself."""
+    """An engine and its model, as a server describes itself."""
 
     engine: PromptScoring
     version: str

@@ -112,7 +112,7 @@ class ServedRun(CorpusRun):
 
     @property
     def protocol(self) -> dict[str, object]:
-        """What the results say of the servers: their engines, and not where they are."""
+        """The engines of the servers, for the results; not their addresses."""
         return {"servers": {each.label: each.served.about for each in self.servers}}
 
     # --- planning ---
@@ -234,7 +234,7 @@ def refuse_another(server: Server, store: Store, facts: Facts, ids: Sequence[int
 
 @dataclass(frozen=True)
 class ServedFacts:
-    """What is known of the model that is served: the "model" part of results.json, its trained length, its ids."""
+    """The served model: the "model" part of results.json, its trained length, its ids."""
 
     model: ModelFacts
     trained: int | None

@@ -67,7 +67,7 @@ class Server:
 
     @cached_property
     def served(self) -> Served:
-        """What it says of itself."""
+        """The engine and the model, as the server describes itself."""
         return served_by(self.client, self.name)
 
     @property

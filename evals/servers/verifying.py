@@ -46,7 +46,7 @@ NOT_PROVED = "not proved: the model does not fit into this machine's memory"
 
 @dataclass(frozen=True)
 class ServedVerification:
-    """What a server computes, beside what a folder says.
+    """The comparison of a server with a folder.
 
     Attributes:
         model, url: the folder, and the server's address.
