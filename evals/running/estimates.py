@@ -1,4 +1,4 @@
-"""Plans a run without running it: its windows, tokens and forward passes, its memory, and its time by a batch that was timed."""
+"""Plans a run without running it: windows, tokens, forward passes, memory, and time by a batch that was timed."""
 
 from __future__ import annotations
 
