@@ -43,7 +43,7 @@ def command(out: str) -> None:
 
 _RETRIEVAL = (
     "what it does to retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
-    "ropescale passkey TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
+    "ropescale retrieval TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
 )
 _SOURCE = "held-out modules of the Python standard library"
 

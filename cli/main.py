@@ -32,7 +32,7 @@ COMMANDS = {
     "eval": "Perplexity against length, under one schedule or several.",
     "recommend": "The schedule for a model, a length and a text, with its evidence.",
     "keys": "The tokens that need long context, by a key model; for `eval --key-spans`.",
-    "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
+    "retrieval": "Whether numbers hidden in a long text are found, at each length and depth.",
     "datasets": "Well-known long texts that --data takes by name.",
     "search": "A schedule learned on a text, with the weights frozen.",
     "report": "Runs side by side in one self-contained page.",

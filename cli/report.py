@@ -14,7 +14,7 @@ from .sections import in_sections
 @out_option("The page to write.", "FILE", default="report.html", show_default=True)
 @click.option("--title", default="Context extension, measured", show_default=True, metavar="TEXT", help="Its heading.")
 def command(runs: tuple[str, ...], out: str, title: str) -> None:
-    """Write one interactive page that compares RUNs, folders that `ropescale eval -o` or `ropescale passkey -o` wrote.
+    """Write one interactive page that compares RUNs, folders that `eval -o` or `retrieval -o` wrote.
 
     Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning.
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.

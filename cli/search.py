@@ -60,7 +60,7 @@ _SECTIONS = {
     type=OneOf(["text", "keys"]),
     default="text",
     show_default=True,
-    help="All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale passkey` asks.",
+    help="All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale retrieval` asks.",
 )
 @click.option("--haystack", type=Place(), metavar="FILE", help="Hide the keys in this text, not in generated ones.")
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
@@ -96,7 +96,7 @@ def command(
     command.
 
     With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
-    tokens of the answers count. The model must be able to answer within its trained length; `ropescale passkey` shows
+    tokens of the answers count. The model must be able to answer within its trained length; `ropescale retrieval` shows
     whether it is.
 
     With -o, every step is kept: the same command again continues where it was, whatever stopped it.

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .data.documents import Document, tokenize
     from .data.sources import read_texts
     from .measuring import perplexity
-    from .passkey.results import Retrieval
-    from .passkey.running import retrieval
     from .recommending.results import Recommendation
     from .recommending.running import recommend
     from .results.result import Result
+    from .retrieving.results import Retrieval
+    from .retrieving.running import retrieval
     from .searching.results import SearchResult
     from .searching.running import search
     from .servers.server import Server
@@ -28,8 +28,8 @@ _HOMES = {
     "Document": "data.documents",
     "read_texts": "data.sources",
     "tokenize": "data.documents",
-    "retrieval": "passkey.running",
-    "Retrieval": "passkey.results",
+    "retrieval": "retrieving.running",
+    "Retrieval": "retrieving.results",
     "search": "searching.running",
     "SearchResult": "searching.results",
     "Server": "servers.server",

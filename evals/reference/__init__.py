@@ -1,7 +1,7 @@
 """The reference model: a small real Llama that comes with the package, and the text it is measured on.
 
 ``python -m ropescale.evals.reference --taught -o OUT`` writes the model with the small adapter that teaches it to
-answer ``ropescale passkey``.
+answer ``ropescale retrieval``.
 """
 
 from __future__ import annotations

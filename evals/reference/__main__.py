@@ -14,7 +14,7 @@ from .taught import save_taught
 @click.option("-o", "out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @click.option("--taught", is_flag=True, required=True, help="Write the taught model, as a checkpoint of its own.")
 def main(out: Path, taught: bool) -> None:
-    """Write the reference model that was taught to answer `ropescale passkey`."""
+    """Write the reference model that was taught to answer `ropescale retrieval`."""
     try:
         save_taught(out)
     except RopescaleError as error:

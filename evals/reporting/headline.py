@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..metrics.against_truncation import pays_off, verdict
 from ..metrics.verdicts import worse_than_a_guess
-from ..passkey.metrics import answered
 from ..recommending.results import Recommendation
+from ..retrieving.metrics import answered
 from ..searching.results import SearchResult
 from .runs import StoredRun, refusing_damage
 from .sections import found_by_search

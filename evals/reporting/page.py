@@ -20,10 +20,10 @@ from ..metrics import METRICS
 from ..metrics.base import Bounded
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
-from ..passkey.answers import chance
-from ..passkey.results import Retrieval
 from ..results.formats import SERIES
 from ..results.result import Result
+from ..retrieving.answers import chance
+from ..retrieving.results import Retrieval
 from .headline import headline
 from .runs import StoredRun
 from .sections import recommendations, searches, source_tables, typographic

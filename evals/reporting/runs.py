@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A folder that ``ropescale eval -o``, ``passkey -o``, ``recommend -o`` or ``search -o`` wrote.
+    """A folder that ``ropescale eval -o``, ``retrieval -o``, ``recommend -o`` or ``search -o`` wrote.
 
     Attributes:
         folder: its path.

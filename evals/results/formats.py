@@ -97,7 +97,7 @@ def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results
 
 KINDS = {
     "perplexity": "results.result:Result",
-    "retrieval": "passkey.results:Retrieval",
+    "retrieval": "retrieving.results:Retrieval",
     "recommendation": "recommending.results:Recommendation",
     "search": "searching.results:SearchResult",
 }

@@ -104,7 +104,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     file = path / RESULTS
     if not file.is_file():
         what = "has no results.json" if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale passkey -o` wrote")
+        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
     try:
         found = checking.checked(file, results)
     except Wrong as error:

@@ -1,7 +1,7 @@
 """Runs tasks: batches planned beforehand, shared out over processes, each one kept as soon as it is finished.
 
 What is run, and under which tables, is for :mod:`ropescale.evals.running.perplexity` and
-:mod:`ropescale.evals.passkey.running` to say. The runner finds what is finished already, shares out what is left,
+:mod:`ropescale.evals.retrieving.running` to say. The runner finds what is finished already, shares out what is left,
 scores it batch by batch onto the shelves, and brings the shelves of all processes together.
 """
 

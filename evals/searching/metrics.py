@@ -226,7 +226,7 @@ def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
         return [f"Use {max(better, key=lambda row: row.delta_nll).named}."]
     if over.standing == "better than" or kept:
         return []
-    until = "Ask more with `ropescale passkey`, and until then use" if held == "prompts" else "Use"
+    until = "Ask more with `ropescale retrieval`, and until then use" if held == "prompts" else "Use"
     return [f"{until} {over.named}."]
 
 

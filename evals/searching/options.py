@@ -31,7 +31,7 @@ class SearchOptions(RunOptions):
 
     Attributes:
         objective: "text", whose tokens all count, or "keys": prompts that ask for a hidden number, as ``ropescale
-            passkey`` makes them, of whose tokens the answers alone count.
+            retrieval`` makes them, of whose tokens the answers alone count.
         budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
         seed: of the order of the windows, of the documents that are held out.
         numbers: how many numbers are searched: 4, or 2 (the factor and the scale).

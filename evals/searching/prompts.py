@@ -2,8 +2,8 @@
 
 As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
 answers count. Held out are sets of prompts, one of each length that is shown: the longest of the first sets choose, and
-the other sets judge. They are those that ``ropescale passkey`` would ask with the seeds of :func:`seeds`, which are far
-from any that a user gives, so that nothing learned from is asked again.
+the other sets judge. They are those that ``ropescale retrieval`` would ask with the seeds of :func:`seeds`, which are
+far from any that a user gives, so that nothing learned from is asked again.
 
 Makes what a search is fed: the windows of a text, or prompts with a hidden key.
 """
@@ -22,8 +22,8 @@ from ...errors import DataError
 from ...planning.plan import Plan
 from ..data.chats import Given
 from ..metrics.stored import DataFacts
-from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
-from ..passkey.tasks import LONGER, Prompt
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
+from ..retrieving.tasks import LONGER, Prompt
 from ..store import Facts
 from . import gradient
 from .gradient import WINDOWS, Query, TokenBudget
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 FIRST_SEED = 2**42
-"""The first seed of prompts; `ropescale passkey` asks those of seed 0 unless it is told another."""
+"""The first seed of prompts; `ropescale retrieval` asks those of seed 0 unless it is told another."""
 
 DEPTHS = 5
 """The places of the keys, evenly from the beginning to the end, in turn."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
-from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts, check_depths
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, check_depths
 from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions

@@ -1,4 +1,4 @@
-"""`passkey` by servers: the answers in place, and whether each of their tokens is the most likely one there."""
+"""`retrieval` by servers: the answers in place, and whether each of their tokens is the most likely one there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from ...errors import ServerError
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
-from ..passkey.answering import AnswerTokens, scores_of
-from ..passkey.prompt_set import RetrievalOptions, RetrievalPrompts
-from ..passkey.running import ANSWERING, RetrievalRun, pack_scores
-from ..passkey.tasks import Prompt
+from ..retrieving.answering import AnswerTokens, scores_of
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ..retrieving.running import ANSWERING, RetrievalRun, pack_scores
+from ..retrieving.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables
 from ..scoring.batches import Batch, Scored

@@ -265,7 +265,7 @@ def _warning(geometry: Geometry, length: int, found: Reversals) -> str:
     said = (
         f"{_what(geometry)} for {length:,} tokens{layers}: at {100 * found.share:.2g}% of the distances, first at "
         f"{found.first:,}, similar tokens get less attention than random ones (Men et al. 2024, arXiv:2405.14591), "
-        "which perplexity may not show and passkey does"
+        "which perplexity may not show and retrieval does"
     )
     series = _series(geometry)
     if series is None or series[1] != 1 or series[0] >= least_theta(length):

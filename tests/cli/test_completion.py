@@ -97,7 +97,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 COMPLETED = [
-    ("ropescale", "pa", ["patch", "passkey"]),
+    ("ropescale", "ret", ["retrieval"]),
     ("ropescale patch m", "--sched", ["--schedule"]),
     ("ropescale patch m --schedule", "ya", ["yarn"]),
     ("ropescale export m --for", "transformers", ["transformers5", "transformers4"]),

@@ -268,7 +268,7 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refus
 
 def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(ran, refused, checkpoint, texts, tmp_path):
     out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
-    ran("passkey", checkpoint, *given, "-o", out)
+    ran("retrieval", checkpoint, *given, "-o", out)
     before = (out / "results.json").read_bytes()
     sentence = refused("eval", "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
     assert sentence == f"error: {out} holds a retrieval run, and this is a perplexity run; choose another folder"
@@ -279,7 +279,7 @@ def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(evaluate, re
     out = tmp_path / "out"
     evaluate("--lengths", "64", "-o", out)
     (out / "results.json").unlink()  # as if it had been killed
-    sentence = refused("passkey", checkpoint, "--lengths", "300", "-o", out)
+    sentence = refused("retrieval", checkpoint, "--lengths", "300", "-o", out)
     assert f"{out} holds a perplexity run, and this is a retrieval run" in sentence
 
 
@@ -362,7 +362,7 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
     assert found["linear:factor=2"] == pytest.approx(expected("linear:factor=2"), rel=1e-6)
 
 
-@pytest.mark.parametrize("command", ["eval", "passkey"])
+@pytest.mark.parametrize("command", ["eval", "retrieval"])
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
@@ -392,16 +392,16 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
         (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),
     ],
 )
-@pytest.mark.parametrize("command", ["eval", "passkey"])
+@pytest.mark.parametrize("command", ["eval", "retrieval"])
 def test_what_no_schedule_takes_is_refused(ran, checkpoint, texts, command, words, said):
     data = ["--data", texts] if command == "eval" else []
     assert said in ran(command, checkpoint, *data, "--lengths", "300", *words, code=2).err
 
 
-def test_passkey_takes_the_same_request(ran, checkpoint):
+def test_retrieval_takes_the_same_request(ran, checkpoint):
     words = ["--lengths", "300", "--lengths", "310", "--depths", "0.5", "--trials", "1", "--json"]
     more = ["--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16", "--original-length", "32"]
-    rows = json.loads(ran("passkey", checkpoint, *words, *more).out)["rows"]
+    rows = json.loads(ran("retrieval", checkpoint, *words, *more).out)["rows"]
     assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}
     assert {row["length"] for row in rows} == {300, 310}
 
@@ -437,11 +437,11 @@ def test_a_tokenizer_whose_longest_text_is_no_number_is_refused(ran, checkpoint,
     assert err == f"error: {tmp_path}/model/tokenizer_config.json: model_max_length is 'text'; write a number\n"
 
 
-@pytest.mark.parametrize("command", ["eval", "passkey", "recommend"])
+@pytest.mark.parametrize("command", ["eval", "retrieval", "recommend"])
 def test_at_80_columns_the_answer_and_one_table_fit(ran, checkpoint, texts, monkeypatch, command):
     words = {
         "eval": ["--data", texts, "--lengths", "32,64,128", "--schedule", "yarn", "--schedule", "ntk", "--factor", "2"],
-        "passkey": ["--lengths", "150,256", "--depths", "0,1", "--trials", "2", "--schedule", "yarn:factor=4"],
+        "retrieval": ["--lengths", "150,256", "--depths", "0,1", "--trials", "2", "--schedule", "yarn:factor=4"],
         "recommend": ["--data", texts, "--target-length", "128", "--schedule", "yarn:factor=2,beta_fast=8"],
     }
     monkeypatch.setenv("COLUMNS", "80")

@@ -158,7 +158,7 @@ def test_a_terminals_width_is_kept(columns, widest, ran, monkeypatch):
     ("words", "advice"),
     [
         (["eval", "--factor", "2;4"], "write --factor 2,4"),
-        (["passkey", "--factor", "2 4"], "write --factor 2,4"),
+        (["retrieval", "--factor", "2 4"], "write --factor 2,4"),
         (["patch", "--factor", "2,4"], "give one, such as --factor 2"),
         (["patch", "--factor", "4x"], "write --factor 4"),
         (["eval", "--factor", "128k"], "a length is --target-length 128k"),

@@ -7,7 +7,7 @@ from tiny import llama
 
 COMMANDS = {
     "eval": ["eval", "MODEL", "--data", "TEXT", "--lengths", "32"],
-    "passkey": ["passkey", "MODEL", "--lengths", "32"],
+    "retrieval": ["retrieval", "MODEL", "--lengths", "32"],
     "recommend": ["recommend", "MODEL", "--data", "TEXT", "--target-length", "128"],
     "search": ["search", "MODEL", "--data", "TEXT", "--target-length", "128"],
     "demo": ["demo"],

@@ -46,7 +46,7 @@ def evaluate(ran, tmp_path):
             "--no-truncation",
         ],
         ["eval", "--data", "TEXT", "--lengths", "32,96", "--bos", "yes", "--set", "factor=2", "--schedule", "ntk"],
-        ["passkey", "--lengths", "200", "--depths", "0,0.5", "--trials", "2", "--schedule", "linear:factor=4"],
+        ["retrieval", "--lengths", "200", "--depths", "0,0.5", "--trials", "2", "--schedule", "linear:factor=4"],
     ],
 )
 def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, text, tmp_path):

@@ -28,7 +28,7 @@ SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
     [
         (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES], 20),
         (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES, "--verbose"], 200),
-        (["passkey", "MODEL", "--lengths", "96", "--trials", "2", "--schedule", "yarn:factor=2"], 30),
+        (["retrieval", "MODEL", "--lengths", "96", "--trials", "2", "--schedule", "yarn:factor=2"], 30),
         (["verify", "MODEL"], 20),
         (["verify", "MODEL", "--generate", "--length", "32"], 20),
         (["export", "MODEL", "--for", "vllm", "--schedule", "yarn:factor=2"], 30),

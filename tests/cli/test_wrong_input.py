@@ -174,9 +174,9 @@ def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
         ["patch", "--schedule", "yarn", "--factor"],
         ["patch", "--schedule", "yarn", "--set", "factor="],
         ["patch", "--schedule", "yarn:factor="],
-        ["passkey", "--lengths", "300", "--trials"],
-        ["passkey", "--lengths", "300", "--threshold"],
-        ["passkey", "--lengths", "300", "--depths"],
+        ["retrieval", "--lengths", "300", "--trials"],
+        ["retrieval", "--lengths", "300", "--threshold"],
+        ["retrieval", "--lengths", "300", "--depths"],
     ],
     ids=" ".join,
 )
@@ -188,7 +188,7 @@ def test_numbers_are_taken_as_people_write_them(refused, checkpoint, tmp_path, w
 
 
 def test_more_trials_than_fit_into_memory_are_refused_at_once(refused, checkpoint):
-    said = refused("passkey", checkpoint, "--lengths", "300", "--trials", "1000000000")
+    said = refused("retrieval", checkpoint, "--lengths", "300", "--trials", "1000000000")
     assert said.startswith("error: 1000000000 trials are too many")
 
 
@@ -220,7 +220,10 @@ def full(monkeypatch):
     [
         (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out"], "out/results.json"),
         (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out", "--json"], "out/results.json"),
-        (["passkey", "CKPT", "--lengths", "300", "--depths", "0.5", "--trials", "1", "-o", "out"], "out/results.json"),
+        (
+            ["retrieval", "CKPT", "--lengths", "300", "--depths", "0.5", "--trials", "1", "-o", "out"],
+            "out/results.json",
+        ),
         (["keys", "CKPT", "--data", "long", "--window", "64", "-o", "out"], "out"),
         (["patch", "CKPT", "--schedule", "yarn:factor=2", "-o", "out"], "out/ropescale.json"),
     ],

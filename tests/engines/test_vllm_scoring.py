@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM
 import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity
-from ropescale.evals.passkey.prompt_set import RetrievalOptions, RetrievalPrompts
-from ropescale.evals.passkey.running import RetrievalRun
 from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ropescale.evals.retrieving.running import RetrievalRun
 from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export

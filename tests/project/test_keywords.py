@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import ropescale
-from ropescale.evals.passkey import keywords as of_retrieval
-from ropescale.evals.passkey.prompt_set import RetrievalOptions
 from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
+from ropescale.evals.retrieving import keywords as of_retrieval
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running import keywords as of_perplexity
 from ropescale.evals.running.selection import PerplexityOptions
 from ropescale.evals.searching.options import SearchKeywords, SearchOptions

@@ -2,7 +2,7 @@
 
 ``record`` runs the command line and the public API of the ropescale that Python imports, on configurations of its own,
 on the bundled model and on a checkpoint given with ``--checkpoint``. ``compare`` lists every difference: losses of eval
-and passkey, tables and patched files are compared bit for bit, figures of recommend and search within 1e-5.
+and retrieval, tables and patched files are compared bit for bit, figures of recommend and search within 1e-5.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import ropescale
 from ropescale.cli.main import main as command_line
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers5", "transformers4")
-COMMANDS = "demo schedules inspect patch restore gguf verify export eval recommend keys passkey search report".split()
+COMMANDS = "demo schedules inspect patch restore gguf verify export eval recommend keys retrieval search report".split()
 SCHEDULES = (
     "base linear:factor=4 ntk:factor=4 ntk-su:factor=4 ntk-mixed:factor=4 ntk-critical:factor=4 abf:rope_theta=500000 "
     "dynamic:factor=4 ntk-by-parts:factor=4 yarn:factor=4 dynamic-yarn llama3:factor=4 giraffe:scale_power=0.5 cope "
@@ -162,7 +162,7 @@ def patched(kept: Recording, where: str, out: Path) -> None:
 
 
 def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) -> None:
-    """Records eval, passkey, recommend and search on real weights."""
+    """Records eval, retrieval, recommend and search on real weights."""
     short, long, out = str(trained // 2), str(trained * 2), kept.folder / "runs" / name
     text = ("--data", data)
     kept.run(f"run/{name}/inspect", "inspect", model)
@@ -183,8 +183,8 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
             "--max-docs",
             1,
         ),
-        "passkey": ("passkey", model, *lengths, *schedules, "--trials", "2", "--depths", "3"),
-        "multi-key": ("passkey", model, "--lengths", long, *schedules[:2], "--trials", "2", "--task", "multi-key"),
+        "passkey": ("retrieval", model, *lengths, *schedules, "--trials", "2", "--depths", "3"),
+        "multi-key": ("retrieval", model, "--lengths", long, *schedules[:2], "--trials", "2", "--task", "multi-key"),
         "recommend": ("recommend", model, *text, "--target-length", long, "--budget-tokens", "6k"),
     }
     for kind, words in runs.items():

@@ -1,7 +1,7 @@
 """Makes the bundled model: ``python tests/tools/reference_model.py train OUT``, and ``teach OUT`` its adapter.
 
 ``train``: a Llama of 3.5 M parameters on the running Python's standard library, at 256 tokens with theta 10000; an hour
-on two cores. ``teach``: a LoRA adapter of its attention, by which it answers ``ropescale passkey`` within its 256
+on two cores. ``teach``: a LoRA adapter of its attention, by which it answers ``ropescale retrieval`` within its 256
 tokens: generated prompts with the loss on the answers, held on windows of its own text to what it predicted before.
 """
 

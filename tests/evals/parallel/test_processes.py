@@ -196,7 +196,7 @@ def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path, ta
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
     words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "--verbose"]
-    runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
+    runs = [launch(n, *words, "-o", tmp_path / str(n), command="retrieval") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
     for name in ("results.json", "answers.csv"):
         assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2, 3)}) == 1

@@ -16,8 +16,8 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
-from ropescale.evals.passkey.prompt_set import RetrievalOptions, RetrievalPrompts
 from ropescale.evals.results.losses import read_results
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.gradient import Query
 from ropescale.evals.searching.learner import Evaluator, LiveTables
@@ -52,7 +52,7 @@ def feed_text(lengths=LENGTHS, **options):
 
 @cache
 def quiz():
-    """Held-out prompts, made as `ropescale passkey` makes its own."""
+    """Held-out prompts, made as `ropescale retrieval` makes its own."""
     options = RetrievalOptions(seed=2**42 + 1, trials=9)
     return RetrievalPrompts(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", options)
 

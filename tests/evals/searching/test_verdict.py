@@ -63,8 +63,8 @@ def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
 def test_of_prompts_it_speaks_of_answers_and_where_they_do_not_decide_of_more():
     assert said((START, 2048, -0.46, -1.64, 0.28), held="prompts") == (
         "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not told apart from "
-        "yarn:factor=8 (-0.4600 (-1.6400 to +0.2800) nats per token of an answer). Ask more with `ropescale passkey`, "
-        "and until then use yarn:factor=8."
+        "yarn:factor=8 (-0.4600 (-1.6400 to +0.2800) nats per token of an answer). Ask more with "
+        "`ropescale retrieval`, and until then use yarn:factor=8."
     )
 
 

@@ -1,4 +1,4 @@
-"""``ropescale passkey --server``: the answers of a loaded model, from servers."""
+"""``ropescale retrieval --server``: the answers of a loaded model, from servers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_two_servers_answer_as_one_loaded_model_does(kind, task, checkpoint, tmp
         serving(kind=kind, **computed(checkpoint, SPEC)) as other,
     ):
         servers = ["--server", one.url, "--served-as", "base", "--server", other.url, "--served-as", SPEC]
-        words = ["passkey", *servers, "--tokenizer", checkpoint, *asked, "-o", tmp_path / "served"]
+        words = ["retrieval", *servers, "--tokenizer", checkpoint, *asked, "-o", tmp_path / "served"]
         ran(*words)
         before = len(one.scored)
         _, said = ran(*words)
         assert "are done already; nothing is run" in said and len(one.scored) == before > 0
-    ran("passkey", checkpoint, "--schedule", SPEC, *asked, "-o", tmp_path / "loaded")
+    ran("retrieval", checkpoint, "--schedule", SPEC, *asked, "-o", tmp_path / "loaded")
     found, wanted = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("served", "loaded"))
     assert len(found["rows"]) == len(wanted["rows"]) > 0 and found["data"]["sha256"] == wanted["data"]["sha256"]
     for mine, theirs in zip(found["rows"], wanted["rows"], strict=True):
@@ -55,11 +55,11 @@ def test_an_answer_is_right_where_every_token_of_it_is_ranked_first(checkpoint, 
     asked = ["--tokenizer", checkpoint, "--lengths", "192", "--depths", "0,1.0", "--trials", "1", "--json"]
     for wrong, accuracy in ((0, 1.0), (1, 0.0)):
         with serving(ranks=lambda ids, wrong=wrong: [1] * (len(ids) - 2) + [1 + wrong]) as engine:
-            out, _ = ran("passkey", "--server", engine.url, "--served-as", "base", *asked)
+            out, _ = ran("retrieval", "--server", engine.url, "--served-as", "base", *asked)
         assert {row["accuracy"] for row in json.loads(out)["rows"]} == {accuracy}
 
 
 def test_an_option_of_a_loaded_model_is_refused_beside_a_server(checkpoint, refused):
-    words = ["passkey", "--server", "http://localhost:1", "--tokenizer", checkpoint, "--lengths", "192"]
+    words = ["retrieval", "--server", "http://localhost:1", "--tokenizer", checkpoint, "--lengths", "192"]
     assert "batch_tokens is for a model that is loaded here" in refused(*words, "--batch-tokens", "64")
-    assert "name a MODEL, or a server" in refused("passkey", "--lengths", "192")
+    assert "name a MODEL, or a server" in refused("retrieval", "--lengths", "192")

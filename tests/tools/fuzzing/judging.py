@@ -38,7 +38,7 @@ SECONDS = 6.0
 LINE, STDERR, STDOUT = 2_000, 100_000, 4_000_000
 """Characters of an error line, and of all that may be said."""
 
-RUNNING = ("eval", "passkey")
+RUNNING = ("eval", "retrieval")
 """Commands that keep what they have measured when they stop, and say more than an error."""
 
 

@@ -377,16 +377,16 @@ _OUTPUTS = (
 
 
 class Runs(Target):
-    """A folder that ``eval -o`` or ``passkey -o`` wrote, with something damaged; reported, and continued."""
+    """A folder that ``eval -o`` or ``retrieval -o`` wrote, with something damaged; reported, and continued."""
 
     name, weight, needs_torch = "runs", 2.0, True
     share = 0.75
     """How often it is reported, which takes a fraction of what continuing takes."""
 
     def make(self, rng: Random, folder: Path) -> Commands:
-        kind = rng.choice(("eval", "eval", "passkey"))
+        kind = rng.choice(("eval", "eval", "retrieval"))
         shutil.copytree(self.made.get("measured", _make_measured), folder, dirs_exist_ok=True)
-        shutil.rmtree(folder / ("passkey-run" if kind == "eval" else "eval-run"))
+        shutil.rmtree(folder / ("retrieval-run" if kind == "eval" else "eval-run"))
         for _ in range(rng.choice((1, 1, 1, 2))):
             self._damage(rng, folder / f"{kind}-run")
         if rng.random() < self.share:
@@ -420,9 +420,9 @@ class Runs(Target):
 
     def check(self, folder: Path, outcome: Outcome) -> Iterator[Fault]:
         """What succeeds over a damaged run has the figures of one that was not."""
-        kind = "eval" if Path("eval-run").exists() else "passkey"
+        kind = "eval" if Path("eval-run").exists() else "retrieval"
         expected, found = Path("expected") / kind, Path(f"{kind}-run")
-        if outcome.code == 0 and outcome.words[0] in ("eval", "passkey"):
+        if outcome.code == 0 and outcome.words[0] in ("eval", "retrieval"):
             yield from _same_figures(expected, found)
         if outcome.code == 0 and outcome.words[0] == "report" and _same_index(expected, found):
             yield from _same_nll(expected, found)
@@ -448,7 +448,7 @@ def _make_measured(folder: Path) -> None:
     for name, text in (("a", seeds.TEXT * 3), ("b", seeds.TEXT[::-1] * 3)):
         (folder / "texts" / f"{name}.txt").write_text(text)
     with chdir(folder), redirect_stdout(said), redirect_stderr(said):
-        for kind in ("eval", "passkey"):
+        for kind in ("eval", "retrieval"):
             if main(_measuring(kind)) != 0:
                 raise RuntimeError(f"the tiny {kind} does not run: {said.getvalue()[-500:]}")
             _keep_figures(folder / f"{kind}-run", folder / "expected" / kind)

@@ -96,7 +96,7 @@ def _measurable(folder: Path, run: Run) -> None:
 
 
 _EVAL = "eval model --data texts --lengths 64,128,192,256 --schedule yarn:factor=4 --schedule linear:factor=4".split()
-_PASSKEY = "passkey model --lengths 480,600 --depths 0,0.5,1 --trials 8 --bos no --schedule yarn:factor=8".split()
+_PASSKEY = "retrieval model --lengths 480,600 --depths 0,0.5,1 --trials 8 --bos no --schedule yarn:factor=8".split()
 _RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max-docs 4".split()
 
 SCENES: dict[str, tuple[Scene, ...]] = {
@@ -120,7 +120,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "restore": (Scene("patched", ["restore", "model"], _patched, "model", True, repeated=_NOTHING),),
     "eval -o": (Scene("tiny", [*_EVAL, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "recommend -o": (Scene("tiny", [*_RECOMMEND, "--batch-tokens", "256", "-o", "out"], _measurable),),
-    "passkey -o": (Scene("tiny", [*_PASSKEY, "--batch-tokens", "1200", "-o", "out"], _measurable),),
+    "retrieval -o": (Scene("tiny", [*_PASSKEY, "--batch-tokens", "1200", "-o", "out"], _measurable),),
 }
 
 

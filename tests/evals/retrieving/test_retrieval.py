@@ -24,15 +24,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
-from ropescale.cli import passkey as command_module
+from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
-from ropescale.evals.passkey import running
-from ropescale.evals.passkey.answering import AnswerScorer, Score
-from ropescale.evals.passkey.filler import NAMES, CorpusFiller, Dice, Generated
-from ropescale.evals.passkey.running import check_depths
-from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, prompts
 from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals.retrieving import running
+from ropescale.evals.retrieving.answering import AnswerScorer, Score
+from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generated
+from ropescale.evals.retrieving.running import check_depths
+from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, prompts
 from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
@@ -160,7 +160,7 @@ class Bytes:
 
 def test_the_same_seed_gives_the_same_ids_in_another_process_and_whatever_else_is_asked(python):
     code = f"""{BYTES}
-from ropescale.evals.passkey import filler, tasks
+from ropescale.evals.retrieving import filler, tasks
 for length in (2048, 700, 1024):
     for task in reversed(tasks.TASKS):
         for p in tasks.prompts(task, Bytes(), length, (0.5, 1.0), 3, seed=5, filler=filler.Generated(), bos=None):
@@ -348,7 +348,7 @@ class Forgetful(type(lookup_llama())):
 
 
 def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog):
-    from ropescale.evals.passkey import answering
+    from ropescale.evals.retrieving import answering
 
     monkeypatch.setattr(answering, "_again", lambda cache: cache)  # as for state that a copy of the layers still shares
     model = lookup_llama(reach=420.0)
@@ -576,7 +576,7 @@ def test_batches_change_nothing_but_rounding():
 
 
 def test_a_run_that_stops_keeps_what_is_complete():
-    from ropescale.evals.passkey.running import RetrievalOptions, RetrievalPrompts, RetrievalRun
+    from ropescale.evals.retrieving.running import RetrievalOptions, RetrievalPrompts, RetrievalRun
 
     model, options = lookup_llama(), RetrievalOptions(trials=1)
     run = RetrievalRun(
@@ -703,7 +703,7 @@ def test_the_commands_tasks_are_all_the_tasks():
 
 def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_path):
     words = ["--lengths", "150,0.25k", "--depths", "0,1", "--trials", "2", "--schedule", "yarn", "--factor", "2"]
-    out, err = ran("passkey", checkpoint, *words, "-o", tmp_path / "out")
+    out, err = ran("retrieval", checkpoint, *words, "-o", tmp_path / "out")
     assert "\n\n| accuracy " in out and "| yarn:factor=2 " in out
     assert err.splitlines()[-1] == f"written to {tmp_path / 'out'}"
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -714,7 +714,7 @@ def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_
 
 def test_json_equals_the_python_call(ran, checkpoint):
     words = ["--lengths", "700", "--depths", "3", "--trials", "2", "--task", "multi-key", "--seed", "7", "--json"]
-    found = json.loads(ran("passkey", checkpoint, *words)[0])
+    found = json.loads(ran("retrieval", checkpoint, *words)[0])
     result = ropescale.evals.retrieval(
         llama(vocab_size=257), byte_tokenizer(), [700], 3, task="multi-key", trials=2, seed=7
     )
@@ -727,7 +727,7 @@ def test_json_equals_the_python_call(ran, checkpoint):
 def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
     (tmp_path / "tale.txt").write_text("Once upon a time there was a very small model. " * 20)
     words = ["--lengths", "300", "--depths", "0,1", "--trials", "1", "--json"]
-    out, _ = ran("passkey", checkpoint, *words, "--haystack", tmp_path / "tale.txt")
+    out, _ = ran("retrieval", checkpoint, *words, "--haystack", tmp_path / "tale.txt")
     assert json.loads(out)["data"]["source"] == str(tmp_path / "tale.txt")
 
 
@@ -751,12 +751,12 @@ def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(refused, checkpoint, words, sentence):
-    assert sentence in refused("passkey", checkpoint, *words)
+    assert sentence in refused("retrieval", checkpoint, *words)
 
 
 def test_wrong_input_is_told_before_the_weights_are_read(refused, tmp_path):
     (tiny.checkpoint(tmp_path) / "model.safetensors").write_bytes(b"no weights")
-    assert "length 40 is too short" in refused("passkey", tmp_path, "--lengths", "40")
+    assert "length 40 is too short" in refused("retrieval", tmp_path, "--lengths", "40")
 
 
 # --- going on ----------------------------------------------------------------------------------------------------
@@ -786,7 +786,7 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
     ran, checkpoint, tmp_path, monkeypatch, asked, task
 ):
     words = [
-        "passkey",
+        "retrieval",
         checkpoint,
         *AGAIN,
         task,
@@ -816,7 +816,7 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
 
 
 def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, checkpoint, tmp_path, asked):
-    words = ["passkey", checkpoint, "--depths", "0,1", "--trials", "2", "-o", tmp_path]
+    words = ["retrieval", checkpoint, "--depths", "0,1", "--trials", "2", "-o", tmp_path]
     ran(*words, "--lengths", "700")
     assert "holds results of another seed" in ran(*words, "--lengths", "700", "--seed", "1", code=2)[1]
     assert "starting a new run: seed 0 became 1" in ran(*words, "--lengths", "700", "--seed", "1", "--force")[1]
@@ -827,7 +827,7 @@ def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, che
 
 def test_a_busy_folder_is_refused_before_the_model_is_read(ran, tmp_path):
     with opened(tmp_path):
-        out, err = ran("passkey", "/no/such/model", "--lengths", "700", "-o", tmp_path, code=2)
+        out, err = ran("retrieval", "/no/such/model", "--lengths", "700", "-o", tmp_path, code=2)
     assert out == "" and err.startswith("error: another run (process ") and err.count("\n") == 1
 
 

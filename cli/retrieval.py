@@ -1,4 +1,4 @@
-"""``ropescale passkey MODEL --lengths ...``: measures retrieval under several schedules."""
+"""``ropescale retrieval MODEL --lengths ...``: measures retrieval under several schedules."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.passkey.prompt_set import RetrievalOptions
-    from ..evals.passkey.running import RetrievalRun
+    from ..evals.retrieving.prompt_set import RetrievalOptions
+    from ..evals.retrieving.running import RetrievalRun
     from ..evals.servers.retrieval import ServedRetrieval
     from ..evals.servers.server import Server
 
@@ -69,7 +69,7 @@ class Depths(click.ParamType):
             self.fail(f"{value!r} are not depths; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
 
 
-@click.command("passkey", cls=in_sections(_SECTIONS))
+@click.command("retrieval", cls=in_sections(_SECTIONS))
 @config_option
 @model_argument(required=False)
 @lengths_option("Positions, BOS and answer included. May be repeated.")
@@ -125,12 +125,12 @@ def command(
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
     finished batch is stored in OUT/resume; after an interruption the same command continues from there.
 
-    Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
-    on their number.
+    Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale retrieval ...`. The answers do not
+    depend on their number.
 
     With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the checkpoint that it serves.
     """
-    from ..evals.passkey.results import Retrieval
+    from ..evals.retrieving.results import Retrieval
 
     servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
@@ -169,7 +169,7 @@ def _by_servers(
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
-    from ..evals.passkey.running import prepare
+    from ..evals.retrieving.running import prepare
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint, asked = checkpoint_of(model, options), take(options, ("depths", "task", "bos"))
@@ -179,7 +179,7 @@ def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: Wor
 
 def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
     from ..evals.data.sources import joined, read_texts
-    from ..evals.passkey.prompt_set import RetrievalOptions
+    from ..evals.retrieving.prompt_set import RetrievalOptions
 
     file = options.pop("haystack")
     haystack = None if file is None else joined(read_texts(file))
