@@ -291,6 +291,8 @@ _SHARED: Mapping[str, Decorator[Any]] = {
     "text_field": click.option(
         "--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."
     ),
+    "prompt_field": click.option("--prompt-field", metavar="F", help="Field that holds the prompt of each row."),
+    "answer_field": click.option("--answer-field", metavar="F", help="Field that holds its answer, or a list of them."),
     "chat_template": click.option(
         "--chat-template", type=Place(), metavar="FILE", help="The Jinja template of chats, for the tokenizer's own."
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,11 @@ from .options import (
     verbose_option,
 )
 from .run_file import config_option
-from .running import asked_servers, checkpoint_of, measure, notes
+from .running import asked_servers, checkpoint_of, measure, notes, refuse_given
 from .sections import in_sections
 
 if TYPE_CHECKING:
+    from ..evals.data.prompts import PromptRow
     from ..evals.parallel.processes import World
     from ..evals.retrieving.prompt_set import RetrievalOptions
     from ..evals.retrieving.running import RetrievalRun
@@ -42,6 +43,7 @@ TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
 _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
+    "Prompts from a file": "prompts prompt_field answer_field max_prompts new_tokens match",
     **REQUEST_SECTIONS,
     "The result": "config out fresh force verbose as_json",
     **MODEL_SECTION,
@@ -91,6 +93,18 @@ class Depths(click.ParamType):
 )
 @click.option("--haystack", type=Place(), metavar="FILE", help="Hide the numbers in this text, not in generated ones.")
 @click.option(
+    "--prompts",
+    type=Place(),
+    metavar="SRC",
+    help="Prompts with their answers, in the place of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
+)
+@shared_options("prompt_field", "answer_field")
+@click.option("--max-prompts", type=Whole(1), metavar="N", help="The first N of each task and length.")
+@click.option("--new-tokens", type=Whole(1), metavar="N", help="Generated for each (default: the row's, or RULER's).")
+@click.option(
+    "--match", type=click.Choice(["all", "any"]), help="Answers that count (default: any for qa_*, else all)."
+)
+@click.option(
     "--threshold", type=Real(), default=0.85, show_default=True, metavar="P",
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
@@ -128,10 +142,15 @@ def command(
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale retrieval ...`. The answers do not
     depend on their number.
 
+    --prompts asks what a file holds, each prompt at the smallest of --lengths that holds it and what is generated. Its
+    score is RULER's: the share of its answers in what greedy decoding writes. The loss of the answers in place comes
+    beside it.
+
     With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the checkpoint that it serves.
     """
     from ..evals.retrieving.results import Retrieval
 
+    _refuse_beside_prompts(options)
     servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
     if servers:
@@ -152,6 +171,7 @@ def command(
 
 _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout lengths depths task trials seed haystack").split(),
+    *("prompts prompt_field answer_field max_prompts new_tokens match").split(),
     *("threshold baseline bos revision trust_remote_code as_json verbose out fresh force config").split(),
 )
 """The parameters that servers have a use for."""
@@ -162,10 +182,11 @@ def _by_servers(
 ) -> ServedRetrieval:
     from ..evals.servers.preparing import prepare_retrieval_by_servers
 
-    baseline, asked = options.pop("baseline"), take(options, ("depths", "task", "bos"))
+    baseline, asked, rows = options.pop("baseline"), take(options, ("depths", "task", "bos")), _rows(options)
     checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    chosen = _chosen({name: options[name] for name in ("trials", "seed", "haystack", "threshold")}, here)
-    return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, options=chosen)
+    names = ("trials", "seed", "haystack", "prompts", "max_prompts", "new_tokens", "match", "threshold")
+    chosen = _chosen({name: options[name] for name in names}, here)
+    return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, rows=rows, options=chosen)
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
@@ -173,14 +194,37 @@ def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: Wor
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint, asked = checkpoint_of(model, options), take(options, ("depths", "task", "bos"))
-    chosen = _chosen(options, here)
-    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, options=chosen, here=here)
+    rows, chosen = _rows(options), _chosen(options, here)
+    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, rows=rows, options=chosen, here=here)
 
 
 def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
     from ..evals.data.sources import joined, read_texts
     from ..evals.retrieving.prompt_set import RetrievalOptions
 
-    file = options.pop("haystack")
+    file, prompts = options.pop("haystack"), options.pop("prompts")
     haystack = None if file is None else joined(read_texts(file))
-    return RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))
+    return RetrievalOptions(**options, haystack=haystack, source=file or prompts, progress=notes(here))
+
+
+def _rows(options: dict[str, Any]) -> Iterator[PromptRow] | None:
+    """Reads the prompts that --prompts names; None without."""
+    from ..evals.data.prompts import PromptFields
+    from ..evals.data.sources import read_prompts
+
+    fields = PromptFields(options.pop("prompt_field"), options.pop("answer_field"))
+    return None if options["prompts"] is None else read_prompts(options["prompts"], fields)
+
+
+def _refuse_beside_prompts(options: Mapping[str, object]) -> None:
+    """Refuses what is said of prompts that are made where they are read, and the other way round.
+
+    Raises:
+        DataError: names the first such option.
+    """
+    if options["prompts"] is None:
+        refuse_given("is for prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
+                     "new_tokens", "match")  # fmt: skip
+    else:
+        refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
+                     "depths", "task", "trials", "seed", "haystack")  # fmt: skip

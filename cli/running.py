@@ -87,7 +87,8 @@ def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[
     """
     servers, tokenizer = servers_of(options), options.pop("tokenizer")
     if not servers:
-        refuse_without_servers("served_as", "served_name", "tokenizer", "concurrency", "timeout")
+        names = ("served_as", "served_name", "tokenizer", "concurrency", "timeout")
+        refuse_given("is for a server, and none is named; leave it out, or name one", "server", *names)
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
         return [], model
@@ -97,8 +98,12 @@ def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[
     return servers, tokenizer
 
 
-def refuse_without_servers(*names: str) -> None:
-    """Refuses given parameters that say how a server is asked, where none is named.
+def refuse_given(why: str, instead: str, *names: str) -> None:
+    """Refuses given parameters of the command at work.
+
+    Args:
+        why: what follows the name in the message.
+        instead: the parameter that would give them a meaning, or takes it.
 
     Raises:
         DataError: names the first.
@@ -106,7 +111,7 @@ def refuse_without_servers(*names: str) -> None:
     ctx = click.get_current_context()
     for name in names:
         if ctx.get_parameter_source(name) in _GIVEN:
-            raise DataError(f"{name} is for a server, and none is named; leave it out, or name one", name, "server")
+            raise DataError(f"{name} {why}", name, instead)
 
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)

@@ -9,7 +9,7 @@ import click
 
 from ..output.formatting import markdown
 from .options import LOADING, MODEL_SECTION, Length, model_argument, print_json, shared_options, show, tell
-from .running import refuse_without_servers
+from .running import refuse_given
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
     if urls:
         _verify_server(model, urls, names, timeout, generate, lengths, as_json, options)
         return
-    refuse_without_servers("served_name", "timeout")
+    refuse_given("is for a server, and none is named; leave it out, or name one", "server", "served_name", "timeout")
     options["generate"] = generate
     report = examine(model, lengths=lengths, say=lambda text: tell(note=[text]), **options)
     tell(warning=report.warnings)

@@ -12,12 +12,11 @@ from ..lazy import names_of
 if TYPE_CHECKING:
     from .data.documents import Document, tokenize
     from .data.sources import read_texts
-    from .measuring import perplexity
+    from .measuring import perplexity, retrieval
     from .recommending.results import Recommendation
     from .recommending.running import recommend
     from .results.result import Result
     from .retrieving.results import Retrieval
-    from .retrieving.running import retrieval
     from .searching.results import SearchResult
     from .searching.running import search
     from .servers.server import Server
@@ -28,7 +27,7 @@ _HOMES = {
     "Document": "data.documents",
     "read_texts": "data.sources",
     "tokenize": "data.documents",
-    "retrieval": "retrieving.running",
+    "retrieval": "measuring",
     "Retrieval": "retrieving.results",
     "search": "searching.running",
     "SearchResult": "searching.results",

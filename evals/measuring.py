@@ -1,21 +1,29 @@
-"""Perplexity, measured by a loaded model or by servers."""
+"""Perplexity and retrieval, measured by a loaded model or by servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ..keywords import refuse_unknown
 from .data.chats import Given
+from .data.prompts import PromptFields, PromptRow, prompt_row
+from .data.sources import read_prompts
 from .metrics.stored import AS_IS
 from .results.folder import writable_folder
 from .results.result import Result
+from .retrieving.keywords import RetrievalKeywords
+from .retrieving.prompt_set import RetrievalOptions, prompts_for
+from .retrieving.results import Retrieval
+from .retrieving.running import RetrievalRun
 from .running.corpus_run import CorpusRun
 from .running.keywords import PerplexityKeywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
 from .running.selection import Corpus, PerplexityOptions
+from .servers.retrieval import ServedRetrieval
 from .servers.running import prepare_served
 from .servers.server import Server
 
@@ -74,3 +82,69 @@ def perplexity(
     else:
         run = PerplexityRun(model, corpus, schedules, baseline, chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
+
+
+def retrieval(
+    model: PreTrainedModel | Server | Sequence[Server],
+    tokenizer: PreTrainedTokenizerBase,
+    lengths: int | str | Iterable[int | str],
+    depths: Iterable[float] | int = 5,
+    schedules: Iterable[object] = (AS_IS,),
+    *,
+    task: str = "passkey",
+    prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
+    prompt_field: str | None = None,
+    answer_field: str | None = None,
+    baseline: object = None,
+    bos: str | int = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    **options: Unpack[RetrievalKeywords],
+) -> Retrieval:
+    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
+
+    Each schedule is patched in and reverted bit for bit. Tables that depend on the length are frozen at the measured
+    length. ``as-is`` (the unchanged model) always runs. It is the baseline of the paired comparison unless ``baseline``
+    names another schedule.
+
+    Args:
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
+            several, each served under one schedule, as for :func:`perplexity`.
+        tokenizer: encodes the prompts, and has the BOS token.
+        lengths: positions the model sees, BOS and answer included.
+        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
+        schedules: specs like "yarn:factor=8", or schedule objects.
+        task: "passkey", "multi-key", "multi-value" or "variable-tracking".
+        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write, in
+            the place of ``task`` and ``depths``. Each is asked at the smallest length that holds it, generated tokens
+            included; its score is the share of its answers in what greedy decoding writes.
+        prompt_field, answer_field: the fields of these rows; None for RULER's (``input``, ``outputs``) and the like.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
+            call continues from there.
+        fresh: ask again what is stored in ``out``.
+        force: replace results in ``out`` of another text or model, or more than these.
+        options: the fields of :class:`RetrievalOptions`.
+
+    Raises:
+        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot write numbers.
+        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
+        RunError: logits are NaN or infinite, or a prompt does not fit into memory.
+        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
+    """
+    own = ("task", "prompts", "prompt_field", "answer_field", "baseline", "bos", "out", "fresh", "force")
+    refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
+    chosen, fields = RetrievalOptions(**options), PromptFields(prompt_field, answer_field)
+    rows: Iterable[PromptRow] | None = None
+    if isinstance(prompts, (str, Path)):
+        rows, chosen = read_prompts(prompts, fields), replace(chosen, source=chosen.source or str(prompts))
+    elif prompts is not None:
+        rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(prompts))
+    prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, chosen)
+    if isinstance(model, (Server, Sequence)):
+        servers = [model] if isinstance(model, Server) else model
+        run: RetrievalRun = ServedRetrieval(servers, prompt_set, baseline, chosen, tokenizer)
+    else:
+        run = RetrievalRun(model, prompt_set, schedules, baseline, chosen)
+    return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)

@@ -21,7 +21,8 @@ from ...errors import DataError
 from ...files import sha256
 from ...output.formatting import brief, first_line
 from .documents import Document
-from .encoding import byte_ends_of
+from .encoding import TextEncoder, byte_ends_of
+from .prompts import PromptRow
 from .texts import Text, TextFile
 
 if TYPE_CHECKING:
@@ -50,19 +51,19 @@ class Chat:
     tools: Sequence[Mapping[str, object]] | None = None
 
 
-Unread = Text | TextFile | Chat | Document
+Unread = Text | TextFile | Chat | Document | PromptRow
 """A document as its source holds it."""
 
-Given = Document | Text | TextFile | Chat | str | Sequence[int] | Sequence[Message]
+Given = Document | Text | TextFile | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
 """A document as a caller in Python may give it."""
 
 D = TypeVar("D")
 
 
 def written(
-    documents: Iterable[D | Chat], tokenizer: PreTrainedTokenizerBase | None, score: str
+    documents: Iterable[D | Chat | PromptRow], tokenizer: PreTrainedTokenizerBase | None, score: str
 ) -> Iterator[D | Document]:
-    """Renders the chats among documents, one after the other; a list of messages is a chat, too.
+    """Renders the chats and the prompts with answers among documents; a list of messages is a chat, too.
 
     Args:
         score: one of :data:`SCORES`.
@@ -76,6 +77,10 @@ def written(
             if tokenizer is None:
                 raise DataError("documents are chats; give tokenizer= to write them")
             yield rendered(chat, tokenizer, score == ASSISTANT)
+        elif isinstance(each, PromptRow):
+            if tokenizer is None:
+                raise DataError("documents are prompts; give tokenizer= to encode them")
+            yield each.document(TextEncoder(tokenizer))
         elif score == ASSISTANT and getattr(each, "scored", None) is None:
             name = getattr(each, "name", f"document {number}")
             raise DataError(

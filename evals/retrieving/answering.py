@@ -2,7 +2,7 @@
 
 One forward pass has the answer in place (teacher forcing). If the model ranks every token of the answer first, given
 the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (but
-for ties). Only the rows of the answers get logits, read in fp32; sums are fp64.
+for ties). Prompts from files are decoded, too. Only the rows of the answers get logits, read in fp32; sums are fp64.
 
 A prompt with several endings is read once into a KV cache, and each ending continues from there. Some caches cannot be
 continued twice, because their state is written in place; a check finds them, and every ending is then read whole.
@@ -14,9 +14,10 @@ import copy
 import gc
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from ...models.rotary_modules import unwrapped
 from ..scoring.memory import is_out_of_memory, release
 from ..scoring.scorer import not_finite
 from .tasks import Prompt
+
+T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
@@ -68,7 +71,7 @@ class AnswerScorer:
     def together(self, prompts: Sequence[Prompt]) -> int:
         """Returns how many prompts of one length are fed at once; a prompt with several endings is read alone."""
         alone = not prompts or len(prompts[0].endings) > 1
-        return 1 if alone else max(1, self.batch_tokens // prompts[0].length)
+        return 1 if alone else max(1, self.batch_tokens // max(prompt.length for prompt in prompts))
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
         """Yields every prompt of one length with the scores of its questions, in order.
@@ -127,17 +130,53 @@ class AnswerScorer:
         output = self._forward(ids, keep=ids.shape[1], past_key_values=_again(cache), use_cache=True)
         return self._judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
 
-    @torch.inference_mode()
     def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
         """Returns the tokens of one ending per prompt, in as few forward passes as memory allows."""
-        keep = max(prompt.endings.shape[1] for prompt, _ in asked)
+        return self._in_parts(asked, self._read)
+
+    @torch.inference_mode()
+    def _read(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
+        keep = max(len(prompt.endings[ending]) for prompt, ending in asked)
+        ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
+        logits = self._forward(ids, keep, use_cache=False).logits
+        self.forward_passes += len(asked)
+        first = ids.shape[1] - keep + 1
+        rows = zip(logits, ids, asked)
+        return [self._judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+
+    def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
+        """Returns what greedy decoding writes after each prompt, up to the end of the text: ids, int64 [tokens].
+
+        Args:
+            prompts: with as many ids, and as many new tokens, as each other.
+
+        Raises:
+            RunError: a prompt that does not fit into memory.
+        """
+        return self._in_parts([(prompt, 0) for prompt in prompts], self._generate)
+
+    @torch.inference_mode()
+    def _generate(self, asked: Sequence[tuple[Prompt, int]]) -> list[np.ndarray]:
+        from transformers import GenerationConfig
+
+        wanted = [prompt.generation for prompt, _ in asked if prompt.generation is not None]
+        ends = ends_of(self.model.generation_config)
+        config = GenerationConfig(
+            max_new_tokens=wanted[0].new_tokens, do_sample=False, repetition_penalty=1.0, eos_token_id=ends or None,
+            pad_token_id=ends[0] if ends else 0,
+        )  # fmt: skip
+        ids = self._tensor([each.ids for each in wanted])
+        self.forward_passes += len(asked)
+        with _without_reminders():
+            written = self.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+        return [until_end(row.cpu().numpy(), ends) for row in written[:, ids.shape[1] :]]
+
+    def _in_parts(
+        self, asked: Sequence[tuple[Prompt, int]], act: Callable[[Sequence[tuple[Prompt, int]]], list[T]]
+    ) -> list[T]:
+        """Acts on all prompts at once, or on half of them after the other where they do not fit into memory."""
         try:
-            ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
-            logits = self._forward(ids, keep, use_cache=False).logits
-            self.forward_passes += len(asked)
-            first = ids.shape[1] - keep + 1
-            rows = zip(logits, ids, asked)
-            return [self._judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+            return act(asked)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -151,7 +190,7 @@ class AnswerScorer:
         half = (len(asked) + 1) // 2
         self.batch_tokens = half * asked[0][0].length
         LOG.warning("out of memory with %d prompts at once; going on with %d", len(asked), half)
-        return [tokens for part in (asked[:half], asked[half:]) for tokens in self._whole(part)]
+        return [found for part in (asked[:half], asked[half:]) for found in self._in_parts(part, act)]
 
     def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
         """Returns the model's output with the logits of the last ``keep`` positions."""
@@ -162,7 +201,7 @@ class AnswerScorer:
         return output
 
     def _tensor(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.stack(rows)).to(self.device)
+        return torch.from_numpy(np.stack(rows)).long().to(self.device)
 
     def _judged(self, logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> AnswerTokens:
         """Scores the target tokens by their rows of logits [tokens, vocabulary]."""
@@ -196,6 +235,30 @@ def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
         part = slice(question.start - tokens.first, question.stop - tokens.first)
         found.append(Score(float(tokens.nll[part].sum()), bool(tokens.right[part].all())))
     return found
+
+
+@contextmanager
+def _without_reminders() -> Iterator[None]:
+    """Mutes what transformers says of texts beyond ``max_position_embeddings``: they are what is measured."""
+    logger = logging.getLogger("transformers.generation.stopping_criteria")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def ends_of(generation_config: Any) -> list[int]:
+    """Returns the ids that end a text."""
+    ends = getattr(generation_config, "eos_token_id", None)
+    return [] if ends is None else [int(each) for each in np.atleast_1d(ends)]
+
+
+def until_end(ids: np.ndarray, ends: Sequence[int]) -> np.ndarray:
+    """Returns the ids before the first one that ends the text."""
+    stops = np.flatnonzero(np.isin(ids, ends))
+    return ids[: stops[0]] if len(stops) else ids
 
 
 def _again(cache: Any) -> Any:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..checking import Count, Length, Share
 from ..metrics.stored import Measured
+
+
+def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> float:
+    """Returns the share of the answers in a generated text, whatever their case; 1 for any of them with ``any_of``.
+
+    As RULER's ``string_match_all`` and ``string_match_part`` score one prompt (NVIDIA/RULER, ``scripts/eval``), but
+    not in percent.
+    """
+    written = re.sub(r"[\x00-\x1f]", "\n", text.strip()).strip().lower()
+    found = [float(answer.lower() in written) for answer in answers]
+    return max(found) if any_of else sum(found) / len(found)
 
 
 def chance(digits: int) -> float:
@@ -22,41 +35,50 @@ class Answer:
 
     Attributes:
         schedule: the schedule's label.
-        length: positions of the prompt, BOS and answer included.
-        depth: the requested depth.
+        length: positions of the prompt, BOS and answer included; of a prompt from a file, the length it belongs to.
+        task: the name of the task.
+        depth: the requested depth; None for a prompt from a file.
         actual_depth: the real place of the key, as a share of the filler.
         trial, prompt: the trial, and the prompt among those of this length; questions of one prompt share its text.
         position: how many positions come before the key.
-        answer: the digits.
+        answer: the digits, or the text that is scored in place.
         tokens: how many tokens the answer has.
-        correct: whether greedy decoding would write it.
-        nll: the NLL of the whole answer in nats.
+        correct: whether each of its tokens is ranked first in place, so that greedy decoding would write it.
+        score: 1 or 0 for ``correct``; of a prompt from a file, the share of its answers in what was generated.
+        nll: the NLL of the whole answer in nats; of answers that are scored each alone, the sum of theirs.
+        generated: what greedy decoding wrote; None where nothing was generated.
     """
 
     schedule: str
     length: int
-    depth: float
-    actual_depth: float
+    task: str
+    depth: float | None
+    actual_depth: float | None
     trial: int
     prompt: int
-    position: int
+    position: int | None
     answer: str
     tokens: int
     correct: bool
+    score: float
     nll: float
+    generated: str | None = None
 
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """The accuracy and answer NLL of one schedule at one length and depth, or over all depths (``depth`` None).
+    """The accuracy and answer NLL of one schedule at one length, and one depth or task, or over all of them (None).
 
-    ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval; the NLL's is Student's t over prompts, None with
-    fewer than five.
+    ``accuracy`` is the mean score; over several tasks, the mean of theirs, of the ``tasks`` that have prompts at this
+    length. ``correct`` counts full scores. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, too wide
+    where scores lie between 0 and 1; the NLL's is Student's t over prompts, None with fewer than five.
     """
 
     schedule: str
     table_sha256: str
     length: Length
+    task: str | None
+    tasks: Count
     depth: Share | None
     answers: Count
     correct: Count
@@ -98,8 +120,14 @@ class StoredAnswers(Measured):
 
     @property
     def depths(self) -> list[float]:
-        """The depths, ascending."""
-        return sorted({answer.depth for answer in self.answers})
+        """The depths, ascending; none for prompts from files."""
+        return sorted({answer.depth for answer in self.answers if answer.depth is not None})
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of prompts from files, where there are several."""
+        found = sorted({answer.task for answer in self.answers if answer.generated is not None})
+        return found if len(found) > 1 else []
 
     @property
     def trained_length(self) -> int | None:
@@ -107,9 +135,9 @@ class StoredAnswers(Measured):
         return self.model.get("trained_length")
 
     @property
-    def chance(self) -> float:
-        """The NLL in nats of a guess: every number of so many digits is as likely as any other."""
-        return chance(int(self.protocol["digits"]))
+    def chance(self) -> float | None:
+        """The NLL in nats of a guess: every number of so many digits is as likely as any other; None without digits."""
+        return chance(int(self.protocol["digits"])) if "digits" in self.protocol else None
 
     @cached_property
     def by_length(self) -> dict[tuple[str, int], list[Answer]]:

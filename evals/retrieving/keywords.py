@@ -11,5 +11,8 @@ class RetrievalKeywords(RunKeywords, total=False):
     trials: int
     seed: int
     haystack: str | None
+    new_tokens: int | None
+    max_prompts: int | None
+    match: str | None
     threshold: float
     batch_tokens: int

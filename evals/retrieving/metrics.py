@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...output.escaping import escaped
@@ -27,23 +28,24 @@ def answered(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> lis
         rows: of results.json.
         names: the short names of labels.
     """
-    overall = [row for row in rows if row["depth"] is None]
-    if not any(row["correct"] for row in overall):
+    overall = [row for row in rows if row["depth"] is None and row["task"] is None]
+    if not any(row["accuracy"] for row in overall):
         return ["No schedule answers anything at any length."] if overall else []
     longest = max(row["length"] for row in overall)
     there = sorted((row for row in overall if row["length"] == longest), key=lambda row: -row["accuracy"])
     parts = [f"{names.get(row['schedule'], row['schedule'])} answers {row['accuracy']:.0%}" for row in there[:3]]
-    return [f"At {longest:,} tokens {', '.join(parts)}."]
+    many = f" (mean of {there[0]['tasks']} tasks)" if there[0]["tasks"] > 1 else ""
+    return [f"At {longest:,} tokens {', '.join(parts)}{many}."]
 
 
 @dataclass(frozen=True)
 class GainsRow:
-    """The change of a schedule against the baseline on the same questions of one length.
+    """The change of a schedule against the baseline on the same questions of one length, and one task or all (None).
 
     Attributes:
-        gained: questions that only the schedule answers.
-        lost: questions that only the baseline answers.
-        delta_accuracy: schedule minus baseline.
+        gained: questions that the schedule scores higher on; of numbers, that only it answers.
+        lost: questions that the baseline scores higher on.
+        delta_accuracy: schedule minus baseline, over all these questions.
         p_value: two-sided, of the exact McNemar test (a sign test on the questions that differ).
         delta_nll: mean answer NLL of the schedule minus the baseline's, in nats; low and high are 95% over prompts.
     """
@@ -51,6 +53,7 @@ class GainsRow:
     schedule: str
     baseline: str
     length: Length
+    task: str | None
     answers: Count
     gained: Count
     lost: Count
@@ -65,12 +68,14 @@ class GainsRow:
 class EffectiveRow:
     """The longest length up to which a schedule is good enough at every length; None if it is at none.
 
-    ``needed`` is the accuracy that counts as good enough.
+    ``needed`` is the accuracy that counts as good enough. ``ruler`` is the same by RULER's own threshold, of 0.856;
+    None for numbers that are hidden here.
     """
 
     schedule: str
     length: Length | None
     needed: float
+    ruler: Length | None
 
 
 def draw(asked: StoredAnswers) -> Figure:
@@ -85,25 +90,51 @@ class Accuracy(Metric[StoredAnswers, AccuracyRow]):
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: StoredAnswers) -> list[AccuracyRow]:
-        """Returns, per schedule and length, one row over all depths and one for each depth."""
-        return [_accuracy(stored, *key, depth) for key in stored.tables for depth in (None, *stored.depths)]
+        """Returns, per schedule and length, one row over all questions, and one for each depth or task."""
+        parts = [(None, None), *((None, depth) for depth in stored.depths), *((task, None) for task in stored.tasks)]
+        found = (_accuracy(stored, *key, *part) for key in stored.tables for part in parts)
+        return [row for row in found if row is not None]
 
     def to_markdown(self, stored: StoredAnswers) -> list[str]:
         """Returns a table of accuracies and one of NLLs, over all depths."""
-        overall = [row for row in self.rows(stored) if row.depth is None]
+        overall = [row for row in self.rows(stored) if row.depth is None and row.task is None]
         reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
         accuracy = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
         nll = {(row.schedule, row.length): _nll_cell(row) for row in overall}
-        labels, chance = [*stored.schedules, _CHANCE], f"{stored.chance:#.4g}"
-        nll |= {(_CHANCE, length): chance for length in stored.lengths}
-        about = f"NLL of the whole answer (nats; chance is any number of {stored.protocol['digits']} digits):"
+        labels, about = stored.schedules, "in place (nats)"
+        if stored.chance is not None:
+            labels, about = [*labels, _CHANCE], f"(nats; chance is any number of {stored.protocol['digits']} digits)"
+            nll |= {(_CHANCE, length): f"{stored.chance:#.4g}" for length in stored.lengths}
         return [
-            _table(stored, "accuracy", accuracy, reach),
+            *_of_tasks(stored, overall),
+            _table(stored, "accuracy" if stored.chance is not None else "score", accuracy, reach),
+            *_by_rulers_threshold(stored),
             *_where_nothing_is_found(stored, overall),
-            about,
+            f"NLL of the whole answer {about}:",
             table(stored.lengths, "answer NLL", nll, labels, name=stored.named),
         ]
 
+
+def _of_tasks(stored: StoredAnswers, overall: Sequence[AccuracyRow]) -> list[str]:
+    """Returns what the mean over tasks is of, where not one task makes it."""
+    if not stored.tasks:
+        return []
+    there = {row.length: row.tasks for row in overall}
+    fewer = [f"{count} at {length:,}" for length, count in there.items() if count < len(stored.tasks)]
+    return [f"Mean over {len(stored.tasks)} tasks ({', '.join(stored.tasks)}){'; ' * bool(fewer)}{', '.join(fewer)}:"]
+
+
+def _by_rulers_threshold(stored: StoredAnswers) -> list[str]:
+    """Returns the effective lengths by RULER's threshold, which is that of an instructed model."""
+    if stored.chance is not None:
+        return []
+    rows = EFFECTIVE.rows(stored)
+    reach = ", ".join(f"{stored.named(row.schedule)} {f'{row.ruler:,}' if row.ruler else 'none'}" for row in rows)
+    return [f"Effective length by RULER's threshold (a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096): {reach}."]
+
+
+RULER = 0.856
+"""The score that RULER asks of an effective length: that of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
 
 _CHANCE = "chance"
 """The last line of the table of NLLs."""
@@ -111,7 +142,7 @@ _CHANCE = "chance"
 
 def _where_nothing_is_found(stored: StoredAnswers, rows: Sequence[AccuracyRow]) -> list[str]:
     """Returns what a map without any answer says, or does not: whether the unchanged model can do the task at all."""
-    if any(row.correct for row in rows):
+    if any(row.accuracy for row in rows):
         return []
     trained, none = stored.trained_length, "No schedule answers anything"
     if trained is None:
@@ -124,9 +155,10 @@ def _where_nothing_is_found(stored: StoredAnswers, rows: Sequence[AccuracyRow]) 
         ]
     best = min(within, key=lambda row: row.answer_nll)
     lengths = ", ".join(f"{row.length:,}" for row in within)
+    chance = "" if stored.chance is None else f", and chance {stored.chance:.4g}"
     return [
         f"{none}, and neither does the model as it is within the {trained:,} tokens that it was trained at (asked at "
-        f"{lengths}; an answer costs it {best.answer_nll:.4g} nats at best, and chance {stored.chance:.4g}), so "
+        f"{lengths}; an answer costs it {best.answer_nll:.4g} nats at best{chance}), so "
         "the map of accuracy says nothing about the schedules."
     ]
 
@@ -137,13 +169,15 @@ class Gains(Metric[StoredAnswers, GainsRow]):
     row, key = GainsRow, "paired"
 
     def reduce(self, stored: StoredAnswers) -> list[GainsRow]:
-        """Returns a row for every schedule but the baseline at every length that both have."""
-        others = [key for key in stored.tables if key[0] != stored.baseline]
-        return [_gains(stored, *key) for key in others if (stored.baseline, key[1]) in stored.tables]
+        """Returns a row for every schedule but the baseline at every length that both have, and one for each task."""
+        others = [
+            key for key in stored.tables if key[0] != stored.baseline and (stored.baseline, key[1]) in stored.tables
+        ]
+        return [_gains(stored, *key, task) for key in others for task in (None, *_tasks_at(stored, key[1]))]
 
     def to_markdown(self, stored: StoredAnswers) -> list[str]:
         """Returns the questions gained and lost, and the change in answer NLL."""
-        rows = self.rows(stored)
+        rows = [row for row in self.rows(stored) if row.task is None]
         if not rows:
             return []
         change = {(row.schedule, row.length): f"+{row.gained} -{row.lost} (p = {row.p_value:.2g})" for row in rows}
@@ -162,17 +196,26 @@ class EffectiveLength(Metric[StoredAnswers, EffectiveRow]):
 
     As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167), good enough is a share of the accuracy at a short length.
     All schedules share one bar, ``threshold`` times the best accuracy at the shortest length, so that a schedule that
-    is bad everywhere has no effective length.
+    is bad everywhere has no effective length. RULER's bar is one for all models: it means little for base models.
     """
 
     row, key = EffectiveRow, "effective"
 
     def reduce(self, stored: StoredAnswers) -> list[EffectiveRow]:
         """Returns one row per schedule."""
-        overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.depth is None}
+        rows = [row for row in ACCURACY.rows(stored) if row.depth is None and row.task is None]
+        overall = {(row.schedule, row.length): row.accuracy for row in rows}
         best = max((overall.get((schedule, stored.lengths[0]), 0.0) for schedule in stored.schedules), default=0.0)
         needed = stored.threshold * best
-        return [EffectiveRow(each, _reach(stored, overall, each, needed), needed) for each in stored.schedules]
+        return [
+            EffectiveRow(
+                schedule=each,
+                length=_reach(stored, overall, each, needed),
+                needed=needed,
+                ruler=None if stored.chance is not None else _reach(stored, overall, each, RULER),
+            )
+            for each in stored.schedules
+        ]
 
 
 ACCURACY, GAINS, EFFECTIVE = Accuracy(), Gains(), EffectiveLength()
@@ -180,19 +223,32 @@ ACCURACY, GAINS, EFFECTIVE = Accuracy(), Gains(), EffectiveLength()
 METRICS: tuple[Metric[StoredAnswers, Any], ...] = (ACCURACY, GAINS, EFFECTIVE)
 
 
-def _accuracy(stored: StoredAnswers, schedule: str, length: int, depth: float | None) -> AccuracyRow:
-    asked = [answer for answer in stored.by_length[schedule, length] if depth is None or answer.depth == depth]
-    correct = sum(answer.correct for answer in asked)
-    low, high = wilson(correct, len(asked))
+def _accuracy(
+    stored: StoredAnswers, schedule: str, length: int, task: str | None, depth: float | None
+) -> AccuracyRow | None:
+    """Returns the row over the answers of one task or depth, or over all; None where there is none.
+
+    The mean over tasks has the variance of one over ``n = T^2 / sum 1/n_t`` answers, by which its interval goes.
+    """
+    of_all = stored.by_length[schedule, length]
+    asked = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
+    if not asked:
+        return None
+    by_task = [[Fraction(each.score) for each in asked if each.task == name] for name in {each.task for each in asked}]
+    answers = len(by_task) ** 2 / sum(Fraction(1, len(scores)) for scores in by_task)
+    accuracy = sum(sum(scores) / len(scores) for scores in by_task) / len(by_task)
+    low, high = wilson(float(accuracy * answers), float(answers))
     nll = _by_prompt((answer, answer.nll) for answer in asked).within(0)
     return AccuracyRow(
         schedule=schedule,
         table_sha256=stored.tables[schedule, length],
         length=length,
+        task=task,
+        tasks=len(by_task),
         depth=depth,
         answers=len(asked),
-        correct=correct,
-        accuracy=correct / len(asked),
+        correct=sum(answer.score == 1 for answer in asked),
+        accuracy=float(accuracy),
         accuracy_low=low,
         accuracy_high=high,
         answer_nll=nll.mean,
@@ -201,20 +257,27 @@ def _accuracy(stored: StoredAnswers, schedule: str, length: int, depth: float | 
     )
 
 
-def _gains(stored: StoredAnswers, schedule: str, length: int) -> GainsRow:
+def _tasks_at(stored: StoredAnswers, length: int) -> list[str]:
+    """Returns the tasks that have prompts at a length, where the run has several."""
+    there = {answer.task for answer in stored.by_length[stored.baseline, length]}
+    return [task for task in stored.tasks if task in there]
+
+
+def _gains(stored: StoredAnswers, schedule: str, length: int, task: str | None) -> GainsRow:
     ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
-    pairs = list(zip(ours, theirs, strict=True))
-    gained = sum(one.correct and not base.correct for one, base in pairs)
-    lost = sum(base.correct and not one.correct for one, base in pairs)
+    pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
+    gained = sum(one.score > base.score for one, base in pairs)
+    lost = sum(base.score > one.score for one, base in pairs)
     nll = _by_prompt((one, one.nll - base.nll) for one, base in pairs)
     return GainsRow(
         schedule=schedule,
         baseline=stored.baseline,
         length=length,
+        task=task,
         answers=len(pairs),
         gained=gained,
         lost=lost,
-        delta_accuracy=(gained - lost) / len(pairs),
+        delta_accuracy=sum(one.score - base.score for one, base in pairs) / len(pairs),
         p_value=mcnemar(gained, lost),
         delta_nll=nll.mean,
         low=nll.low,
@@ -248,21 +311,27 @@ def _table(
     return table(stored.lengths, corner, cells, labels, reach, stored.named)
 
 
-def by_depth(stored: StoredAnswers) -> str:
-    """Returns a table for each schedule, with a line for each depth."""
-    cells = {
-        (row.schedule, row.length, row.depth): f"{accuracy_cell(row)} {row.answer_nll:.2f}"
-        for row in ACCURACY.rows(stored)
-    }
-    header = ["depth", *(f"{length:,}" for length in stored.lengths)]
+def by_part(stored: StoredAnswers) -> str:
+    """Returns a table for each schedule, with a line for each depth or task; "" where there is one task alone."""
+    what = "task" if stored.tasks else "depth"
+    cells = {(row.schedule, row.length, row.task if stored.tasks else row.depth): row for row in ACCURACY.rows(stored)}
+    parts: Sequence[object] = stored.tasks or stored.depths
+    if not parts:
+        return ""
+    header = [what, *(f"{length:,}" for length in stored.lengths)]
     tables = []
     for schedule in stored.schedules:
+        found = [(part, [cells.get((schedule, length, part)) for length in stored.lengths]) for part in parts]
         body = [
-            [f"{depth:.3g}", *(cells.get((schedule, length, depth), "") for length in stored.lengths)]
-            for depth in stored.depths
+            [
+                escaped(part) if isinstance(part, str) else f"{part:.3g}",
+                *("" if row is None else f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in rows),
+            ]
+            for part, rows in found
         ]
         tables.append(f"### {escaped(stored.named(schedule))}\n\n{markdown(header, body, right=range(1, len(header)))}")
-    return "\n\n".join(["## By depth", f"Accuracy with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
+    score = "Score" if stored.tasks else "Accuracy"
+    return "\n\n".join([f"## By {what}", f"{score} with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
 
 
 def accuracy_cell(row: AccuracyRow) -> str:

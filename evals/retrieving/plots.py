@@ -24,7 +24,10 @@ COLOURS = "cividis"
 """A map for colour-blind readers. Its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
 
 
-Cells = dict[tuple[int, float | None], AccuracyRow]
+Part = float | str | None
+"""A depth, a task, or None for all questions of a run of one task."""
+
+Cells = dict[tuple[int, Part], AccuracyRow]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class MapKind:
 
 
 def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
-    """Draws accuracy above and the answer's NLL below, by length and depth, with the trained length marked.
+    """Draws accuracy above and the answer's NLL below, by length and depth or task, with the trained length marked.
 
     The NLL shows differences where accuracy is all or nothing. All schedules share one scale.
 
@@ -52,11 +55,11 @@ def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
     """
     across = min(ACROSS, len(result.schedules))
     bands = -(-len(result.schedules) // across)
-    width, height = max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
-    rows = [row for row in every if row.depth is not None]
+    width, height = max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(_parts(result)))
+    rows = [row for row in every if _part(row) in _parts(result)]
     cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
     for row in rows:
-        cells[row.schedule][row.length, row.depth] = row
+        cells[row.schedule][row.length, _part(row)] = row
     with in_style(1.5 + width * across, 0.6 + 2 * bands * height, **{"axes.grid": False}) as figure:
         panels = figure.subplots(2 * bands, across, squeeze=False)
         for part, kind in enumerate((_ACCURACY, _nll_kind(rows))):
@@ -65,10 +68,19 @@ def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
             for axes in grid.flat[len(images) :]:
                 axes.set_visible(False)
             bar = figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
-            if kind.runs_backwards:
+            if kind.runs_backwards and result.chance is not None:
                 _mark_chance(bar, kind, result.chance)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def _parts(result: StoredAnswers) -> list[Part]:
+    """Returns the lines of a map: depths, tasks, or one line."""
+    return [*(result.tasks or result.depths or [None])]
+
+
+def _part(row: AccuracyRow) -> Part:
+    return row.depth if row.task is None else row.task
 
 
 _ACCURACY = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "accuracy")
@@ -83,7 +95,8 @@ def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
 
 
 def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
-    found = [[cells.get((length, depth)) for length in result.lengths] for depth in result.depths]
+    parts = _parts(result)
+    found = [[cells.get((length, part)) for length in result.lengths] for part in parts]
     values = [[float("nan") if row is None else kind.value(row) for row in line] for line in found]
     image = axes.imshow(values, cmap=COLOURS + "_r" * kind.runs_backwards, vmin=kind.low, vmax=kind.high, aspect="auto")
     for y, line in enumerate(values):
@@ -92,14 +105,18 @@ def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, ki
                 colour = "black" if _is_light(value, kind) else "white"
                 axes.text(x, y, kind.form.format(value), ha="center", va="center", fontsize=7, color=colour)
     axes.set_xticks(range(len(result.lengths)), [tokens(n) for n in result.lengths], fontsize=8)
-    axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
+    axes.set_yticks(range(len(parts)), [_tick(part) for part in parts], fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
-    axes.set_ylabel("depth", fontsize=8)
+    axes.set_ylabel("depth" if result.depths else "task", fontsize=8)
     axes.set_title(short(result.named(schedule), 30), loc="left", fontsize=9)
     if inside := _inside(result):  # visible on every colour
         axes.axvline(inside - 0.5, color="white", linewidth=3.6)
         axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
     return image
+
+
+def _tick(part: Part) -> str:
+    return f"{100 * part:.3g}%" if isinstance(part, float) else short(part or "all", 20)
 
 
 def _mark_chance(bar: Colorbar, kind: MapKind, chance: float) -> None:
@@ -123,6 +140,11 @@ def _inside(result: StoredAnswers) -> int:
 
 
 def _title(result: StoredAnswers) -> str:
-    trials, name = result.protocol["trials"], Path(result.model["path"]).name
+    trials, name = result.protocol.get("trials"), Path(result.model["path"]).name
     line = f"; dashed line: trained at {tokens(result.trained_length or 0)}" if _inside(result) else ""
-    return f"Retrieval ({result.protocol['task']}): {name}\n{trials} answer{'s' * (trials != 1)} in each cell{line}"
+    cells = (
+        f"{result.data['documents']:,} prompts"
+        if trials is None
+        else f"{trials} answer{'s' * (trials != 1)} in each cell"
+    )
+    return f"Retrieval ({result.protocol['task']}): {name}\n{cells}{line}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...output.escaping import escaped
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
 from .answers import AccuracyRow, Answer, StoredAnswers
-from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_depth, draw
+from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_part, draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ class Retrieval(StoredAnswers, Saved):
 
     @property
     def rows(self) -> list[AccuracyRow]:
-        """Per schedule and length, one row over all depths and one for each depth."""
+        """Per schedule and length, one row over all questions, and one for each depth or task."""
         return ACCURACY.rows(self)
 
     @property
@@ -43,6 +43,8 @@ class Retrieval(StoredAnswers, Saved):
     def protocol_line(self) -> str:
         """Returns a few sentences that say how the numbers were measured."""
         protocol = self.protocol
+        if self.chance is None:
+            return self._protocol_of_prompts()
         joined = "" if protocol["task"] == "passkey" else " (questions of one prompt taken as independent)"
         return (
             f"protocol {protocol['task']}: {protocol['holds']}; {self._prompts()}, seed {protocol['seed']}, "
@@ -53,21 +55,42 @@ class Retrieval(StoredAnswers, Saved):
             f"Prompts sha256 {self.data['sha256'][:12]}"
         )
 
+    def _protocol_of_prompts(self) -> str:
+        tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(self.protocol["new_tokens"].items()))
+        alone = ", ".join(map(escaped, self.protocol["alone"]))
+        where = f"; several answers each alone, their losses added: {alone}" * bool(alone)
+        skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in self.data["skipped"].items())
+        return (
+            f"prompts of {escaped(self.data['source'])}{skipped}; "
+            f"{'BOS first' if self.protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}. Score: the share of the "
+            f"answers in what greedy decoding writes, whatever their case (tokens: {tokens}). NLL: of the answers in "
+            f"place, joined as the example in the prompt joins its own{where}. Brackets are Wilson {PERCENT} "
+            f"intervals, ± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
+            f"Prompts sha256 {self.data['sha256'][:12]}"
+        )
+
     def sentences(self) -> list[str]:
         """Returns the share that each schedule answers at the longest length, and what of it is told apart."""
         said = answered([asdict(row) for row in self.rows], self.short_names)
-        gains = [row for row in self.paired if row.length == self.lengths[-1] and row.p_value < 1]
-        if not gains or len(said) != 1:
-            return said
-        best = min(gains, key=lambda row: row.p_value)
-        return [
-            *said,
-            f"{self.named(best.schedule)} gains {best.gained} of {best.answers} questions over "
-            f"{self.named(best.baseline)} and loses {best.lost} (exact McNemar p = {best.p_value:.2g}).",
-        ]
+        rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
+        gains = [row for row in rows if row.p_value < 1]
+        if gains and len(said) == 1:
+            best = min(gains, key=lambda row: row.p_value)
+            said.append(
+                f"{self.named(best.schedule)} gains {best.gained} of {best.answers} questions over "
+                f"{self.named(best.baseline)} and loses {best.lost} (exact McNemar p = {best.p_value:.2g})."
+            )
+        elif cheaper := [row for row in rows if row.low is not None and row.high is not None and row.high < 0]:
+            best = min(cheaper, key=lambda row: row.delta_nll)
+            said.append(
+                f"At {best.length:,} tokens the answers cost {self.named(best.schedule)} {-best.delta_nll:.3g} nats "
+                f"less than {self.named(best.baseline)} ({-cast(float, best.high):.3g} to "
+                f"{-cast(float, best.low):.3g})."
+            )
+        return said
 
     def rests_on(self) -> str:
-        """Returns how many questions each cell holds."""
+        """Returns how many questions there are."""
         return f"{self._prompts()}; brackets are Wilson {PERCENT} intervals."
 
     def _summary(self) -> str:
@@ -103,9 +126,13 @@ class Retrieval(StoredAnswers, Saved):
             f"{odd} of {self.data['documents']} prompts tokenize differently" if odd else "Every prompt tokenizes alike"
         )
         ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
-        return f"{by_depth(self)}\n\n{ids}"
+        if self.chance is None:
+            return by_part(self)
+        return "\n\n".join(part for part in (by_part(self), ids) if part)
 
     def _prompts(self) -> str:
+        if self.chance is None:
+            return f"{self.data['documents']:,} prompts of {escaped(self.data['source'])}"
         depths = ", ".join(f"{depth:.3g}" for depth in self.protocol["depths"])
         trials = self.protocol["trials"]
         count = f"{trials} prompt{'s' * (trials != 1)} of each length"

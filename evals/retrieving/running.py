@@ -2,88 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
+from ..data.prompts import PromptRow
 from ..data.windows import Window, check_lengths
-from ..metrics.stored import AS_IS, ModelFacts
+from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.progress import Notes
-from ..running.runner import Facts, Runner, Task, carry_out
+from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables, Labelled, Variant, names_for, trained_length, variants
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Cost, Feed, Scored
 from ..statistics.intervals import PERCENT
 from ..store import Shelf, Store
 from .answering import AnswerScorer, Score
-from .answers import Answer
-from .keywords import RetrievalKeywords
-from .prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, check_depths, prompts_sha256
+from .answers import Answer, share_found
+from .prompt_set import PromptSet, RetrievalOptions, asked_sha256, check_depths, prompts_for, prompts_sha256
 from .results import Retrieval
-from .tasks import DIGITS, TASKS, Prompt
+from .tasks import Generation, Prompt
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from ..running.preparing import Checkpoint, Wanted
-
-
-def retrieval(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    lengths: int | str | Iterable[int | str],
-    depths: Iterable[float] | int = 5,
-    schedules: Iterable[object] = (AS_IS,),
-    *,
-    task: str = "passkey",
-    baseline: object = None,
-    bos: str | int = "auto",
-    out: str | Path | None = None,
-    fresh: bool = False,
-    force: bool = False,
-    **options: Unpack[RetrievalKeywords],
-) -> Retrieval:
-    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
-
-    Each schedule is patched in and reverted bit for bit. Tables that depend on the length are frozen at the measured
-    length. ``as-is`` (the unchanged model) always runs. It is the baseline of the paired comparison unless ``baseline``
-    names another schedule.
-
-    Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
-        tokenizer: encodes the prompts, and has the BOS token.
-        lengths: positions the model sees, BOS and answer included.
-        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
-        schedules: specs like "yarn:factor=8", or schedule objects.
-        task: "passkey", "multi-key", "multi-value" or "variable-tracking".
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
-            call continues from there.
-        fresh: ask again what is stored in ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
-        options: the fields of :class:`RetrievalOptions`.
-
-    Raises:
-        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot write numbers.
-        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
-        RunError: logits are NaN or infinite, or a prompt does not fit into memory.
-        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
-    """
-    own = ("task", "baseline", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
-    chosen = RetrievalOptions(**options)
-    run = RetrievalRun(
-        model, RetrievalPrompts(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen
-    )
-    return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 
 class RetrievalRun:
@@ -92,7 +41,7 @@ class RetrievalRun:
     def __init__(
         self,
         model: PreTrainedModel,
-        prompt_set: RetrievalPrompts,
+        prompt_set: PromptSet,
         schedules: Iterable[object],
         baseline: object,
         options: RetrievalOptions,
@@ -104,7 +53,7 @@ class RetrievalRun:
 
     def _begin(
         self,
-        prompt_set: RetrievalPrompts,
+        prompt_set: PromptSet,
         options: RetrievalOptions,
         made: Sequence[Labelled],
         baseline: str,
@@ -157,20 +106,14 @@ class RetrievalRun:
                 "source": options.source or ("generated" if options.haystack is None else "in memory"),
                 "sha256": prompts_sha256(prompt_set.every),
                 "documents": len(prompt_set.every),
-                "tokens": prompt_set.positions,
+                "tokens": sum(prompt.length for prompt in prompt_set.every),
                 "questions": sum(len(prompt.questions) for prompt in prompt_set.every),
                 "not_retokenized": sum(not prompt.retokenizes for prompt in prompt_set.every),
-                "skipped": {},
+                "skipped": {name: count for name, count in prompt_set.skipped.items() if count},
             },
             protocol={
                 "name": "retrieval",
-                "task": prompt_set.task,
-                "holds": TASKS[prompt_set.task],
-                "depths": list(prompt_set.depths),
-                "digits": DIGITS,
-                "trials": options.trials,
-                "seed": options.seed,
-                "bos": prompt_set.bos_option,
+                **prompt_set.protocol,
                 "has_bos": prompt_set.bos is not None,
                 "threshold": options.threshold,
                 **names_for(self.variants),
@@ -205,23 +148,28 @@ class RetrievalRun:
     @property
     def _about(self) -> Facts:
         """The facts that the next run in the same folder compares with its own."""
-        names = ("trials", "seed", "batch_tokens", "source")
-        chosen = {name: getattr(self.options, name) for name in names}
-        prompt_set = {
-            "task": self.prompt_set.task,
-            "lengths": list(self.prompt_set.lengths),
-            "depths": list(self.prompt_set.depths),
-        }
-        return {"kind": "retrieval", "facts": self.facts, **prompt_set, **chosen}
+        asked = {"lengths": list(self.prompt_set.lengths), **self.prompt_set.protocol}
+        chosen = {name: getattr(self.options, name) for name in ("batch_tokens", "source")}
+        return {"kind": "retrieval", "facts": self.facts, **asked, **chosen}
 
     def _plan(self, length: int) -> BatchPlan:
-        """Plans the prompts of one length as windows whose last tokens are scored, one for each question."""
+        """Plans the prompts of one length as windows; each has as many scored tokens as numbers are kept of it."""
         prompts = self.prompt_set.prompts[length]
-        feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
-        together, sizes = self._together(prompts), tuple(feed.window.count for feed in feeds)
-        starts = enumerate(range(0, len(feeds), together))
-        batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in starts)
-        return BatchPlan(batches, sizes, Cost(len(feeds), length * len(feeds), sum(sizes), 1.0))
+        feeds = [Feed(n, Window(0, each.length, each.length - _numbers(each))) for n, each in enumerate(prompts)]
+
+        def shape(feed: Feed) -> tuple[int, ...]:
+            return _shape(prompts[feed.document])
+
+        alike = [list(same) for _, same in groupby(sorted(feeds, key=shape, reverse=True), shape)]
+        parts = [part for same in alike for part in self._parts(prompts, same)]
+        batches = tuple(Batch(n, part, prompts[part[0].document].length) for n, part in enumerate(parts))
+        sizes, fed = tuple(feed.window.count for feed in feeds), sum(batch.fed for batch in batches)
+        return BatchPlan(batches, sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
+
+    def _parts(self, prompts: Sequence[Prompt], feeds: Sequence[Feed]) -> Iterator[tuple[Feed, ...]]:
+        """Cuts feeds of one shape into those that are fed at once."""
+        size = self._together([prompts[feed.document] for feed in feeds])
+        return (tuple(feeds[start : start + size]) for start in range(0, len(feeds), size))
 
     def _together(self, prompts: Sequence[Prompt]) -> int:
         return self.answerer.together(prompts)
@@ -230,21 +178,27 @@ class RetrievalRun:
         prompts, plan = self.prompt_set.prompts[length], self._plans[length]
         facts = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, "asked": asked_sha256(prompts)}
         score, finish = partial(self._scored, prompts), partial(self._finish, length, tables)
-        return Task(tables.variant.label, plan, [facts], score, finish, tables.live, values=_VALUES, nll=False)
+        return Task(tables.variant.label, plan, [facts], score, finish, tables.live, nll=False)
 
     def _scored(self, prompts: Sequence[Prompt], batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-        before = self.answerer.forward_passes
-        asked = self.answerer.answers([prompts[feed.document] for feed in batch.feeds])
-        packed = pack_scores(score for _, scores in asked for score in scores)
-        return [Scored(packed, self.answerer.forward_passes - before)]
+        before, asked = self.answerer.forward_passes, [prompts[feed.document] for feed in batch.feeds]
+        scores = [found for _, found in self.answerer.answers(asked)]
+        written = self.answerer.generated(asked) if asked[0].generation else [None] * len(asked)
+        packed = [pack(*each) for each in zip(asked, scores, written, strict=True)]
+        return [Scored(np.concatenate(packed), self.answerer.forward_passes - before)]
 
     def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
         """Adds the answers of one schedule at one length to the results."""
         (shelf,), label, prompts = shelves, tables.variant.label, self.prompt_set.prompts[length]
+        found = self._plans[length].assembled({number: each.nll for number, each in shelf.batches.items()})
+        for number, (prompt, numbers) in enumerate(zip(prompts, found, strict=True)):
+            scores, ids = unpack(prompt, numbers)
+            if prompt.generation is None:
+                self.answers.extend(_answers(label, length, number, prompt, scores))
+            else:
+                text = self.prompt_set.text(ids)
+                self.answers.append(_generated(label, length, number, prompt, prompt.generation, scores, text))
         batches = [shelf.batches[batch.number] for batch in self._plans[length].batches]
-        scores = (score for each in batches for score in _unpacked(each.nll))
-        for number, prompt in enumerate(prompts):
-            self.answers.extend(_answers(label, number, prompt, [next(scores) for _ in prompt.questions]))
         passes = 0 if shelf.key in self._counted else sum(each.parts for each in batches)
         self._counted.add(shelf.key)
         self.cost.append({"schedule": label, "lengths": [length], "forward_passes": passes})
@@ -257,6 +211,7 @@ def prepare(
     lengths: Sequence[int],
     depths: Iterable[float] | int,
     task: str,
+    rows: Iterable[PromptRow] | None,
     bos: str | int,
     options: RetrievalOptions,
     here: World,
@@ -264,7 +219,7 @@ def prepare(
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
     lengths, depths = check_lengths(lengths), check_depths(depths)
     asked = checkpoint.asked(wanted, lengths[-1])
-    prompt_set = RetrievalPrompts(checkpoint.tokenizer(), lengths, depths, task, bos, options)
+    prompt_set = prompts_for(checkpoint.tokenizer(), lengths, depths, task, rows, bos, options)
     notes = Notes.of(options.progress)
     checkpoint.warn(notes)
     asked.tell(notes)
@@ -273,27 +228,47 @@ def prepare(
     return RetrievalRun(model, prompt_set, asked.schedules, asked.baseline, options)
 
 
-ANSWERING = 1
+ANSWERING = 2
 """A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
 
-_VALUES = 2
-"""How many numbers are stored for each question: its NLL, and whether it is right."""
+_NO_TOKEN = -1.0
+"""Stands where fewer tokens were generated than may be."""
 
 
-def pack_scores(scores: Iterable[Score]) -> np.ndarray:
-    """Packs each question as two fp64 numbers."""
-    return np.array([(score.nll, score.correct) for score in scores], "<f8").ravel()
+def _shape(prompt: Prompt) -> tuple[int, ...]:
+    """Returns what prompts of one batch have in common: their sizes, and what is generated."""
+    asked = prompt.generation
+    return (prompt.length, len(prompt.endings), *((len(asked.ids), asked.new_tokens) if asked else ()))
 
 
-def _unpacked(values: np.ndarray) -> list[Score]:
-    return [Score(float(nll), bool(right)) for nll, right in values.reshape(-1, _VALUES)]
+def _numbers(prompt: Prompt) -> int:
+    """Counts the numbers that are kept of a prompt: two for each question, and the ids that are generated."""
+    return 2 * len(prompt.questions) + (prompt.generation.new_tokens if prompt.generation else 0)
 
 
-def _answers(schedule: str, number: int, prompt: Prompt, scores: Sequence[Score]) -> list[Answer]:
+def pack(prompt: Prompt, scores: Iterable[Score], written: np.ndarray | None) -> np.ndarray:
+    """Packs the scores of a prompt, two numbers each, and the generated ids, as fp64, which holds them exactly."""
+    found = np.full(_numbers(prompt), _NO_TOKEN, "<f8")
+    packed = np.ravel([(score.nll, score.correct) for score in scores])
+    found[: len(packed)] = packed
+    if written is not None:
+        found[len(packed) : len(packed) + len(written)] = written
+    return found
+
+
+def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[list[Score], list[int]]:
+    """Returns the scores of a prompt and the generated ids."""
+    pairs, ids = np.split(numbers, [2 * len(prompt.questions)])
+    scores = [Score(float(nll), bool(right)) for nll, right in pairs.reshape(-1, 2)]
+    return scores, [int(each) for each in ids if each != _NO_TOKEN]
+
+
+def _answers(schedule: str, length: int, number: int, prompt: Prompt, scores: Sequence[Score]) -> list[Answer]:
     return [
         Answer(
             schedule=schedule,
-            length=prompt.length,
+            length=length,
+            task=prompt.task,
             depth=question.depth,
             actual_depth=question.actual_depth,
             trial=prompt.trial,
@@ -302,7 +277,30 @@ def _answers(schedule: str, number: int, prompt: Prompt, scores: Sequence[Score]
             answer=question.answer,
             tokens=question.stop - question.start,
             correct=score.correct,
+            score=float(score.correct),
             nll=score.nll,
         )
         for question, score in zip(prompt.questions, scores, strict=True)
     ]
+
+
+def _generated(
+    schedule: str, length: int, number: int, prompt: Prompt, asked: Generation, scores: Sequence[Score], text: str
+) -> Answer:
+    """Returns the answer to a prompt from a file: scored by what was generated, and in place over all its texts."""
+    return Answer(
+        schedule=schedule,
+        length=length,
+        task=prompt.task,
+        depth=None,
+        actual_depth=None,
+        trial=0,
+        prompt=number,
+        position=None,
+        answer="; ".join(question.answer for question in prompt.questions),
+        tokens=sum(question.stop - question.start for question in prompt.questions),
+        correct=all(score.correct for score in scores),
+        score=share_found(text, asked.answers, asked.any_of),
+        nll=sum(score.nll for score in scores),
+        generated=text,
+    )

@@ -53,7 +53,7 @@ _FEW_NAMES = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question for one number.
+    """A question for one number, or for an answer from a file, of which nobody says where in the text it stands.
 
     Attributes:
         depth: the requested depth, in [0, 1].
@@ -64,13 +64,30 @@ class Question:
         start, stop: the answer's tokens, as a half-open range of positions in the whole prompt.
     """
 
-    depth: float
-    actual_depth: float
-    position: int
+    depth: float | None
+    actual_depth: float | None
+    position: int | None
     answer: str
     ending: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What is generated after a prompt, and how that is scored.
+
+    Attributes:
+        ids: the prompt with BOS, [positions].
+        new_tokens: how many tokens are generated at most.
+        answers: the texts to be found in them.
+        any_of: one of them is enough.
+    """
+
+    ids: np.ndarray
+    new_tokens: int
+    answers: tuple[str, ...]
+    any_of: bool
 
 
 @dataclass(frozen=True)
@@ -79,24 +96,28 @@ class Prompt:
 
     Attributes:
         name: identifies the prompt in messages.
-        length: positions of the context and one ending.
+        length: positions of the context and its longest ending.
         trial: the number of the trial, from 0.
-        context: ids with BOS, int64 [context].
-        endings: ids of each question with its answer, int64 [endings, rest].
+        context: ids with BOS, [context].
+        endings: ids of each question with its answer, [rest] each; of equal size in a prompt that is made here.
         questions: the questions of all endings.
         retokenizes: whether the tokenizer makes the same ids from the whole text.
+        task: the name of its task.
+        generation: of a prompt from a file; None where the answers are scored in place alone.
     """
 
     name: str
     length: int
     trial: int
     context: np.ndarray
-    endings: np.ndarray
+    endings: Sequence[np.ndarray]
     questions: tuple[Question, ...]
     retokenizes: bool
+    task: str
+    generation: Generation | None = None
 
     def ids(self, ending: int) -> np.ndarray:
-        """Returns the whole prompt with one of its endings, int64 [length]."""
+        """Returns the whole prompt with one of its endings, [positions]."""
         return np.concatenate([self.context, self.endings[ending]])
 
 
@@ -282,9 +303,10 @@ class _Maker:
             length=length,
             trial=trial,
             context=np.array(context, dtype=np.int64),
-            endings=np.array(endings, dtype=np.int64),
+            endings=list(np.array(endings, dtype=np.int64)),
             questions=tuple(self._questions(template, places, len(context))),
             retokenizes=self.encoder.beginning(self.encoder.text(whole)) == whole,
+            task=task,
         )
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:

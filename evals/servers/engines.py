@@ -60,6 +60,30 @@ class PromptScoring(ABC):
     def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
         """Returns the id and the log-probability of every position but the first, as they stand in an answer."""
 
+    @abstractmethod
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
+        """Returns the path and the body that ask for what greedy decoding writes after these ids."""
+
+    @abstractmethod
+    def written(self, answer: Mapping[str, Any]) -> list[int]:
+        """Returns the ids that were generated, as they stand in an answer."""
+
+    def generated(self, answer: Mapping[str, Any], most: int) -> np.ndarray:
+        """Returns the ids that were generated, int64 [tokens].
+
+        Raises:
+            ServerError: the answer does not hold ids, or more than were asked for.
+        """
+        try:
+            ids = self.written(answer)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ServerError(
+                f"{self.name} answers without the ids of generated tokens ({type(error).__name__})"
+            ) from None
+        if not isinstance(ids, list) or len(ids) > most or not all(type(each) is int and each >= 0 for each in ids):
+            raise ServerError(f"{self.name} answers what is no list of at most {most:,} generated ids")
+        return np.array(ids, np.int64)
+
     def ranked(self, answer: Mapping[str, Any], ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the NLL as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
 
@@ -130,6 +154,14 @@ class VLLM(PromptScoring):
             rows.append((last, value))
         return rows
 
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
+        body = {"model": self.model, "prompt": list(ids), "max_tokens": new_tokens, "temperature": 0}
+        return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
+
+    def written(self, answer: Mapping[str, Any]) -> list[int]:
+        [choice] = answer["choices"]
+        return choice["token_ids"]  # type: ignore[no-any-return]
+
     def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
         return [next(iter(row.values()))["rank"] == 1 for row in answer["choices"][0]["prompt_logprobs"][1:]]
 
@@ -160,6 +192,13 @@ class SGLang(PromptScoring):
             "logprob_start_len": 0,
             **({"top_logprobs_num": 1} if ranked else {}),
         }
+
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
+        sampling = {"max_new_tokens": new_tokens, "temperature": 0, "repetition_penalty": 1.0}
+        return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
+
+    def written(self, answer: Mapping[str, Any]) -> list[int]:
+        return answer["output_ids"]  # type: ignore[no-any-return]
 
     def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
         about = answer["meta_info"]

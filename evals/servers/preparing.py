@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from ..data.prompts import PromptRow
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
-from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, check_depths
+from ..retrieving.prompt_set import RetrievalOptions, check_depths, prompts_for
 from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
@@ -23,12 +24,13 @@ def prepare_retrieval_by_servers(
     lengths: Sequence[int],
     depths: Iterable[float] | int,
     task: str,
+    rows: Iterable[PromptRow] | None,
     bos: str | int,
     options: RetrievalOptions,
 ) -> ServedRetrieval:
     """Prepares a retrieval run by servers; see :func:`prepare_by_servers`."""
     lengths, depths, tokenizer = check_lengths(lengths), check_depths(depths), checkpoint.tokenizer()
-    prompt_set = RetrievalPrompts(tokenizer, lengths, depths, task, bos, options)
+    prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, options)
     return ServedRetrieval(
         servers, prompt_set, baseline, dataclasses.replace(options, path=checkpoint.folder), tokenizer
     )

@@ -1,4 +1,5 @@
-"""`retrieval` by servers: the answers in place, and whether each of their tokens is the most likely one there."""
+"""`retrieval` by servers: the answers in place, whether each of their tokens is the most likely one there, and what
+greedy decoding writes after a prompt from a file."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from ...errors import ServerError
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
 from ..retrieving.answering import AnswerTokens, scores_of
-from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
-from ..retrieving.running import ANSWERING, RetrievalRun, pack_scores
+from ..retrieving.prompt_set import PromptSet, RetrievalOptions
+from ..retrieving.running import ANSWERING, RetrievalRun, pack
 from ..retrieving.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables
@@ -38,7 +39,7 @@ class ServedRetrieval(RetrievalRun):
     def __init__(
         self,
         servers: Sequence[Server],
-        prompt_set: RetrievalPrompts,
+        prompt_set: PromptSet,
         baseline: str | None,
         options: RetrievalOptions,
         tokenizer: PreTrainedTokenizerBase,
@@ -87,26 +88,36 @@ class ServedRetrieval(RetrievalRun):
 
 
 def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
-    """Asks for every ending of every prompt, several at once; yields a prompt when all its endings are answered."""
+    """Asks for every ending of every prompt and for what follows it, several at once; yields a prompt when all of it is
+    answered."""
     found: dict[int, dict[int, AnswerTokens]] = {batch.number: {} for batch in batches}
+    written: dict[int, np.ndarray] = {}
 
     def prompt_of(batch: Batch) -> Prompt:
         return prompts[batch.feeds[0].document]
 
-    asked = [(batch, ending) for batch in batches for ending in range(len(prompt_of(batch).endings))]
+    def parts(prompt: Prompt) -> range:
+        """Numbers what is asked of a prompt: its endings, and -1 for what is generated."""
+        return range(-1 if prompt.generation else 0, len(prompt.endings))
 
-    def start(each: tuple[Batch, int]) -> Future[tuple[np.ndarray, np.ndarray]]:
-        batch, ending = each
-        return server.start_ranked(prompt_of(batch).ids(ending).tolist())
+    def start(each: tuple[Batch, int]) -> Future[Any]:
+        prompt, part = prompt_of(each[0]), each[1]
+        if part < 0 and prompt.generation:
+            return server.start_generating(prompt.generation.ids.tolist(), prompt.generation.new_tokens)
+        return server.start_ranked(prompt.ids(part).tolist())
 
-    for (batch, ending), future in in_parallel(asked, start, server.concurrency):
+    asked = [(batch, part) for batch in batches for part in parts(prompt_of(batch))]
+    for (batch, part), future in in_parallel(asked, start, server.concurrency):
         prompt, done = prompt_of(batch), found[batch.number]
         try:
-            nll, right = future.result()
+            answer = future.result()
         except ServerError as error:
             raise ServerError(f"{prompt.name}: {error}") from None
-        first = len(prompt.context) + 1
-        done[ending] = AnswerTokens(first, nll[first - 1 :].astype("f8"), right[first - 1 :])
-        if len(done) == len(prompt.endings):
+        if part < 0:
+            written[batch.number] = answer
+        else:
+            (nll, right), first = answer, len(prompt.context) + 1
+            done[part] = AnswerTokens(first, nll[first - 1 :].astype("f8"), right[first - 1 :])
+        if len(done) + (batch.number in written) == len(parts(prompt)):
             scores = scores_of(prompt, [tokens for _, tokens in sorted(done.items())])
-            yield batch, Scored(pack_scores(scores), len(done))
+            yield batch, Scored(pack(prompt, scores, written.get(batch.number)), len(parts(prompt)))

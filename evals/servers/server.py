@@ -133,6 +133,12 @@ class Server:
         path, body = engine.request(ids, ranked=True)
         return self.client.start(path, body, SMALL + 2 * ROW * len(ids), partial(engine.ranked, ids=ids))
 
+    def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
+        """Asks for what greedy decoding writes after some ids, and returns what will hold its ids."""
+        engine = self.served.engine
+        path, body = engine.continuation(ids, new_tokens)
+        return self.client.start(path, body, SMALL + ROW * new_tokens, partial(engine.generated, most=new_tokens))
+
 
 _LIMITS = {"vLLM": "--max-model-len", "SGLang": "--context-length, one more than the window"}
 

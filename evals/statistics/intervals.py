@@ -176,13 +176,13 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     return found if found.low is None else replace(found, over=f"{blocks} blocks of {of}")
 
 
-def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
     """Returns the score interval of a proportion (Wilson 1927). It stays inside [0, 1] and has a width even at 0 and 1.
 
     ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
     Args:
-        hits: how many of the independent ``trials`` succeeded.
+        hits: how many of the independent ``trials`` succeeded, or the sum of their scores in [0, 1].
         level: two-sided coverage.
     """
     if trials < 1:

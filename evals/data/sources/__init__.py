@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from ....errors import DataError
 from ..chats import Chat, Unread
 from ..documents import Document
+from ..prompts import PromptFields, PromptRow
 from ..texts import Text, TextFile
 from . import hub, named
 from .folder import no_texts
@@ -148,6 +149,18 @@ def read_texts(
     if concat:
         return [Text(str(source), joined(texts))]
     return [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
+
+
+def read_prompts(source: str | Path, fields: PromptFields) -> Iterator[PromptRow]:
+    """Reads prompts with their answers: RULER's files, a folder of them, or any rows; one after the other.
+
+    Args:
+        source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
+
+    Raises:
+        DataError: nothing there, no rows, or a row without a prompt or an answer.
+    """
+    return cast(Iterator[PromptRow], _begun(str(source), ReadOptions(prompt_fields=fields)))
 
 
 def joined(texts: Iterable[Unread]) -> str:

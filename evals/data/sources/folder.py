@@ -1,16 +1,19 @@
-"""A folder of text files, each one a document, in order of path."""
+"""A folder of text files, each one a document, in order of path; or of files of prompts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ....errors import DataError
 from ....files import local_path
-from ..texts import Text, TextFile
+from ..texts import TextFile
+from . import json_lines
 from .read_options import ReadOptions
+from .rows import RowDocument
 from .text_file import NoText, text_of
 
 _LARGEST = 2**28
@@ -22,19 +25,22 @@ def takes(source: str) -> bool:
     return bool(source) and local_path(source).is_dir()
 
 
-def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
     """Reads all files but hidden ones, those in folders below included. What is no text is left out and named.
 
     Raises:
         DataError: there is no text, or a file cannot be read.
     """
-    asked.only(source, "a folder of text files", "glob", "encoding")
+    asked.only(source, "a folder of text files", "glob", "prompt_fields", "encoding")
     root = local_path(source)
     visible = (path for path in _chosen(root, asked.glob) if not any(part[0] == "." for part in path.parts))
     files = sorted(root / path for path in visible if (root / path).is_file())
     if not files:
         what = "files" if asked.glob is None else f"file that fits {asked.glob!r}"
         raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
+    if asked.prompt_fields is not None:
+        yield from _prompts(source, files, asked)
+        return
     found, of_runs = 0, _of_runs(files)
     for path in files:
         name = str(path.relative_to(root))
@@ -52,6 +58,19 @@ def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
         raise DataError(
             f"no text in {source}: {no_texts(asked.left_out)}; give text files, or name their encoding", "encoding"
         )
+
+
+def _prompts(source: str, files: Iterable[Path], asked: ReadOptions) -> Iterator[RowDocument]:
+    """Reads the rows of every file of JSON lines, such as RULER's generators write, a folder for each task.
+
+    Raises:
+        DataError: there is none, or one cannot be read.
+    """
+    names = [str(path) for path in files if json_lines.takes(str(path))]
+    if not names:
+        raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
+    for name in names:
+        yield from json_lines.read(name, replace(asked, glob=None))
 
 
 def _chosen(root: Path, glob: str | None) -> Iterable[Path]:

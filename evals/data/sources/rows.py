@@ -13,11 +13,12 @@ from ....errors import DataError
 from ....output.formatting import cut
 from ..chats import Chat
 from ..documents import Document, of_ids
+from ..prompts import PromptRow, prompt_row
 from ..texts import Text
 from .read_options import ReadOptions
 
 Row = Mapping[str, object]
-RowDocument = Text | Chat | Document
+RowDocument = Text | Chat | Document | PromptRow
 
 CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
 """The usual names of the fields of chats, of token ids, and of the tools beside a chat."""
@@ -31,7 +32,7 @@ def dataset_texts(loaded: Any, source: str, asked: ReadOptions) -> Iterator[RowD
     """
     rows = one_split(loaded, source, asked.split)
     part = f"{source} {_split_of(loaded, source, asked.split)}" if isinstance(loaded, dict) else source
-    return texts_of(enumerate(rows), f"{part} row", asked.text_field, source)
+    return texts_of(enumerate(rows), f"{part} row", asked, source)
 
 
 def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
@@ -46,8 +47,8 @@ def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
     return loaded.with_format(None)
 
 
-def texts_of(rows: Iterable[tuple[int, Row]], part: str, field: str | None, source: str) -> Iterator[RowDocument]:
-    """Yields the document in each of the numbered rows.
+def texts_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, source: str) -> Iterator[RowDocument]:
+    """Yields the document, or the prompt with its answers, in each of the numbered rows.
 
     Where the field is not said, it is "text", "messages", "input_ids", or the only one of strings, in the first row.
 
@@ -57,7 +58,11 @@ def texts_of(rows: Iterable[tuple[int, Row]], part: str, field: str | None, sour
     Raises:
         DataError: there is no such field, or it holds something else.
     """
+    field = asked.text_field
     for number, row in rows:
+        if asked.prompt_fields is not None:
+            yield prompt_row(row, asked.prompt_fields, f"{part} {number}", source)
+            continue
         field = _guess_field(row, source) if field is None else field
         yield _text_in(row, field, f"{part} {number}")
 

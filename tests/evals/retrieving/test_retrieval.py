@@ -32,7 +32,7 @@ from ropescale.evals.retrieving import running
 from ropescale.evals.retrieving.answering import AnswerScorer, Score
 from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generated
 from ropescale.evals.retrieving.running import check_depths
-from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, prompts
+from ropescale.evals.retrieving.tasks import HOPS, TASKS, Generation, Prompt, prompts
 from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
@@ -164,7 +164,7 @@ from ropescale.evals.retrieving import filler, tasks
 for length in (2048, 700, 1024):
     for task in reversed(tasks.TASKS):
         for p in tasks.prompts(task, Bytes(), length, (0.5, 1.0), 3, seed=5, filler=filler.Generated(), bos=None):
-            print(length, task, *p.context, *p.endings.ravel())
+            print(length, task, *p.context, *(i for each in p.endings for i in each))
 """
     done = python("-c", code, env={"PYTHONHASHSEED": "17"})
     assert done.returncode == 0, done.stderr
@@ -172,7 +172,7 @@ for length in (2048, 700, 1024):
     scope: dict = {}
     exec(BYTES, scope)
     found = made("multi-key", 1024, (0.5, 1.0), 3, seed=5, tokenizer=scope["Bytes"](), bos=None)
-    assert there == {" ".join(map(str, ("1024 multi-key", *p.context, *p.endings.ravel()))) for p in found}
+    assert there == {" ".join(map(str, ("1024 multi-key", *p.context, *np.ravel(p.endings)))) for p in found}
     other = made("multi-key", 1024, (0.5, 1.0), 3, seed=6, tokenizer=scope["Bytes"](), bos=None)
     assert not any(np.array_equal(a.context, b.context) for a, b in zip(found, other))
 
@@ -439,7 +439,7 @@ def result(reaching):
 
 def marked(result, right):
     """The same run, but for which answers are right."""
-    answers = [dataclasses.replace(answer, correct=right(answer)) for answer in result.answers]
+    answers = [dataclasses.replace(each, correct=right(each), score=float(right(each))) for each in result.answers]
     return dataclasses.replace(result, answers=answers)
 
 
@@ -576,7 +576,8 @@ def test_batches_change_nothing_but_rounding():
 
 
 def test_a_run_that_stops_keeps_what_is_complete():
-    from ropescale.evals.retrieving.running import RetrievalOptions, RetrievalPrompts, RetrievalRun
+    from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+    from ropescale.evals.retrieving.running import RetrievalRun
 
     model, options = lookup_llama(), RetrievalOptions(trials=1)
     run = RetrievalRun(
@@ -841,5 +842,10 @@ def test_the_python_call_continues_too(tmp_path, asked):
 
 
 def test_a_score_is_kept_to_the_last_bit():
-    scores = [Score(math.pi, True), Score(1e-300, False), Score(41.24 + 1e-14, True)]
-    assert running._unpacked(running.pack_scores(scores)) == scores
+    scores, (prompt,) = (
+        [Score(math.pi, True), Score(1e-300, False), Score(41.24 + 1e-14, True)],
+        made("multi-key", trials=1),
+    )
+    ids = np.array([2**31 - 1, 0, 7])
+    prompt = dataclasses.replace(prompt, generation=Generation(ids, 5, ("x",), False))
+    assert running.unpack(prompt, running.pack(prompt, scores, ids)) == (scores, ids.tolist())

@@ -1,0 +1,172 @@
+"""Prompts with their answers, in the rows of a table: those of RULER's generators, of published copies, and the like.
+
+RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per task, ``TASK/validation.jsonl``, with
+``input``, ``outputs`` and, in newer versions, ``answer_prefix``; KVPress's copies split ``input`` into ``context``,
+``question`` and ``answer_prefix``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import DataError
+from ...files import sha256
+from .documents import Document
+from .encoding import Encoded, TextEncoder
+
+PROMPTS = (("context", "question"), ("input",), ("prompt",))
+"""The usual fields of a prompt; those of a pair are joined. ``answer_prefix`` follows where a row has it."""
+
+ANSWERS = ("outputs", "answers", "answer", "output", "completion")
+"""The usual names of the field of the answers."""
+
+PREFIX = "answer_prefix"
+
+
+@dataclass(frozen=True)
+class PromptFields:
+    """The fields of a row that hold the prompt and its answers; None for the usual ones."""
+
+    prompt: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A prompt and its answers.
+
+    Attributes:
+        name: where it came from.
+        prompt: the text that is fed, with the beginning of the answer that the row gives.
+        answers: at least one; none is empty.
+        task: the name of the task.
+        new_tokens: how many tokens are to be generated; None where the row does not say.
+    """
+
+    name: str
+    prompt: str
+    answers: tuple[str, ...]
+    task: str = ""
+    new_tokens: int | None = None
+
+    @property
+    def joined(self) -> str | None:
+        """All answers in one text, joined as the example in the prompt joins its own; None without such an example."""
+        return self.answers[0] if len(self.answers) == 1 else _joined_as(_example(self.prompt), self.answers)
+
+    def document(self, encoder: TextEncoder) -> Document:
+        """Returns the prompt and its answer as tokens, of which those of the answer are scored.
+
+        Several answers are joined as the example in the prompt joins its own, or by commas.
+        """
+        text, found, start = followed_by(self.prompt, self.joined or ", ".join(self.answers), encoder)
+        scored = np.arange(len(found)) >= start
+        return Document(self.name, found.ids.tolist(), found.byte_ends, sha256(text.encode()), scored=scored)
+
+
+def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, Encoded, int]:
+    """Encodes a prompt and its answer as one text, with a space between them unless the prompt ends with white space.
+
+    Returns:
+        The text, its tokens, and how many of them come before the answer's first one.
+    """
+    text = f"{prompt}{'' if prompt[-1:].isspace() else ' '}{answer}"
+    found = encoder.whole([text])
+    if found.byte_ends is not None:
+        return text, found, int(np.searchsorted(found.byte_ends, len(prompt.encode()), side="right"))
+    alone = encoder.whole([prompt.rstrip()]).ids
+    same = alone[: len(found)] == found.ids[: len(alone)]
+    return text, found, int(np.argmin(same)) if not same.all() else len(same)
+
+
+def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, source: str) -> PromptRow:
+    """Reads the prompt and the answers of a row.
+
+    Args:
+        name: of the row, for messages.
+        source: its file, after which its task is called where the row names none.
+
+    Raises:
+        DataError: it lacks one of them, or holds something else there.
+    """
+    prompt = "".join(_text(row, field, name) for field in _prompt_fields(row, fields, name))
+    if fields.prompt is None and PREFIX in row:
+        prompt += _text(row, PREFIX, name)
+    field = fields.answer or next((each for each in ANSWERS if each in row), None)
+    if field is None or field not in row:
+        raise DataError(f"{name} has no {_quoted(field, 'answers')}; it has {_names(row)}", "answer_field")
+    given = row[field]
+    answers = given if isinstance(given, (list, tuple)) else [given]
+    if not answers or not all(isinstance(each, str) and each.strip() for each in answers):
+        raise DataError(f"{name}: field {field!r} holds no answer; give a text, or a list of texts", "answer_field")
+    if not prompt.strip():
+        raise DataError(f"{name}: the prompt is empty; give text in it", "prompt_field")
+    task, tokens = row.get("task"), row.get("max_new_tokens")
+    return PromptRow(
+        name,
+        prompt,
+        tuple(answers),
+        task if isinstance(task, str) and task else task_of(source),
+        tokens if isinstance(tokens, int) and 0 < tokens <= 2**16 else None,
+    )
+
+
+def task_of(source: str) -> str:
+    """Names the task of a file: ``vt`` for ``vt/validation.jsonl`` and for ``vt.jsonl``."""
+    path = Path(source)
+    return path.parent.name or path.stem if path.stem in ("validation", "test", "train") else path.stem
+
+
+def _prompt_fields(row: Mapping[str, object], fields: PromptFields, name: str) -> tuple[str, ...]:
+    if fields.prompt is not None:
+        return (fields.prompt,)
+    found = next((names for names in PROMPTS if all(each in row for each in names)), None)
+    if found is None or (found == ("input",) and "context" in row):  # LongBench's input is the question alone
+        raise DataError(f"the prompt of {name} is not known; name its field: {_names(row)}", "prompt_field")
+    return found
+
+
+def _text(row: Mapping[str, object], field: str, name: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str):
+        what = f"holds {type(value).__name__}, not text" if field in row else f"is missing; it has {_names(row)}"
+        raise DataError(f"{name}: field {field!r} {what}", "prompt_field")
+    return value
+
+
+def _quoted(field: str | None, what: str) -> str:
+    return f"field of {what}" if field is None else f"field {field!r}"
+
+
+def _names(row: Mapping[str, object]) -> str:
+    return ", ".join(row) or "none"
+
+
+def _example(prompt: str) -> str:
+    """Returns what follows an earlier occurrence of the prompt's end, up to the end of its line; "" without one.
+
+    The end is as many words of the last line as occur before, two at least: what comes before them may name the
+    question's own values.
+    """
+    text = prompt.rstrip()
+    line = text.rfind("\n") + 1
+    starts = [line + each.start() for each in re.finditer(r"\S+", text[line:])][:-1]
+    for start in starts:
+        before = text.rfind(text[start:], 0, start)
+        if before >= 0:
+            return text[before + len(text) - start :].lstrip(" ").partition("\n")[0].rstrip()
+    return ""
+
+
+def _joined_as(example: str, answers: tuple[str, ...]) -> str | None:
+    """Joins answers as an example of as many joins its own: numbered, by commas, or by spaces."""
+    if re.match(r"1\. \S.* 2\. \S", example):
+        return " ".join(f"{number}. {each}" for number, each in enumerate(answers, 1))
+    if example.count(", ") == len(answers) - 1:
+        return ", ".join(answers)
+    return " ".join(answers) if len(example.split()) == len(answers) else None
