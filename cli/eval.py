@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source lengths",
     **REQUEST_SECTIONS,
-    "The text": "split text_field chat_template score glob encoding concat min_tokens "
+    "The text": "split text_field prompt_field answer_field chat_template score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
     "The result": "config out fresh force dry_run verbose as_json",
@@ -62,6 +62,8 @@ _SECTIONS = {
 @shared_options(
     "baseline",
     *READING,
+    "prompt_field",
+    "answer_field",
     "chat_template",
     *SOURCE,
     "score",
@@ -132,12 +134,17 @@ def command(
     model that is too large for one device is shared out by --tp over the processes, or by --device-map auto over the
     devices of one (and its memory and disk, where they do not suffice; slower, because they work one after the other).
 
+    With --prompt-field or --answer-field, each row of SRC is a prompt with its answer, and the tokens of the answers
+    alone are scored, each after as much of its prompt as a window holds; --stride is half of the smallest length then.
+
     With --server, a server of vLLM or SGLang scores instead, and --tokenizer names the checkpoint that it serves;
     several, each with its --served-as, are compared on the same tokens. A key is read from OPENAI_API_KEY.
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
 
+    if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
+        options["stride"] = max(1, min(lengths) // 2)
     sharing = Sharing(options["tp"], options["device_map"], options["device"])
     servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
@@ -169,7 +176,7 @@ _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
     *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json verbose truncation").split(),
     *("truncation_stride budget_tokens stride short_context repeat_distance key_spans seed out").split(),
-    *("fresh force config").split(),
+    *("fresh force config prompt_field answer_field").split(),
     *READING,
     *SOURCE,
 )

@@ -132,9 +132,11 @@ def refuse_beside_servers(*allowed: str) -> None:
 
 def text_of(source: Sequence[str], options: dict[str, Any]) -> TextSource:
     """Takes out of a command's parameters how its sources of text are read."""
+    from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import ReadOptions, TextSource
 
-    asked = ReadOptions(**take(options, READING))
+    fields = PromptFields(options.pop("prompt_field", None), options.pop("answer_field", None))
+    asked = ReadOptions(**take(options, READING), prompt_field=fields if fields != PromptFields() else None)
     return TextSource(source, asked, **take(options, SOURCE))
 
 

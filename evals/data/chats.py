@@ -135,8 +135,11 @@ def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> 
     pool = list(documents)
     for length, stop in stops.items():
         if pool and not any(_has_scored(each, stop) for each in pool):
+            which = (
+                "prompt has a token of its answer" if pool[0].kind == "prompt" else "chat has a token of the assistant"
+            )
             raise DataError(
-                f"no chat has a token of the assistant within its first {length:,} positions; use longer lengths",
+                f"no {which} within its first {length:,} positions; use longer lengths",
                 "lengths",
             )
     kept = [each for each in pool if any(_has_scored(each, stop) for stop in stops.values())]

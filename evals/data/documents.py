@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-Kind = Literal["", "ids", "chat"]
+Kind = Literal["", "ids", "chat", "prompt"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Document:
         byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
             (ids without a text, or a tokenizer without offsets).
         sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64; of a window, that of its whole text.
-        kind: "ids" or "chat" where its source says which tokens are fed, BOS included; else empty.
+        kind: "ids" or "chat" where its source says which tokens are fed, BOS included; "prompt" for a prompt with its
+            answer, of which the answer is scored; else empty.
         scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
         offset: bytes of the text before a window of it.
         source: the source that it is from, where there are several.
@@ -279,7 +280,10 @@ def placed(
         if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
             raise unequal_bos(bare[0].name)
         return list(documents), None
-    return [_without_bos(each) if each.kind and list(each.ids[:1]) == [found] else each for each in documents], found
+    return [
+        _without_bos(each) if each.kind in ("ids", "chat") and list(each.ids[:1]) == [found] else each
+        for each in documents
+    ], found
 
 
 def unequal_bos(name: str) -> DataError:

@@ -66,7 +66,7 @@ class PromptRow:
         """
         text, found, start = followed_by(self.prompt, self.joined or ", ".join(self.answers), encoder)
         scored = np.arange(len(found)) >= start
-        return Document(self.name, found.ids.tolist(), found.byte_ends, sha256(text.encode()), scored=scored)
+        return Document(self.name, found.ids.tolist(), found.byte_ends, sha256(text.encode()), "prompt", scored)
 
 
 def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, Encoded, int]:
@@ -94,7 +94,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     Raises:
         DataError: it lacks one of them, or holds something else there.
     """
-    prompt = "".join(_text(row, field, name) for field in _prompt_fields(row, fields, name))
+    prompt = "".join(_text(row, field, name) for field in _prompt_field(row, fields, name))
     if fields.prompt is None and PREFIX in row:
         prompt += _text(row, PREFIX, name)
     field = fields.answer or next((each for each in ANSWERS if each in row), None)
@@ -122,7 +122,7 @@ def task_of(source: str) -> str:
     return path.parent.name or path.stem if path.stem in ("validation", "test", "train") else path.stem
 
 
-def _prompt_fields(row: Mapping[str, object], fields: PromptFields, name: str) -> tuple[str, ...]:
+def _prompt_field(row: Mapping[str, object], fields: PromptFields, name: str) -> tuple[str, ...]:
     if fields.prompt is not None:
         return (fields.prompt,)
     found = next((names for names in PROMPTS if all(each in row for each in names)), None)

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import DataError
 from .chats import Given, Unread, as_chat
 from .documents import named
+from .prompts import PromptRow
 from .texts import Text
 
 
@@ -50,7 +51,7 @@ class InTurn:
     def _named(self, source: str, number: int, given: Any) -> Unread:
         """Returns a document under a name that no other one has, and remembers its source."""
         name = f"{source} document {number}"
-        made = as_chat(given, name) or named(name, given)
+        made = given if isinstance(given, PromptRow) else as_chat(given, name) or named(name, given)
         if made.name in self.names:
             made = replace(made, name=f"{source}: {made.name}")
         self.names[made.name] = source

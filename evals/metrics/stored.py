@@ -63,6 +63,7 @@ class DataFacts(ShareFacts):
     windows: NotRequired[Count]
     chats: NotRequired[Count]
     pretokenized: NotRequired[Count]
+    prompts: NotRequired[Count]
     questions: NotRequired[Count]
     not_retokenized: NotRequired[Count]
 

@@ -213,11 +213,13 @@ class Result(Stored, Saved):
         )
 
     def _kinds(self) -> str:
-        """Says which documents are chats, and which were given as token ids."""
-        chats, ids = self.data.get("chats"), self.data.get("pretokenized")
+        """Says which documents are chats or prompts, and which were given as token ids."""
+        chats, ids, prompts = (self.data.get(name) for name in ("chats", "pretokenized", "prompts"))
         which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
         said = [f"{chats} chats, {which} scored"] if chats else []
-        return "".join(f", {each}" for each in [*said, *([f"{ids} given as token ids"] if ids else [])])
+        said += [f"{ids} given as token ids"] if ids else []
+        said += [f"{prompts} prompts, the tokens of their answers scored"] if prompts else []
+        return "".join(f", {each}" for each in said)
 
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"

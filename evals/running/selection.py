@@ -37,7 +37,8 @@ class PerplexityOptions(TextOptions):
 
     Attributes:
         stride: None measures the first L positions of each document; a number measures whole documents in sliding
-            windows of L positions, each this many tokens after the one before.
+            windows of L positions, each this many tokens after the one before. Of a prompt with its answer, that is the
+            last tokens, as many as the largest length holds.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure on at most this many documents; what comes after them is not read.
         score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
@@ -200,6 +201,7 @@ class Corpus:
     def facts(self) -> DataFacts:
         """The "data" part of results.json."""
         counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
+        counts["prompts"] = self.count("prompt")
         facts: DataFacts = {
             "source": self.options.source or "in memory",
             "sha256": self.sha256,
@@ -281,6 +283,11 @@ class Corpus:
         texts = list(given)
         known = texts if tokenizer is None else data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
         pool = self._placed([each for each in known if isinstance(each, Document)], tokenizer)
+        longest = prefix(self.lengths[-1], self.has_bos).stop
+        pool = [
+            each.part(max(0, len(each.ids) - longest), len(each.ids)) if each.kind == "prompt" else each
+            for each in pool
+        ]
         pool, duplicates = data_documents.distinct(pool)
         pool, silent = chats.answered(pool, dict.fromkeys(self.lengths))
         kept, skipped = data_documents.select(
@@ -288,7 +295,7 @@ class Corpus:
             tokens_needed(self.lengths, self.has_bos, options),
             min_tokens=options.min_tokens,
             max_docs=options.max_docs,
-            one_with=prefix(self.lengths[-1], self.has_bos).stop,
+            one_with=longest,
         )
         self.skipped = _counted(skipped, without_assistant=silent, duplicates=duplicates)
         return kept

@@ -33,6 +33,7 @@ class Engine:
     kind: str = "vllm"
     logprobs: LogProbs = arithmetic
     ranks: Callable[[Sequence[int]], list[int]] = lambda ids: [1] * (len(ids) - 1)
+    writes: Callable[[Sequence[int], int], list[int]] = lambda ids, count: [0] * count
     models: tuple[str, ...] = ("tiny",)
     limit: int = 4096
     tokens: Callable[[str], list[int]] | None = None
@@ -59,12 +60,14 @@ class Engine:
             fault = self.fault(number, ids)
             if fault.isdecimal():
                 return int(fault), {"error": {"message": "come back later"}}, ""
-            return 200, (self._vllm(body, ids, fault) if self.kind == "vllm" else self._sglang(ids, fault)), fault
+            return 200, (self._vllm if self.kind == "vllm" else self._sglang)(body, ids, fault), fault
         finally:
             with self._lock:
                 self._now -= 1
 
     def _vllm(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
+        if "prompt_logprobs" not in body:
+            return {"choices": [{"index": 0, "text": "x", "token_ids": self._written(ids, body["max_tokens"], fault)}]}
         last = body.get("allowed_token_ids", [])
         values = _faulty(self.logprobs([*ids, *last]), fault)
         shown = [each + 1 for each in ids] if fault == "other ids" else ids
@@ -80,7 +83,14 @@ class Engine:
             choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "tokens": ["x"]}}
         return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
 
-    def _sglang(self, ids: list[int], fault: str) -> dict[str, Any]:
+    def _written(self, ids: list[int], count: int, fault: str) -> Any:
+        written = self.writes(ids, count)
+        return {"null": None, "too many": [*written, *[0] * count, 0], "NaN": [-1]}.get(fault, written)
+
+    def _sglang(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
+        if "return_logprob" not in body:
+            written = self._written(ids, body["sampling_params"]["max_new_tokens"], fault)
+            return {"text": "x", "output_ids": written, "meta_info": {"prompt_tokens": len(ids)}}
         shown = [each + 1 for each in ids] if fault == "other ids" else ids
         rows: list[Any] = [
             [value, id, None] for value, id in zip(_faulty(self.logprobs(ids), fault), [*shown[1:], 0, 0], strict=False)

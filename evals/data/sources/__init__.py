@@ -160,7 +160,7 @@ def read_prompts(source: str | Path, fields: PromptFields) -> Iterator[PromptRow
     Raises:
         DataError: nothing there, no rows, or a row without a prompt or an answer.
     """
-    return cast(Iterator[PromptRow], _begun(str(source), ReadOptions(prompt_fields=fields)))
+    return cast(Iterator[PromptRow], _begun(str(source), ReadOptions(prompt_field=fields)))
 
 
 def joined(texts: Iterable[Unread]) -> str:

@@ -31,14 +31,14 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
     Raises:
         DataError: there is no text, or a file cannot be read.
     """
-    asked.only(source, "a folder of text files", "glob", "prompt_fields", "encoding")
+    asked.only(source, "a folder of text files", "glob", "prompt_field", "encoding")
     root = local_path(source)
     visible = (path for path in _chosen(root, asked.glob) if not any(part[0] == "." for part in path.parts))
     files = sorted(root / path for path in visible if (root / path).is_file())
     if not files:
         what = "files" if asked.glob is None else f"file that fits {asked.glob!r}"
         raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
-    if asked.prompt_fields is not None:
+    if asked.prompt_field is not None:
         yield from _prompts(source, files, asked)
         return
     found, of_runs = 0, _of_runs(files)

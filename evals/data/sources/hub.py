@@ -27,13 +27,13 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     Raises:
         DataError: neither the Hub nor its cache has the dataset, or it lacks the split or the field.
     """
-    asked.only(source, "a dataset", "split", "text_field", "prompt_fields")
+    asked.only(source, "a dataset", "split", "text_field", "prompt_field")
     return dataset_texts(load(source), source, asked)
 
 
 def stream(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads row by row, as the texts are asked for; raises as :func:`read`."""
-    asked.only(source, "a dataset", "split", "text_field", "prompt_fields")
+    asked.only(source, "a dataset", "split", "text_field", "prompt_field")
     rows = one_split(load(source, streaming=True), source, asked.split)
     return texts_of(enumerate(rows), f"{source} row", asked, source)
 

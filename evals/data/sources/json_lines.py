@@ -25,7 +25,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     Raises:
         DataError: a line is not a JSON object, or lacks the field; names the line.
     """
-    asked.only(source, "a file of rows", "text_field", "prompt_fields", "encoding")
+    asked.only(source, "a file of rows", "text_field", "prompt_field", "encoding")
     yield from texts_of(_rows(source, asked.encoding), f"{source} line", asked, source)
 
 

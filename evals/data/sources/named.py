@@ -80,12 +80,12 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     Raises:
         DataError: the Hub cannot be reached, or the dataset has no longer this split or field.
     """
-    asked.only(source, "a dataset", "split", "text_field", "prompt_fields")
+    asked.only(source, "a dataset", "split", "text_field", "prompt_field")
     named = DATASETS[source]
     commit = _commit(source, named)
     split, field = asked.split or named.split, asked.text_field or named.field
     rows = one_split(hub.load(named.source, streaming=True, revision=commit), named.source, split)
-    if asked.prompt_fields is None:
+    if asked.prompt_field is None:
         asked = replace(asked, text_field=field)
     asked.resolved[source] = f"{named.source}@{commit}, {split}, {field}, at most {named.documents} documents"
     return texts_of(islice(enumerate(rows), named.documents), f"{source} row", asked, source)

@@ -31,7 +31,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     import pyarrow
     import pyarrow.parquet
 
-    asked.only(source, "a file of rows", "text_field", "prompt_fields")
+    asked.only(source, "a file of rows", "text_field", "prompt_field")
     try:
         with pyarrow.parquet.ParquetFile(local_path(source)) as file:
             names = file.schema_arrow.names
@@ -48,7 +48,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
 
 def _columns(schema: pyarrow.Schema, asked: ReadOptions) -> list[str] | None:
     """Names the columns that may hold the documents; None for all. Others may hold dates that Python does not have."""
-    if asked.prompt_fields is not None:
+    if asked.prompt_field is not None:
         return [each.name for each in schema if re.search("string|int", str(each.type))]
     kinds = {each.name: str(each.type) for each in schema}
     lists = [name for name in (CHAT, IDS) if "list" in kinds.get(name, "")]

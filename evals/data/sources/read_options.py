@@ -21,7 +21,7 @@ class ReadOptions:
         text_field: the field of a row that holds the document.
         glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
         encoding: of text files; UTF-8 when None.
-        prompt_fields: read a prompt and its answers from each row, and not a text.
+        prompt_field: the fields of a prompt and its answers, which are then read from each row, and no text.
         left_out: takes the names of the files in a folder that are no text.
         resolved: takes what a dataset's short name stood for, its commit included.
     """
@@ -30,14 +30,14 @@ class ReadOptions:
     text_field: str | None = None
     glob: str | None = None
     encoding: str | None = None
-    prompt_fields: PromptFields | None = None
+    prompt_field: PromptFields | None = None
     left_out: list[str] = field(default_factory=list, compare=False)
     resolved: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.encoding is not None:
             _check_encoding(self.encoding)
-        if self.prompt_fields is not None and self.text_field is not None:
+        if self.prompt_field is not None and self.text_field is not None:
             raise DataError("text_field is for texts, and each row is a prompt with answers; drop it", "text_field")
 
     def only(self, source: str, kind: str, *used: str) -> None:
@@ -52,7 +52,6 @@ class ReadOptions:
         """
         for name in (each.name for each in fields(self) if each.name not in (*used, "left_out", "resolved")):
             if getattr(self, name) is not None:
-                name = "prompt_field" if name == "prompt_fields" else name
                 raise Unused(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
 
 

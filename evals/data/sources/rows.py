@@ -60,8 +60,8 @@ def texts_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, sou
     """
     field = asked.text_field
     for number, row in rows:
-        if asked.prompt_fields is not None:
-            yield prompt_row(row, asked.prompt_fields, f"{part} {number}", source)
+        if asked.prompt_field is not None:
+            yield prompt_row(row, asked.prompt_field, f"{part} {number}", source)
             continue
         field = _guess_field(row, source) if field is None else field
         yield _text_in(row, field, f"{part} {number}")

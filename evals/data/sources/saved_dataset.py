@@ -25,7 +25,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """
     import datasets
 
-    asked.only(source, "a dataset", "split", "text_field", "prompt_fields")
+    asked.only(source, "a dataset", "split", "text_field", "prompt_field")
     try:
         loaded = datasets.load_from_disk(str(local_path(source)))
     except Exception as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tiny import llama
 from transformers import DynamicCache, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 SURE = 10.0
 NOTHING = 255
@@ -36,7 +36,7 @@ class LookupLlama(LlamaForCausalLM):
         for row, known in enumerate(ids.tolist()):
             for place in range(kept):
                 logits[row, place, follower(known[: len(known) - kept + place + 1], self.words, reach)] = SURE
-        return SimpleNamespace(logits=logits, past_key_values=cache)
+        return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
 
     def _remembered(self, ids, cache, wanted):
         cache = DynamicCache() if cache is None and wanted else cache

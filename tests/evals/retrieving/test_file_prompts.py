@@ -1,0 +1,453 @@
+"""Prompts with their answers from files: RULER's rows and score, and the loss of the answers in place."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from crashing import lasting
+from fake_engine import serving
+from hypothesis import given
+from hypothesis import strategies as st
+from lookup import lookup_llama
+from tiny import byte_tokenizer, llama, naive_nll
+
+import ropescale
+from ropescale.errors import DataError
+from ropescale.evals import Retrieval, perplexity, retrieval
+from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row, task_of
+from ropescale.evals.data.sources import read_prompts
+from ropescale.evals.retrieving.answering import AnswerScorer
+from ropescale.evals.retrieving.answers import share_found
+from ropescale.evals.retrieving.prompt_set import FilePrompts, RetrievalOptions
+
+FILLER = "The ferry was late and nobody on the quay minded much. "
+
+
+def row(name: str, code: str, filler: int = 2, **more: object) -> dict[str, object]:
+    """A row as RULER's generators write one: a code in a text, and the answer's beginning apart."""
+    text = f"{FILLER * filler}The code of {name} is {code}. {FILLER * filler}"
+    return {
+        "index": 0,
+        "input": f"{text}\nSay it.",
+        "outputs": [code],
+        "answer_prefix": f" The code of {name} is",
+        **more,
+    }
+
+
+def ids_of(text: str) -> list[int]:
+    return byte_tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def answers_in(folder) -> list[dict[str, str]]:
+    with open(folder / "answers.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path, rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
+    ruler = {"input": "A text. What is it?", "answer_prefix": " It is", "outputs": ["x", "y"], "length": 12}
+    old = {"input": "A text. What is it? It is", "outputs": ["x", "y"]}
+    copy = {"context": "A text.", "question": " What is it?", "answer_prefix": " It is", "answer": ["x", "y"]}
+    found = [prompt_row(each, PromptFields(), "row", "vt/validation.jsonl") for each in (ruler, old, copy)]
+    assert {(each.prompt, each.answers, each.task) for each in found} == {
+        ("A text. What is it? It is", ("x", "y"), "vt")
+    }
+    own = prompt_row({"q": "Why?", "a": "So."}, PromptFields("q", "a"), "row", "mine.jsonl")
+    assert (own.prompt, own.answers, own.task, own.new_tokens) == ("Why?", ("So.",), "mine", None)
+    assert prompt_row(copy | {"task": "qa_1", "max_new_tokens": 32}, PromptFields(), "row", "").new_tokens == 32
+
+
+def test_a_task_is_called_after_its_folder_or_file():
+    assert [task_of(each) for each in ("d/vt/validation.jsonl", "d/cwe.jsonl", "test.jsonl")] == ["vt", "cwe", "test"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "sentence"),
+    [
+        (
+            {"text": "x", "outputs": ["y"]},
+            PromptFields(),
+            "the prompt of row is not known; name its field: text, outputs",
+        ),
+        ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt of row is not known"),
+        ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
+        ({"input": "x", "outputs": []}, PromptFields(), "row: field 'outputs' holds no answer"),
+        ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
+        ({"input": "x", "outputs": [3]}, PromptFields(), "row: field 'outputs' holds no answer"),
+        ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
+        ({"input": 3, "outputs": "y"}, PromptFields(), "row: field 'input' holds int, not text"),
+        ({"input": "x", "outputs": "y"}, PromptFields("q"), "row: field 'q' is missing; it has input, outputs"),
+        ({"input": "x", "outputs": "y"}, PromptFields(None, "a"), "row has no field 'a'; it has input, outputs"),
+    ],
+)
+def test_a_row_without_a_prompt_or_an_answer_is_refused(given, fields, sentence):
+    with pytest.raises(DataError) as error:
+        prompt_row(given, fields, "row", "x.jsonl")
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "joined"),
+    [
+        ("Two of 5, they are:  AB CD\n\nMore text.\nTwo of 7, they are: ", "p q"),
+        ("Words: the top are: 1. a 2. b\nOther words: the top are:", "1. p 2. q"),
+        ("One line, they are: A, B\nThe other line, they are:", "p, q"),
+        ("Two of 5, they are: AB\nTwo of 7, they are:", None),  # the example has another number
+        ("Nothing like it before. They are:", None),
+    ],
+)
+def test_answers_are_joined_as_the_example_in_the_prompt_joins_its_own(prompt, joined):
+    assert PromptRow("x", prompt, ("p", "q")).joined == joined
+    assert PromptRow("x", prompt, ("p",)).joined == "p"
+
+
+@pytest.mark.parametrize("prompt", ["It is", "It is ", "It is\n"])
+def test_the_answer_begins_after_the_prompt(prompt):
+    text, found, start = followed_by(prompt, "naïve", TextEncoder(byte_tokenizer()))
+    assert text.split() == ["It", "is", "naïve"] and start == len(prompt) and len(found) == len(text.encode())
+
+
+# --- RULER's score -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "every", "any_of"),
+    [
+        ("It is 123.", ["123"], 1.0, 1.0),
+        ("It is 12 3.", ["123"], 0.0, 0.0),
+        ("ALPHA, beta", ["alpha", "Beta", "gamma"], 2 / 3, 1.0),
+        ("\x00 alpha\x07beta \x1f", ["alpha\nbeta"], 1.0, 1.0),  # what cannot be printed is a line's end
+        ("", ["a", "b"], 0.0, 0.0),
+        ("no", ["yes", "yes"], 0.0, 0.0),
+    ],
+)
+def test_the_score_is_the_share_of_the_answers_found(text, answers, every, any_of):
+    assert share_found(text, answers) == pytest.approx(every, abs=1e-15)
+    assert share_found(text, answers, any_of=True) == any_of
+
+
+@given(
+    st.lists(st.text("abcAB \n\t", min_size=1, max_size=4), min_size=1, max_size=5), st.text("abcAB \n\t", max_size=30)
+)
+def test_the_score_grows_with_the_text(answers, text):
+    score = share_found(text, answers)
+    assert 0 <= score <= 1 and share_found(f"x{text}x{'|'.join(answers)}x", answers) >= score
+    assert share_found(f"x{'|'.join(answers)}x".replace("\t", "\n"), [a.replace("\t", "\n") for a in answers]) == 1.0
+
+
+# --- lengths -----------------------------------------------------------------------------------------------------
+
+
+def prompts_of(rows, lengths, tokenizer=None, bos="auto", **options):
+    made = [prompt_row(each, PromptFields(), f"row {n}", "code/validation.jsonl") for n, each in enumerate(rows)]
+    return FilePrompts(tokenizer or byte_tokenizer(), made, lengths, bos, RetrievalOptions(**options))
+
+
+def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_last_token():
+    prompt = "x" * 50
+    (given,) = [{"input": prompt, "outputs": "abc"}]
+    for bos, fits in (("no", 59), ("auto", 60)):  # 50 + 10 - 1, and BOS
+        assert len(prompts_of([given], [fits], bos=bos, new_tokens=10).prompts[fits]) == 1
+        with pytest.raises(DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes {fits} positions"):
+            prompts_of([given], [fits - 1], bos=bos, new_tokens=10)
+
+
+def test_each_prompt_is_asked_at_the_smallest_length_that_holds_it_and_the_others_are_counted():
+    rows = [{"input": "x" * size, "outputs": "abc", "task": task} for size in (20, 80, 90, 300) for task in "ab"]
+    found = prompts_of(rows, [64, 128], new_tokens=8, max_prompts=1)
+    asked = {length: [(each.task, len(each.generation.ids)) for each in made] for length, made in found.prompts.items()}
+    assert asked == {64: [("a", 21), ("b", 21)], 128: [("a", 81), ("b", 81)]}
+    assert found.skipped == {"too_long": 2, "over_max_prompts": 2}
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "tokens", "any_of"),
+    [
+        ("niah_multikey_2", {}, 128, False), ("vt", {}, 30, False), ("cwe", {}, 120, False), ("fwe", {}, 50, False),
+        ("qa_1", {}, 32, True), ("mine", {}, 128, False), ("vt", {"max_new_tokens": 7}, 7, False),
+    ],
+)  # fmt: skip
+def test_as_many_tokens_are_generated_as_ruler_generates_for_the_task(task, more, tokens, any_of):
+    (prompt,) = prompts_of([{"input": "x", "outputs": "y", "task": task, **more}], [256]).prompts[256]
+    assert (prompt.generation.new_tokens, prompt.generation.any_of) == (tokens, any_of)
+    (prompt,) = prompts_of([{"input": "x", "outputs": "y", "task": task}], [256], match="any", new_tokens=3).prompts[
+        256
+    ]
+    assert (prompt.generation.new_tokens, prompt.generation.any_of) == (3, True)
+
+
+# --- scoring -----------------------------------------------------------------------------------------------------
+
+
+def naive_greedy(model, ids: Sequence[int], count: int) -> list[int]:
+    """The oracle: a whole forward pass for every token."""
+    ids = list(ids)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[-count:]
+
+
+ROWS = [
+    row("amber", "48213"), row("maple", "77120", filler=1), row("onyx", "90417"),
+    {"input": "Here they are: a, b\nNow they are:", "outputs": ["xy", "z"]},
+    {"input": "Several answers without an example are", "outputs": ["one", "two", "three"]},
+]  # fmt: skip
+
+
+BASE = {"rope_type": "default", "rope_theta": 10000.0}
+OTHERS = {"factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stock"),
+    [
+        ("as-is", BASE),
+        ("yarn:factor=4", BASE | OTHERS | {"rope_type": "yarn"}),
+        ("dynamic:factor=4", BASE | {"rope_type": "dynamic", "factor": 4.0}),
+    ],
+)
+def test_scores_and_losses_are_those_of_a_naive_loop_over_stock_transformers(schedule, stock):
+    tokenizer, model = byte_tokenizer(), llama(vocab_size=257, rope_parameters=stock)
+    found = retrieval(llama(vocab_size=257), tokenizer, [512], schedules=[schedule], prompts=ROWS, new_tokens=6)
+    answers = [each for each in found.answers if each.schedule == schedule]
+    if stock["rope_type"] == "dynamic":
+        hold(model, 512)
+    for answer, asked in zip(answers, ROWS, strict=True):
+        one = prompt_row(asked, PromptFields(), "", "")
+        ids = [256, *ids_of(one.prompt)]
+        assert answer.generated == tokenizer.decode(naive_greedy(model, ids, 6), skip_special_tokens=True)
+        assert answer.score == share_found(answer.generated, one.answers)
+        texts = [one.joined] if one.joined else one.answers
+        wanted = [naive_nll(model, [*ids, *ids_of(f" {text}")])[len(ids) - 1 :] for text in texts]
+        assert answer.nll == pytest.approx(sum(map(sum, wanted)), abs=2e-4)
+        assert answer.tokens == sum(map(len, wanted))
+    assert [each.answer for each in answers[3:]] == ["xy, z", "one; two; three"]
+
+
+def hold(model, length: int) -> None:
+    """Freezes a dynamic table as stock transformers computes it at a length."""
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, length, dtype=torch.long))
+    frozen = model.model.rotary_emb.inv_freq.clone()
+    model.model.rotary_emb.forward = stock_forward(frozen, model.model.rotary_emb.attention_scaling)
+
+
+def stock_forward(inv_freq: torch.Tensor, scaling: float):
+    def forward(x, position_ids):
+        angles = (inv_freq[None, :, None] @ position_ids[:, None, :].float()).transpose(1, 2)
+        both = torch.cat((angles, angles), dim=-1)
+        return (both.cos() * scaling).to(x.dtype), (both.sin() * scaling).to(x.dtype)
+
+    return forward
+
+
+def test_prompts_fed_together_are_scored_as_alone_and_stop_at_the_end_of_the_text():
+    model, rows = llama(vocab_size=257), [row(name, code) for name, code in (("amber", "48213"), ("ebony", "10992"))]
+    model.generation_config.eos_token_id = naive_greedy(
+        model, prompts_of(rows, [512]).prompts[512][0].generation.ids, 3
+    )[2]
+    one, many = (
+        retrieval(model, byte_tokenizer(), [512], prompts=rows, batch_tokens=size, new_tokens=9).answers
+        for size in (1, 10_000)
+    )
+    assert [each.generated for each in one] == [each.generated for each in many]
+    assert [each.nll for each in one] == pytest.approx([each.nll for each in many], abs=2e-5)
+    assert len(one[0].generated) <= 2
+
+
+def test_out_of_memory_halves_what_is_generated_together(monkeypatch):
+    rows = [row("amber", str(10_000 + n)) for n in range(5)]
+    scorer, prompts = AnswerScorer(llama(vocab_size=257)), prompts_of(rows, [512], new_tokens=4).prompts[512]
+    whole, real = scorer.generated(prompts), AnswerScorer._generate
+
+    def limited(self, asked):
+        if len(asked) > 2:
+            raise MemoryError("out of memory")
+        return real(self, asked)
+
+    monkeypatch.setattr(AnswerScorer, "_generate", limited)
+    assert [each.tolist() for each in scorer.generated(prompts)] == [each.tolist() for each in whole]
+
+
+@pytest.fixture(scope="module")
+def codes() -> Retrieval:
+    """A model that copies from 300 positions back, and 4 times as far under linear:factor=4: known scores."""
+    rows = [row("amber", "48213", 1, task="near"), row("maple", "77120", 1, task="near"),
+            row("onyx", "90417", 6, task="far"), row("olive", "20741", 1, task="far")]  # fmt: skip
+    return retrieval(
+        lookup_llama(), byte_tokenizer(), [1024], schedules=["linear:factor=4"], prompts=rows, new_tokens=8
+    )
+
+
+def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
+    cells = {(each.schedule, each.task): (each.accuracy, each.tasks, each.answers) for each in codes.rows}
+    assert cells["as-is", "near"] == (1.0, 1, 2) and cells["as-is", "far"] == (0.5, 1, 2)
+    assert cells["as-is", None] == (0.75, 2, 4) and cells["linear:factor=4", None] == (1.0, 2, 4)
+    (gain,) = [each for each in codes.paired if each.task is None]
+    assert (gain.gained, gain.lost, gain.delta_accuracy) == (1, 0, 0.25)
+    assert [(each.schedule, each.ruler) for each in codes.effective] == [("as-is", None), ("linear:factor=4", 1024)]
+    assert codes.sentences()[0] == "At 1,024 tokens linear:factor=4 answers 100%, as-is answers 75% (mean of 2 tasks)."
+    assert "a score of 85.6%, Llama-2-7B-chat's at 4,096): as-is none, linear:factor=4 1,024" in codes.to_markdown()
+
+
+def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_variance():
+    """Two prompts of one task and six of another: 2^2 / (1/2 + 1/6) = 6 answers' worth."""
+    rows = [row("amber", "48213", 1, task="few")] * 2 + [row("onyx", "90417", 6, task="many")] * 6
+    (one, *parts) = retrieval(lookup_llama(), byte_tokenizer(), [1024], prompts=rows, new_tokens=8).rows
+    assert [(each.task, each.accuracy) for each in parts] == [("few", 1.0), ("many", 0.0)] and one.accuracy == 0.5
+    z = 1.959963984540054
+    half = z * math.sqrt(0.25 / 6 + z * z / 144) / (1 + z * z / 6)
+    assert (one.accuracy_low, one.accuracy_high) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+def test_where_no_score_differs_the_loss_decides():
+    rows = [row(name, "48213", 1) for name in ("amber", "maple", "onyx", "olive", "ebony", "ivory")]
+    found = retrieval(
+        llama(vocab_size=257), byte_tokenizer(), [512], schedules=["linear:factor=8"], prompts=rows, new_tokens=2
+    )
+    (gain,) = found.paired
+    assert (gain.gained, gain.lost) == (0, 0) and gain.low is not None and gain.high is not None
+    mean = np.mean([a.nll - b.nll for a, b in zip(found.answers[6:], found.answers[:6], strict=True)])
+    assert gain.delta_nll == pytest.approx(mean)
+    said = found.sentences()[-1]
+    cheaper = f"At 512 tokens the answers cost linear:factor=8 {-gain.delta_nll:.3g} nats less than as-is ("
+    assert said.startswith(cheaper) if gain.high < 0 else "cost" not in said
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran, checkpoint, tmp_path, monkeypatch):
+    for task in ("code", "qa_own"):
+        write(
+            tmp_path / "data" / task / "validation.jsonl", [row(each, "48213", 1) for each in ("amber", "fig", "onyx")]
+        )
+    (tmp_path / "data" / "readme.txt").write_text("not a prompt")
+    words = ["retrieval", checkpoint, "--prompts", tmp_path / "data", "--lengths", "384", "--new-tokens", "4",
+             "--schedule", "linear:factor=8", "--batch-tokens", "1", "-o"]  # fmt: skip
+    out, _ = ran(*words, tmp_path / "whole")
+    assert "(mean of 2 tasks)" in out or "No schedule answers anything" in out
+    with monkeypatch.context() as patched:
+        patched.setattr(AnswerScorer, "generated", lasting(7, KeyboardInterrupt())(AnswerScorer.generated))
+        ran(*words, tmp_path / "again", code=130)
+    ran(*words, tmp_path / "again")
+    for name in ("results.json", "answers.csv", "results.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    lines = answers_in(tmp_path / "whole")
+    assert {line["task"] for line in lines} == {"code", "qa_own"} and len(lines) == 12
+    report = (tmp_path / "whole" / "REPORT.md").read_text()
+    assert "## By task" in report and "(tokens: code 4, qa_own 4)" in report
+    ran("report", tmp_path / "whole", "-o", tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--prompts", "rows.jsonl", "--lengths", "64"], "no prompt belongs to length 64"),
+        (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials is for prompts that are made here"),
+        (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
+        (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file"),
+        (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
+        (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
+        (["--lengths", "512", "--match", "any"], "match is for prompts from a file"),
+    ],
+)
+def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, words, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", [row("amber", "48213")])
+    (tmp_path / "tale.txt").write_text("Once.")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.txt").write_text("Once.")
+    monkeypatch.setattr(
+        "ropescale.evals.running.preparing.load_model", lambda *a, **k: pytest.fail("the model is read")
+    )
+    assert sentence in refused("retrieval", checkpoint, *words)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, ran, refused):
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    write(tmp_path / "code.jsonl", ROWS)
+    asked = ["--prompts", tmp_path / "code.jsonl", "--lengths", "512", "--new-tokens", "5"]
+    about = {
+        "kind": kind,
+        "logprobs": lambda ids: [-each for each in naive_nll(model, list(ids))],
+        "writes": lambda ids, count: naive_greedy(model, ids, count),
+    }
+    with serving(**about) as engine:
+        words = ["retrieval", "--server", engine.url, "--served-as", "base", "--tokenizer", checkpoint, *asked]
+        ran(*words, "-o", tmp_path / "served")
+        prompts = [[256, *ids_of(prompt_row(each, PromptFields(), "", "").prompt)] for each in ROWS]
+        for fault in ("too many", "null", "NaN"):
+            engine.fault = lambda number, ids, fault=fault: fault if list(ids) in prompts else ""
+            assert "generated ids" in refused(*words)
+    ran("retrieval", checkpoint, *asked, "-o", tmp_path / "loaded")
+    served, loaded = (answers_in(tmp_path / name) for name in ("served", "loaded"))
+    for mine, theirs in zip(served, loaded, strict=True):
+        assert (mine["generated"], mine["score"]) == (theirs["generated"], theirs["score"])
+        assert float(mine["nll"]) == pytest.approx(float(theirs["nll"]), abs=1e-4)
+
+
+def test_python_asks_a_server_too(checkpoint):
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    about = {"writes": lambda ids, count: naive_greedy(model, ids, count)}
+    with serving(logprobs=lambda ids: [-each for each in naive_nll(model, list(ids))], **about) as engine:
+        served = retrieval(
+            ropescale.evals.Server(engine.url, "base"), tokenizer, [512], prompts=ROWS, new_tokens=3, path=checkpoint
+        )
+    loaded = retrieval(model, tokenizer, [512], prompts=ROWS, new_tokens=3)
+    assert [each.generated for each in served.answers] == [each.generated for each in loaded.answers]
+
+
+# --- the losses of answers, by eval ------------------------------------------------------------------------------
+
+
+def test_eval_scores_the_answers_alone_after_as_much_of_the_prompt_as_a_window_holds(ran, checkpoint, tmp_path):
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    given = [(f"{FILLER * n}The code is", str(48213 + n)) for n in range(1, 12)]
+    write(tmp_path / "own.jsonl", [{"q": prompt, "a": code} for prompt, code in given])
+    words = ["--prompt-field", "q", "--answer-field", "a", "--lengths", "64,512", "--no-short-context", "--json"]
+    found = json.loads(ran("eval", checkpoint, "--data", tmp_path / "own.jsonl", *words)[0])
+    assert found["protocol"]["stride"] == 32 and found["data"]["prompts"] == 11 and found["data"]["tokens"] == 11 * 6
+    wanted = []
+    for prompt, code in given:
+        ids = ids_of(f"{prompt} {code}")[-511:]
+        wanted += naive_nll(model, [256, *ids])[-6:]
+    rows = {each["length"]: each for each in found["rows"]}
+    assert rows[512]["nll"] == pytest.approx(np.mean(wanted), abs=1e-5) and rows[512]["tokens"] == 66
+
+
+def test_perplexity_takes_prompts_with_answers_from_python():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    rows = [PromptRow(f"row {n}", f"{FILLER}The code is", (str(48213 + n),)) for n in range(3)]
+    found = perplexity(model, rows, [73], tokenizer=tokenizer, stride=48, short_context=False)
+    wanted = [naive_nll(model, [256, *ids_of(f"{each.prompt} {each.answers[0]}")])[-6:] for each in rows]
+    assert found.rows[0].nll == pytest.approx(np.mean(wanted), abs=1e-5)
+
+
+def test_rows_of_every_table_are_read(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_list([{"input": "q is", "outputs": ["a", "b"], "n": 3}])
+    made.to_parquet(tmp_path / "vt.parquet")
+    made.save_to_disk(tmp_path / "saved")
+    for name in ("vt.parquet", "saved"):
+        (found,) = read_prompts(tmp_path / name, PromptFields())
+        assert (found.prompt, found.answers) == ("q is", ("a", "b"))
