@@ -142,9 +142,9 @@ def command(
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale retrieval ...`. The answers do not
     depend on their number.
 
-    --prompts asks what a file holds, each prompt at the smallest of --lengths that holds it and what is generated. Its
-    score is RULER's: the share of its answers in what greedy decoding writes. The loss of the answers in place comes
-    beside it.
+    Prompts from a file (--prompts) are each asked at the smallest of --lengths that holds it and what is generated.
+    The score is RULER's: the share of the answers in what greedy decoding writes. The loss of the answers in place
+    comes beside it.
 
     With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the checkpoint that it serves.
     """
@@ -177,6 +177,9 @@ _BY_SERVERS = (
 """The parameters that servers have a use for."""
 
 
+_FIELDS = "trials seed prompt_field answer_field max_prompts new_tokens match threshold".split()
+
+
 def _by_servers(
     servers: list[Server], tokenizer: str, lengths: list[int], options: dict[str, Any], here: World
 ) -> ServedRetrieval:
@@ -184,8 +187,7 @@ def _by_servers(
 
     baseline, asked, rows = options.pop("baseline"), take(options, ("depths", "task", "bos")), _rows(options)
     checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    names = ("trials", "seed", "haystack", "prompts", "max_prompts", "new_tokens", "match", "threshold")
-    chosen = _chosen({name: options[name] for name in names}, here)
+    chosen = _chosen({name: options[name] for name in (*_FIELDS, "haystack", "prompts")}, here)
     return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, rows=rows, options=chosen)
 
 
@@ -207,12 +209,12 @@ def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
     return RetrievalOptions(**options, haystack=haystack, source=file or prompts, progress=notes(here))
 
 
-def _rows(options: dict[str, Any]) -> Iterator[PromptRow] | None:
+def _rows(options: Mapping[str, Any]) -> Iterator[PromptRow] | None:
     """Reads the prompts that --prompts names; None without."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import read_prompts
 
-    fields = PromptFields(options.pop("prompt_field"), options.pop("answer_field"))
+    fields = PromptFields(options["prompt_field"], options["answer_field"])
     return None if options["prompts"] is None else read_prompts(options["prompts"], fields)
 
 

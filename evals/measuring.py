@@ -93,8 +93,6 @@ def retrieval(
     *,
     task: str = "passkey",
     prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
-    prompt_field: str | None = None,
-    answer_field: str | None = None,
     baseline: object = None,
     bos: str | int = "auto",
     out: str | Path | None = None,
@@ -119,7 +117,6 @@ def retrieval(
         prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write, in
             the place of ``task`` and ``depths``. Each is asked at the smallest length that holds it, generated tokens
             included; its score is the share of its answers in what greedy decoding writes.
-        prompt_field, answer_field: the fields of these rows; None for RULER's (``input``, ``outputs``) and the like.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
             call continues from there.
@@ -133,9 +130,10 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
-    own = ("task", "prompts", "prompt_field", "answer_field", "baseline", "bos", "out", "fresh", "force")
+    own = ("task", "prompts", "baseline", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
-    chosen, fields = RetrievalOptions(**options), PromptFields(prompt_field, answer_field)
+    chosen = RetrievalOptions(**options)
+    fields = PromptFields(chosen.prompt_field, chosen.answer_field)
     rows: Iterable[PromptRow] | None = None
     if isinstance(prompts, (str, Path)):
         rows, chosen = read_prompts(prompts, fields), replace(chosen, source=chosen.source or str(prompts))

@@ -11,6 +11,8 @@ class RetrievalKeywords(RunKeywords, total=False):
     trials: int
     seed: int
     haystack: str | None
+    prompt_field: str | None
+    answer_field: str | None
     new_tokens: int | None
     max_prompts: int | None
     match: str | None

@@ -38,6 +38,7 @@ class RetrievalOptions(RunOptions):
         trials: prompts per length (and per depth, for passkey).
         seed: draws the texts and numbers. The same seed gives the same prompts, whatever the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
+        prompt_field, answer_field: of prompts from a file, the fields of a row; None for those of RULER and the like.
         new_tokens: of prompts from a file, how many tokens are generated; None is what its row says, or RULER's number
             for the task, and 128 for others.
         max_prompts: of prompts from a file, at most this many of each task and length; the first ones.
@@ -54,6 +55,8 @@ class RetrievalOptions(RunOptions):
     trials: int = 10
     seed: int = 0
     haystack: str | None = None
+    prompt_field: str | None = None
+    answer_field: str | None = None
     new_tokens: int | None = None
     max_prompts: int | None = None
     match: str | None = None
@@ -75,7 +78,7 @@ class RetrievalOptions(RunOptions):
             raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 
 
-class PromptSet(ABC):
+class PromptCollection(ABC):
     """All the prompts of a run.
 
     Attributes:
@@ -115,7 +118,7 @@ class PromptSet(ABC):
         documents.check_ids(whole, vocabulary, self.bos)
 
 
-class RetrievalPrompts(PromptSet):
+class RetrievalPrompts(PromptCollection):
     """Prompts that are made: numbers hidden in a text, at each length and depth.
 
     Attributes:
@@ -161,7 +164,7 @@ class RetrievalPrompts(PromptSet):
         raise NotImplementedError("nothing is generated after prompts that are made here")
 
 
-class FilePrompts(PromptSet):
+class FilePrompts(PromptCollection):
     """Prompts with their answers from rows of a file, each at the smallest length that holds it.
 
     As in RULER, the tokens that are generated count in the length. The last one is not fed, and BOS is in its place.
@@ -270,7 +273,7 @@ def prompts_for(
     rows: Iterable[PromptRow] | None,
     bos: str | int,
     options: RetrievalOptions,
-) -> PromptSet:
+) -> PromptCollection:
     """Returns the prompts of the rows, or makes those of a task where there are none."""
     if rows is None:
         return RetrievalPrompts(tokenizer, lengths, depths, task, bos, options)

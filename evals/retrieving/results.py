@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -112,7 +113,10 @@ class Retrieval(StoredAnswers, Saved):
         return shown(draw(self), path)
 
     def _tables(self) -> dict[str, str]:
-        return {"answers.csv": csv_text(lines_of(Answer, self.answers))}
+        # a line for each, whatever was written
+        texts = [None if each.generated is None else json.dumps(each.generated) for each in self.answers]
+        written = [replace(each, generated=text) for each, text in zip(self.answers, texts, strict=True)]
+        return {"answers.csv": csv_text(lines_of(Answer, written))}
 
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"

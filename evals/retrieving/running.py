@@ -25,7 +25,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Shelf, Store
 from .answering import AnswerScorer, Score
 from .answers import Answer, share_found
-from .prompt_set import PromptSet, RetrievalOptions, asked_sha256, check_depths, prompts_for, prompts_sha256
+from .prompt_set import PromptCollection, RetrievalOptions, asked_sha256, check_depths, prompts_for, prompts_sha256
 from .results import Retrieval
 from .tasks import Generation, Prompt
 
@@ -41,7 +41,7 @@ class RetrievalRun:
     def __init__(
         self,
         model: PreTrainedModel,
-        prompt_set: PromptSet,
+        prompt_set: PromptCollection,
         schedules: Iterable[object],
         baseline: object,
         options: RetrievalOptions,
@@ -53,7 +53,7 @@ class RetrievalRun:
 
     def _begin(
         self,
-        prompt_set: PromptSet,
+        prompt_set: PromptCollection,
         options: RetrievalOptions,
         made: Sequence[Labelled],
         baseline: str,

@@ -15,7 +15,7 @@ from ...errors import ServerError
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
 from ..retrieving.answering import AnswerTokens, scores_of
-from ..retrieving.prompt_set import PromptSet, RetrievalOptions
+from ..retrieving.prompt_set import PromptCollection, RetrievalOptions
 from ..retrieving.running import ANSWERING, RetrievalRun, pack
 from ..retrieving.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
@@ -39,7 +39,7 @@ class ServedRetrieval(RetrievalRun):
     def __init__(
         self,
         servers: Sequence[Server],
-        prompt_set: PromptSet,
+        prompt_set: PromptCollection,
         baseline: str | None,
         options: RetrievalOptions,
         tokenizer: PreTrainedTokenizerBase,
