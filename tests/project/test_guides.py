@@ -192,6 +192,13 @@ def a_trainer() -> Names:
     }
 
 
+def codes() -> Names:
+    """A prompt and its answer, as the page shows them."""
+    rows = re.findall(r"^\{.*\}$", (ROOT / "docs" / "retrieval.md").read_text(encoding="utf-8"), re.MULTILINE)
+    Path("codes.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    return {}
+
+
 def texts() -> list[str]:
     return [text[:2200] for text in held_out_documents()[:3]]
 
@@ -205,7 +212,7 @@ RUN = {
     "index": Guide(nothing, ("CKPT-8x/ropescale.json",), ("vllm serve CKPT-8x",)),
     "patching": Guide(nothing, ("CKPT-2k/ropescale.json",), ("live: yes",)),
     "serving": Guide(a_patched_folder, (), ("--context-length 2048",)),
-    "retrieval": Guide(nothing, ("KEYS/results.json",), ("| accuracy",)),
+    "retrieval": Guide(codes, ("KEYS/results.json", "CODES/results.json"), ("| accuracy", "| score")),
     "adapting": Guide(nothing, ("CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"), ("live: yes",)),
     "searching": Guide(nothing, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
