@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
-from ropescale.evals import Server, perplexity
-from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals import Server, perplexity, retrieval
+from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
 from ropescale.evals.retrieving.running import RetrievalRun
 from ropescale.evals.servers.retrieval import ServedRetrieval
@@ -119,3 +119,25 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     print(f"\n{len(found)} answers, {sum(each.correct for each in found)} right: largest {max(gaps):.0e}")
     assert [each.correct for each in found] == [each.correct for each in wanted] and len(set(gaps)) > 1
     assert max(gaps) < 10 * TOLERANCE
+
+
+def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_writes(
+    python: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "patched"
+    ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
+    tokenizer = load_tokenizer(folder)
+    text = held_out_documents()[0]
+    rows = [
+        {"input": text[start : start + 900], "outputs": [text[start + 900 : start + 912]]}
+        for start in range(0, 4000, 500)
+    ]
+    about = {"prompts": rows, "new_tokens": 16, "path": folder}
+    with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
+        found = retrieval(Server(address, SPECS["yarn"]), tokenizer, [512], **about)
+    wanted = retrieval(load_model(folder, "float32", "cpu"), tokenizer, [512], **about)
+    gaps = [abs(mine.nll - own.nll) for mine, own in zip(found.answers, wanted.answers, strict=True)]
+    same = sum(mine.generated == own.generated for mine, own in zip(found.answers, wanted.answers, strict=True))
+    print(f"\n{same} of {len(rows)} texts are the same; NLL of the answers: largest difference {max(gaps):.0e}")
+    assert same == len(rows) and [each.score for each in found.answers] == [each.score for each in wanted.answers]
+    assert len(set(gaps)) > 1 and max(gaps) < 10 * TOLERANCE
