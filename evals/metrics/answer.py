@@ -25,8 +25,10 @@ def answer(stored: Stored) -> list[str]:
     ppl = {row.schedule: row.ppl for row in perplexity.METRIC.rows(stored) if row.length == longest}
     found = next((row for row in best.METRIC.rows(stored) if row.length == longest), None)
     if found is None:
-        few = too_few(max(row.documents for row in perplexity.METRIC.rows(stored))) if len(ppl) > 1 else ""
-        return [f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few and f'; {few}'}."]
+        documents = max(row.documents for row in perplexity.METRIC.rows(stored))
+        few = too_few(documents) if len(ppl) > 1 else ""
+        first = f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few and f'; {few}'}."
+        return [first, *_estimates(stored, ppl, documents)]
     others = {label: value for label, value in ppl.items() if label != found.schedule}
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
     beside = f"{_name(stored, other)}: {digits(others[other], 4)}"
@@ -53,6 +55,24 @@ def _stands(stored: Stored, row: best.BestRow) -> str:
     if len(row.not_apart) <= _MANY:
         return f"not told apart from {' and '.join(_name(stored, label) for label in row.not_apart)}"
     return f"not told apart from {len(row.not_apart)} others"
+
+
+def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[str]:
+    """Returns the means of the schedule with the lowest perplexity beside the baseline, where nothing is decided."""
+    changed = {label: value for label, value in ppl.items() if label != stored.baseline}
+    if not changed:
+        return []
+    schedule, short = min(changed, key=changed.__getitem__), short_length(stored.lengths, stored.trained_length)
+    parts = [
+        f"by {row.delta_nll:+.3f} nats per token at {short:,} tokens"
+        for row in paired.METRIC.rows(stored)
+        if (row.schedule, row.length) == (schedule, short)
+    ]
+    for row in against_truncation.METRIC.rows(stored):
+        if (row.schedule, row.length) == (schedule, stored.lengths[-1]):
+            parts.append(f"by {row.delta_nll:+.3f} against truncation to the last {row.context:,} tokens")
+    where = "this document" if documents == 1 else f"these {documents} documents"
+    return [f"On {where} alone, {_name(stored, schedule)} changes the loss {' and '.join(parts)}."] if parts else []
 
 
 def _cost(stored: Stored, schedule: str) -> list[str]:
