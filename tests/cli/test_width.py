@@ -1,12 +1,18 @@
 """At 80 columns no line of a command is wider, but for commands to copy and paths."""
 
+import json
 import re
 
 import pytest
-from tiny import byte_tokenizer, llama
+from fake_engine import serving
+from tiny import byte_tokenizer, llama, naive_nll
+
+from ropescale.evals import reference
+
+DOCUMENTS = reference.held_out_documents()[:10]
 
 TEXT = "It was a bright cold day in April, and the clocks were striking. "
-TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/")
+TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^`?[a-z0-9-]+:\w+=")
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +23,8 @@ def model(tmp_path_factory):
     for number in range(10):
         (folder / "texts").mkdir(exist_ok=True)
         (folder / "texts" / f"{number}.txt").write_text(f"{number} {TEXT[number:]}" * 4)
+    rows = [{"input": f"{TEXT}The code {n} is", "outputs": [str(n)], "task": f"a task {n % 2}"} for n in range(6)]
+    (folder / "prompts.jsonl").write_text("\n".join(json.dumps(each) for each in rows))
     return folder
 
 
@@ -29,6 +37,12 @@ SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
         (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES], 20),
         (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES, "--verbose"], 200),
         (["retrieval", "MODEL", "--lengths", "96", "--trials", "2", "--schedule", "yarn:factor=2"], 30),
+        (["eval", "MODEL", "--data", "ONE", "--lengths", "32,64,128", *SCHEDULES], 20),
+        (["retrieval", "MODEL", "--prompts", "PROMPTS", "--lengths", "128", "--new-tokens", "4", *SCHEDULES], 30),
+        (["recommend", "MODEL", "--data", "TEXTS", "--target-length", "128"], 30),
+        (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k"], 30),
+        (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k", "--verbose"], 90),
+        (["demo"], 30),
         (["verify", "MODEL"], 20),
         (["verify", "MODEL", "--generate", "--length", "32"], 20),
         (["export", "MODEL", "--for", "vllm", "--schedule", "yarn:factor=2"], 30),
@@ -37,7 +51,23 @@ SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
 )
 def test_no_line_is_wider_than_eighty_columns(ran, model, monkeypatch, words, most):
     monkeypatch.setenv("COLUMNS", "80")
-    places = {"MODEL": model / "model", "TEXTS": model / "texts"}
+    monkeypatch.setattr(reference, "HELD_OUT", reference.HELD_OUT[:10])
+    monkeypatch.setattr(reference, "held_out_documents", lambda: DOCUMENTS)
+    monkeypatch.setattr("ropescale.cli.demo.LENGTHS", (128, 256, 320))
+    one, prompts = model / "texts" / "0.txt", model / "prompts.jsonl"
+    places = {"MODEL": model / "model", "TEXTS": model / "texts", "ONE": one, "PROMPTS": prompts}
     out, err = ran(*(places.get(word, word) for word in words))
-    wide = [line for line in (out + err).splitlines() if len(line) > 80 and not TO_COPY.search(line)]
-    assert not wide and len(out.splitlines()) <= most, out
+    assert not wide(out + err) and len(out.splitlines()) <= most, out
+
+
+def test_the_verdict_on_a_server_is_no_wider(ran, model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ran("patch", model / "model", "-o", model / "patched", "--schedule", "yarn:factor=4")
+    loaded = llama(vocab_size=259)
+    with serving(logprobs=lambda ids: [-each for each in naive_nll(loaded, list(ids))], limit=160) as engine:
+        out, err = ran("verify", model / "patched", "--server", engine.url, "--dtype", "float32", code=1)
+    assert "not live" in out and not wide(out + err), out
+
+
+def wide(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if len(line) > 80 and not TO_COPY.search(line)]
