@@ -305,7 +305,7 @@
       `${percent(row.accuracy)} (${percent(row.accuracy_low)} to ${percent(row.accuracy_high)})`,
       positiveCell({ mean: row.answer_nll, low: row.answer_nll_low, high: row.answer_nll_high }),
     ]));
-    if (rows.length) fill(find("retrieval-table"), ["all depths", "length", "accuracy", "answer NLL (nats)"], rows);
+    if (rows.length) fill(find("retrieval-table"), ["all questions", "length", "accuracy", "answer NLL (nats)"], rows);
   }
 
   /* Every candidate of a recommendation with Pareto's front, and the finalists with their intervals. */
@@ -377,16 +377,15 @@
   }
 
   const percent = (x) => `${Math.round(100 * x)}%`;
-  const depthText = (x) => `${Number((100 * x).toPrecision(3))}%`;
 
-  /* A number in every cell; lengths across, depths down. */
+  /* A number in every cell; lengths across, depths or tasks down. */
   function heat(id, map, kind) {
     const lengths = [...new Set(map.rows.map((r) => r.length))].sort((a, b) => a - b);
-    const depths = [...new Set(map.rows.map((r) => r.depth))].sort((a, b) => a - b);
-    const at = (n, d) => map.rows.find((r) => r.length === n && r.depth === d);
-    const z = depths.map((d) => lengths.map((n) => (at(n, d) ? kind.value(at(n, d)) : null)));
+    const parts = [...new Set(map.rows.map((r) => r.part))];
+    const at = (n, d) => map.rows.find((r) => r.length === n && r.part === d);
+    const z = parts.map((d) => lengths.map((n) => (at(n, d) ? kind.value(at(n, d)) : null)));
     const text = z.map((row) => row.map((v) => (has(v) ? kind.text(v) : "")));
-    const form = layout("context length (tokens)", "depth", []);
+    const form = layout("context length (tokens)", map.by, []);
     form.margin = { ...form.margin, t: 36, r: 8 }; // room for Plotly's buttons above the map
     const inside = lengths.filter((n) => n <= (map.trained || 0)).length, between = inside && inside < lengths.length;
     if (between) {
@@ -400,9 +399,9 @@
     form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
     form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };
     plot(id, [{
-      type: "heatmap", x: lengths.map(tokens), y: depths.map(depthText), z, text, zmin: kind.low, zmax: kind.high,
+      type: "heatmap", x: lengths.map(tokens), y: parts, z, text, zmin: kind.low, zmax: kind.high,
       colorscale: "Cividis", reversescale: kind.reversed, texttemplate: "%{text}",
-      hovertemplate: "%{x} tokens, depth %{y}: %{text}<extra></extra>",
+      hovertemplate: "%{x} tokens, %{y}: %{text}<extra></extra>",
       colorbar: { tickformat: kind.tickformat, thickness: 14, title: { text: kind.title, side: "right" } },
     }], form);
   }

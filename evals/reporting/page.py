@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -274,23 +274,29 @@ def _baseline(series: Sequence[Series]) -> int:
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns, per schedule of a retrieval run, the rows of each depth and the rows over all depths."""
+    """Returns, per schedule of a retrieval run, the rows of each depth or task and the rows over all of them."""
     found, digits, names = [], run.results["protocol"].get("digits"), run.results["protocol"].get("named", {})
     for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
         mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
-        rows = [row for row in mine if row.get("depth") is not None]
-        overall = [row for row in mine if row.get("depth") is None]
+        overall = [row for row in mine if row.get("depth") is None and row.get("task") is None]
+        rows = [row for row in mine if row not in overall] or overall
         found.append(
             {
                 "run": run.name,
                 "schedule": names.get(schedule, schedule),
-                "rows": rows,
+                "rows": [{**row, "part": _part(row)} for row in rows],
+                "by": "task" if any(row.get("task") for row in rows) else "depth",
                 "overall": overall,
                 "trained": run.results["model"].get("trained_length"),
                 "chance": chance(digits) if isinstance(digits, int) else None,
             }
         )
     return [each for each in found if each["rows"]]
+
+
+def _part(row: Mapping[str, Any]) -> str:
+    """Returns what a row of a retrieval run is over: a task, a depth or all."""
+    return row.get("task") or ("all" if row.get("depth") is None else f"{100 * row['depth']:.3g}%")
 
 
 def _plain(value: Any) -> str:

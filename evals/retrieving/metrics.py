@@ -112,6 +112,7 @@ class Accuracy(Metric[StoredAnswers, AccuracyRow]):
             *_where_nothing_is_found(stored, overall),
             f"NLL of the whole answer {about}:",
             table(stored.lengths, "answer NLL", nll, labels, name=stored.named),
+            *([by_part(stored)] if stored.tasks else []),
         ]
 
 

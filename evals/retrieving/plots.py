@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,8 @@ def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
         cells[row.schedule][row.length, _part(row)] = row
     with in_style(1.5 + width * across, 0.6 + 2 * bands * height, **{"axes.grid": False}) as figure:
         panels = figure.subplots(2 * bands, across, squeeze=False)
-        for part, kind in enumerate((_ACCURACY, _nll_kind(rows))):
+        score = _ACCURACY if result.chance is not None else replace(_ACCURACY, label="score")
+        for part, kind in enumerate((score, _nll_kind(rows))):
             grid = panels[part * bands : (part + 1) * bands]
             images = [_heat_map(axes, result, *each, kind) for axes, each in zip(grid.flat, cells.items())]
             for axes in grid.flat[len(images) :]:

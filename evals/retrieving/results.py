@@ -130,8 +130,8 @@ class Retrieval(StoredAnswers, Saved):
             f"{odd} of {self.data['documents']} prompts tokenize differently" if odd else "Every prompt tokenizes alike"
         )
         ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
-        if self.chance is None:
-            return by_part(self)
+        if self.chance is None:  # tasks have their tables among the others
+            return ""
         return "\n\n".join(part for part in (by_part(self), ids) if part)
 
     def _prompts(self) -> str:
