@@ -166,6 +166,7 @@ def command(
         as_json=as_json,
         verbose=verbose,
         doing="asking",
+        source=[] if options["prompts"] is None else [options["prompts"]],
     )
 
 
@@ -209,13 +210,16 @@ def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
     return RetrievalOptions(**options, haystack=haystack, source=file or prompts, progress=notes(here))
 
 
-def _rows(options: Mapping[str, Any]) -> Iterator[PromptRow] | None:
-    """Reads the prompts that --prompts names; None without."""
+def _rows(options: dict[str, Any]) -> Iterator[PromptRow] | None:
+    """Reads the prompts that --prompts names, and puts the name for the results in its place; None without."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import read_prompts
 
+    if options["prompts"] is None:
+        return None
     fields = PromptFields(options["prompt_field"], options["answer_field"])
-    return None if options["prompts"] is None else read_prompts(options["prompts"], fields)
+    rows, options["prompts"] = read_prompts(options["prompts"], fields)
+    return rows
 
 
 def _refuse_beside_prompts(options: Mapping[str, object]) -> None:

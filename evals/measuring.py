@@ -136,7 +136,8 @@ def retrieval(
     fields = PromptFields(chosen.prompt_field, chosen.answer_field)
     rows: Iterable[PromptRow] | None = None
     if isinstance(prompts, (str, Path)):
-        rows, chosen = read_prompts(prompts, fields), replace(chosen, source=chosen.source or str(prompts))
+        rows, name = read_prompts(prompts, fields)
+        chosen = replace(chosen, source=chosen.source or name)
     elif prompts is not None:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(prompts))
     prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, chosen)

@@ -151,16 +151,20 @@ def read_texts(
     return [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
 
 
-def read_prompts(source: str | Path, fields: PromptFields) -> Iterator[PromptRow]:
+def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
     """Reads prompts with their answers: RULER's files, a folder of them, or any rows; one after the other.
 
     Args:
         source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
 
+    Returns:
+        The rows, and the name of the source for the results: of a short name, what it stood for.
+
     Raises:
         DataError: nothing there, no rows, or a row without a prompt or an answer.
     """
-    return cast(Iterator[PromptRow], _begun(str(source), ReadOptions(prompt_field=fields)))
+    found = TextSource([str(source)], ReadOptions(prompt_field=fields))
+    return cast(Iterator[PromptRow], found.texts()[str(source)]), found.name
 
 
 def joined(texts: Iterable[Unread]) -> str:

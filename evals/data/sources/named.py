@@ -6,6 +6,7 @@ KVPress's copies put an instruction before each text, and have a row per questio
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -87,8 +88,12 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     rows = one_split(hub.load(named.source, streaming=True, revision=commit), named.source, split)
     if asked.prompt_field is None:
         asked = replace(asked, text_field=field)
-    asked.resolved[source] = f"{named.source}@{commit}, {split}, {field}, at most {named.documents} documents"
-    return texts_of(islice(enumerate(rows), named.documents), f"{source} row", asked, source)
+    what, most = f"{named.source}@{commit}, {split}", named.documents
+    if asked.prompt_field is not None:  # prompts are sorted by task, so the first ones would be of one
+        asked.resolved[source], most = what, sys.maxsize
+    else:
+        asked.resolved[source] = f"{what}, {field}, at most {most} documents"
+    return texts_of(islice(enumerate(rows), most), f"{source} row", asked, source)
 
 
 def _commit(source: str, named: NamedDataset) -> str:

@@ -381,6 +381,22 @@ def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, wo
     assert sentence in refused("retrieval", checkpoint, *words)
 
 
+def test_nothing_is_written_into_the_folder_of_the_prompts(refused, checkpoint, tmp_path):
+    write(tmp_path / "code.jsonl", [row("amber", "48213")])
+    words = ["retrieval", checkpoint, "--prompts", tmp_path, "--lengths", "512", "-o", tmp_path]
+    assert "holds the text that is measured" in refused(*words)
+    assert [each.name for each in tmp_path.iterdir()] == ["code.jsonl"]
+
+
+def test_a_result_repeats_itself_from_its_run_file(ran, checkpoint, tmp_path):
+    write(tmp_path / "code.jsonl", [row("amber", "48213"), row("onyx", "11213")])
+    about = ["--prompts", tmp_path / "code.jsonl", "--lengths", "512", "--new-tokens", "3", "--match", "any"]
+    ran("retrieval", checkpoint, *about, "-o", tmp_path / "one")
+    ran("retrieval", "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
+    one, two = ((tmp_path / name / "results.json").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, ran, refused):
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
@@ -449,5 +465,5 @@ def test_rows_of_every_table_are_read(tmp_path):
     made.to_parquet(tmp_path / "vt.parquet")
     made.save_to_disk(tmp_path / "saved")
     for name in ("vt.parquet", "saved"):
-        (found,) = read_prompts(tmp_path / name, PromptFields())
+        (found,), _ = read_prompts(tmp_path / name, PromptFields())
         assert (found.prompt, found.answers) == ("q is", ("a", "b"))

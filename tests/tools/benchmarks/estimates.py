@@ -1,6 +1,6 @@
 """How good the estimate of a run's time is: ``python estimates.py``, about six minutes of one core.
 
-Ten runs of `eval` that differ in model, lengths, schedules, windows and batches. Of each, the time left that would be
+Ten runs of `eval` that differ in lengths, schedules, windows and batches. Of each, the time left that would be
 said after five warm seconds is compared with what was left then, both in CPU seconds of one thread, which other work on
 the machine hardly moves. (`eval` says it only where more than a minute is left, and goes by the clock.)
 """

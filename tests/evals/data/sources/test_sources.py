@@ -30,7 +30,8 @@ from ropescale.evals.data.documents import (
     special_tokens,
     tokenize,
 )
-from ropescale.evals.data.sources import TextSource, read_texts
+from ropescale.evals.data.prompts import PromptFields
+from ropescale.evals.data.sources import TextSource, read_prompts, read_texts
 from ropescale.evals.data.sources.named import DATASETS
 from ropescale.evals.data.sources.read_options import ReadOptions
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
@@ -485,6 +486,13 @@ def test_a_short_name_is_its_dataset_at_one_commit_up_to_its_cap(shelf, name):
     assert shelf == [(hub_id, config or None, True, commit)]
     said = f"{named.source}@{commit}, {named.split}, {named.field}, at most 100 documents"
     assert source.name == f"{name} ({said})"
+
+
+def test_prompts_of_a_short_name_are_all_read_because_they_are_sorted_by_task(shelf):
+    rows, name = read_prompts("ruler-16k", PromptFields("context", "other"))
+    found = list(rows)
+    assert len(found) == 150 and (found[149].prompt, found[149].answers) == ("text 149", ("no",))
+    assert name == f"ruler-16k (simonjegou/ruler:16384@{16:040x}, test)"
 
 
 def test_a_path_goes_before_a_short_name_and_options_go_before_the_table(shelf, tmp_path, monkeypatch):
