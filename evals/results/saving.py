@@ -86,8 +86,9 @@ class Saved(Measured, ABC):
         return f"<{type(self).__name__} of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """Returns the tables for a notebook."""
-        return to_html(self.to_markdown())
+        """Returns the answer and its table for a notebook, and all tables below a line to open."""
+        others = to_html(self.to_markdown())
+        return f"{to_html(self.summary())}\n<details><summary>All tables</summary>\n{others}\n</details>"
 
     @abstractmethod
     def _summary(self) -> str:

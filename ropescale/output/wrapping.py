@@ -188,7 +188,8 @@ def _table(table: Grid) -> str:
 
 
 def _side(table: Grid, column: int) -> str:
-    return f' style="text-align: {"right" if column in table.right else "left"}"'
+    side = "right" if column in table.right else "left"
+    return f' style="text-align: {side}; padding: 0.2em 0.8em; white-space: nowrap"'
 
 
 def _text(text: str) -> str:

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import errno
 import hashlib
+import html
 import json
 import math
 import re
@@ -259,7 +260,9 @@ def test_the_repr_is_a_line_that_says_what_was_measured(result):
 
 
 def test_a_notebook_shows_the_cells_of_the_markdown_as_tables(result):
-    page, text = result._repr_html_(), result.to_markdown()
+    answer, page = result._repr_html_().split("<details><summary>All tables</summary>")
+    text = result.to_markdown()
+    assert answer.count("<table>") == 1 and all(html.escape(each) in answer for each in result.sentences())
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert page.count("<table>") == page.count("</table>") == len(tables)
     cells = [cell.strip() for lines in tables for line in lines[2:] for cell in line.strip("|").split("|")]

@@ -507,7 +507,7 @@ def test_a_retrieval_has_a_short_repr_and_a_dataframe(result):
     frame = result.to_dataframe()
     assert isinstance(frame, pandas.DataFrame)
     assert frame["accuracy"].tolist() == [row.accuracy for row in result.rows]
-    assert result._repr_html_().count("<table>") == 4
+    assert result._repr_html_().count("<table>") == 1 + 4
 
 
 def test_one_bar_for_all_schedules(result):
