@@ -18,6 +18,7 @@ from ...errors import DataError
 from ...files import sha256
 from .documents import Document
 from .encoding import Encoded, TextEncoder
+from .texts import Text
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
 """The usual fields of a prompt; those of a pair are joined. ``answer_prefix`` follows where a row has it."""
@@ -106,6 +107,8 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
         raise DataError(f"{name}: field {field!r} holds no answer; give a text, or a list of texts", "answer_field")
     if not prompt.strip():
         raise DataError(f"{name}: the prompt is empty; give text in it", "prompt_field")
+    for text in (prompt, *answers):
+        Text(name, text)  # refuses what UTF-8 cannot hold
     task, tokens = row.get("task"), row.get("max_new_tokens")
     return PromptRow(
         name,

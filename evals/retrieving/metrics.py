@@ -122,7 +122,8 @@ def _of_tasks(stored: StoredAnswers, overall: Sequence[AccuracyRow]) -> list[str
         return []
     there = {row.length: row.tasks for row in overall}
     fewer = [f"{count} at {length:,}" for length, count in there.items() if count < len(stored.tasks)]
-    return [f"Mean over {len(stored.tasks)} tasks ({', '.join(stored.tasks)}){'; ' * bool(fewer)}{', '.join(fewer)}:"]
+    names = ", ".join(map(escaped, stored.tasks))
+    return [f"Mean over {len(stored.tasks)} tasks ({names}){'; ' * bool(fewer)}{', '.join(fewer)}:"]
 
 
 def _by_rulers_threshold(stored: StoredAnswers) -> list[str]:

@@ -91,6 +91,8 @@ def test_a_task_is_called_after_its_folder_or_file():
         ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
         ({"input": "x", "outputs": [3]}, PromptFields(), "row: field 'outputs' holds no answer"),
         ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
+        ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),
+        ({"input": "x", "outputs": ["y", "\ud800"]}, PromptFields(), "row has a lone surrogate"),
         ({"input": 3, "outputs": "y"}, PromptFields(), "row: field 'input' holds int, not text"),
         ({"input": "x", "outputs": "y"}, PromptFields("q"), "row: field 'q' is missing; it has input, outputs"),
         ({"input": "x", "outputs": "y"}, PromptFields(None, "a"), "row has no field 'a'; it has input, outputs"),
