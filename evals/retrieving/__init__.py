@@ -1,14 +1,14 @@
-"""Retrieval: measures at which lengths and depths a model finds a number that is hidden in a long text.
+"""Retrieval: measures whether a model finds a number that is hidden in a long text, or the answers of a file's prompts.
 
 ::
 
     filler.py     the sentences that fill a text, and the dice they are drawn with
     encoder.py    text to ids, as within a longer text
     tasks.py      prompts of an exact length, made from tokens: passkey and the other tasks
-    prompt_set.py       all the questions of a run, made without a model
-    answering.py  the NLL of an answer, and whether greedy decoding would write it
+    prompt_set.py the prompts of a run, made or read from rows (:mod:`..data.prompts`), without a model
+    answering.py  the NLL of an answer, whether greedy decoding would write it, and what it writes
     running.py    schedules x lengths x prompts, as tasks of the runner
-    answers.py    the stored answers
+    answers.py    the stored answers, and RULER's score
     metrics.py    accuracy with Wilson intervals, effective length, paired comparison
     results.py    the result and its files
 
