@@ -10,7 +10,7 @@ from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Loadable, sentences_of, shown
 from ..statistics.intervals import PERCENT
 from .evidence import AnswerRow, CandidateRow, FinalistRow, Judged
-from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, brief_finalists, draw_finalists, draw_front
+from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, brief_finalists, draw_finalists
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,18 +74,6 @@ class Recommendation(Judged, Loadable):
             f"equally good: within {protocol['tolerance']:g} nats; {protocol['interval']} interval; "
             f"{self.model['dtype']}; text sha256 {self.data['sha256'][:12]}"
         )
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draws every candidate, and Pareto's front.
-
-        Args:
-            path: also write it to this image file (png, svg or pdf).
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return shown(draw_front(self), path)
 
     def plot_finalists(self, path: str | Path | None = None) -> Figure:
         """Draws the finalists with their intervals, and their loss against length, as :meth:`plot`."""

@@ -289,18 +289,6 @@ class Result(Stored, Saved):
             for key in self.read_from
         ]
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draws perplexity against length, as a matplotlib ``Figure`` that belongs to no window.
-
-        Args:
-            path: also write it to this image file (png, svg or pdf).
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return shown(perplexity.draw(self), path)
-
     def plot_change(self, path: str | Path | None = None) -> Figure:
         """Draws the change against the baseline on the same tokens, in the same way as :meth:`plot`.
 

@@ -94,6 +94,21 @@ class Saved(Measured, ABC):
     def _summary(self) -> str:
         """Returns the model, the schedules, lengths and texts in a few words."""
 
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draws the main picture as a matplotlib ``Figure`` that belongs to no window.
+
+        That is perplexity against length; of a retrieval, heat maps by length and depth or task; of a recommendation,
+        every candidate; of a search, the divisors of the pairs and the loss on the way.
+
+        Args:
+            path: also write it to this image file (png, svg or pdf).
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+            CheckpointError: the file cannot be written.
+        """
+        return shown(self._pictures()[0].draw(self), path)
+
     def to_dataframe(self) -> pandas.DataFrame:
         """Returns the lines of results.csv as a pandas ``DataFrame``; what is missing is NaN.
 

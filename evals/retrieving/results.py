@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...output.escaping import escaped
 from ..metrics.cells import csv_text, lines_of
-from ..results.saving import Saved, shown
+from ..results.saving import Saved
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
 from .answers import AccuracyRow, Answer, StoredAnswers
-from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_part, draw
+from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_part
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 @dataclass(repr=False)
@@ -99,18 +99,6 @@ class Retrieval(StoredAnswers, Saved):
         asked = f"{self.protocol['task']}, {self.data['documents']} prompts"
         schedules = ", ".join(map(self.named, self.schedules))
         return f"{Path(self.model['path']).name}: {schedules}; at {lengths} tokens; {asked}"
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule.
-
-        Args:
-            path: also write it to this image file (png, svg or pdf).
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return shown(draw(self), path)
 
     def _tables(self) -> dict[str, str]:
         # a line for each, whatever was written

@@ -31,7 +31,7 @@ from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import AS_IS
-from ..results.saving import Saved, sentences_of, shown
+from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT
 from .metrics import (
     CHANGES,
@@ -44,13 +44,12 @@ from .metrics import (
     Divided,
     HistoryRow,
     Searched,
-    draw,
 )
 from .options import schedule_file
 from .search_space import Point, Space
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 _FOLDER = "OUT"
@@ -197,18 +196,6 @@ class SearchResult(Searched, Saved):
         content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
         content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}
         return single_file.write((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draws what each pair is divided by, and the loss on the way.
-
-        Args:
-            path: also write it to this image file (png, svg or pdf).
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return shown(draw(self), path)
 
     @property
     def command(self) -> str:
