@@ -17,7 +17,7 @@ from .striking import NEVER, Strike, Struck, run
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """How a command ends that is struck in time."""
 
-STARTING = 0.01
+STARTING = 0.05
 """Seconds in which a fork may not have our handler yet; a fresh process may import for as long as it likes."""
 
 _CHANGING = ("out/resume/",)
