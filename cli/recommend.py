@@ -15,6 +15,7 @@ from .options import (
     MODEL_SECTION,
     PATCHING,
     READING,
+    SERVED,
     Length,
     Real,
     data_option,
@@ -26,13 +27,14 @@ from .options import (
     verbose_option,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes, text_of
+from .running import asked_servers, checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.recommending.options import RecommendOptions
     from ..evals.recommending.running import RecommendRun
+    from ..evals.servers.server import Server
 
 _SECTIONS = {
     "What is wanted": "target_length source short_weight lengths tolerance",
@@ -42,13 +44,14 @@ _SECTIONS = {
     "budget_tokens bos",
     "The result": "memory config out fresh force verbose as_json",
     **MODEL_SECTION,
+    "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "How it is fed": "batch_tokens",
 }
 
 
 @click.command("recommend", cls=in_sections(_SECTIONS))
 @config_option
-@model_argument()
+@model_argument(required=False)
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.")
 @click.option(
@@ -85,12 +88,13 @@ _SECTIONS = {
     "--memory", metavar="B", help="Say the largest length whose KV cache fits beside the weights: 8GB, 80GiB."
 )
 @shared_options("batch_tokens", "chat_template", "bos", *LOADING, "as_json")
+@shared_options(*SERVED, "tokenizer")
 @out_option("Write results, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 @verbose_option()
 @force_option()
 def command(
-    model: str,
+    model: str | None,
     source: Sequence[str],
     target_length: int,
     as_json: bool,
@@ -110,19 +114,23 @@ def command(
     With -o, every finished batch is kept in OUT/resume: the same command again continues where it was.
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
+
+    With --server, servers of vLLM or SGLang score, each with its --served-as, one of them base; --tokenizer names the
+    checkpoint that they serve. Nothing races then: all of the text decides among what they serve, by the same rule.
     """
     from ..evals.recommending.candidates import check_early
     from ..evals.recommending.options import RecommendOptions
     from ..request import RequestOptions
 
+    servers, name = asked_servers(options, model, _BY_SERVERS)
     patching = RequestOptions(**take(options, PATCHING))
     known = {each.name for each in fields(RecommendOptions)}
     given = {name: value for name, value in options.items() if name in known and value is not None}
-    chosen = RecommendOptions(patching=patching, name=model, **given)
-    check_early(model, options["revision"], target_length, chosen)
+    chosen = RecommendOptions(patching=patching, name=name, **given)
+    check_early(name, options["revision"], target_length, chosen)
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
-    prepare = partial(_prepared, model, source, target_length, chosen, options)
+    prepare = partial(_prepared, servers, name, source, target_length, chosen, options)
     measure(
         prepare,
         Recommendation.writable_folder,
@@ -136,11 +144,30 @@ def command(
     )
 
 
+_BY_SERVERS = (
+    *("servers served_as served_name tokenizer concurrency timeout source target_length short_weight lengths").split(),
+    *("tolerance truncation truncation_stride revision trust_remote_code chat_template score concat").split(),
+    *("min_tokens max_docs windows budget_tokens bos as_json verbose out fresh force config engine").split(),
+    *READING,
+)
+"""The parameters that servers have a use for."""
+
+
 def _prepared(
-    model: str, source: Sequence[str], target: int, chosen: RecommendOptions, options: dict[str, Any], here: World
+    servers: list[Server],
+    model: str,
+    source: Sequence[str],
+    target: int,
+    chosen: RecommendOptions,
+    options: dict[str, Any],
+    here: World,
 ) -> RecommendRun:
+    text, bos, chosen = text_of(source, options), options["bos"], replace(chosen, progress=notes(here))
+    if servers:
+        from ..evals.servers.preparing import prepare_recommendation_by_servers
+
+        checkpoint = checkpoint_of(model, options, weights=False)
+        return prepare_recommendation_by_servers(servers, checkpoint, text, target, bos, chosen)
     from ..evals.recommending.running import prepare
 
-    text, bos = text_of(source, options), options["bos"]
-    chosen = replace(chosen, progress=notes(here))
     return prepare(checkpoint_of(model, options), text, target, bos, chosen, here)

@@ -12,9 +12,8 @@ from ..lazy import names_of
 if TYPE_CHECKING:
     from .data.documents import Document, tokenize
     from .data.sources import read_texts
-    from .measuring import perplexity, retrieval
+    from .measuring import perplexity, recommend, retrieval
     from .recommending.results import Recommendation
-    from .recommending.running import recommend
     from .results.result import Result
     from .retrieving.results import Retrieval
     from .searching.results import SearchResult
@@ -32,7 +31,7 @@ _HOMES = {
     "search": "searching.running",
     "SearchResult": "searching.results",
     "Server": "servers.server",
-    "recommend": "recommending.running",
+    "recommend": "measuring",
     "Recommendation": "recommending.results",
 }
 

@@ -1,4 +1,4 @@
-"""Perplexity and retrieval, measured by a loaded model or by servers."""
+"""Perplexity, retrieval and a recommendation, measured by a loaded model or by servers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ..keywords import refuse_unknown
+from ..lengths import parse_length
+from ..models.patching import configuration_before
+from ..models.rotary_modules import unwrapped, whole_config
 from .data.chats import Given
 from .data.prompts import PromptFields, PromptRow, prompt_row
 from .data.sources import read_prompts
 from .metrics.stored import AS_IS
+from .recommending.candidates import objective_and_candidates
+from .recommending.options import RecommendKeywords, RecommendOptions
+from .recommending.results import Recommendation
+from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
 from .retrieving.keywords import RetrievalKeywords
@@ -23,6 +30,7 @@ from .running.keywords import PerplexityKeywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
 from .running.selection import Corpus, PerplexityOptions
+from .servers.recommending import prepare_recommendation
 from .servers.retrieval import ServedRetrieval
 from .servers.running import prepare_served
 from .servers.server import Server
@@ -147,3 +155,56 @@ def retrieval(
     else:
         run = RetrievalRun(model, prompt_set, schedules, baseline, chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
+
+
+def recommend(
+    model: PreTrainedModel | Server | Sequence[Server],
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+    target_length: int | str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    bos: str | int = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    **options: Unpack[RecommendKeywords],
+) -> Recommendation:
+    """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
+
+    Half of the text races the candidates (see :mod:`.recommending.race`), the other half decides among those that are
+    left (see :func:`.recommending.race.decide`). Each schedule is patched in and reverted bit for bit.
+
+    Args:
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or servers, one of them of
+            the unchanged model: then nothing races, all of the text decides among what they serve, and ``path`` names
+            the checkpoint.
+        documents: as for :func:`ropescale.evals.perplexity`.
+        target_length: the context wanted, as a number of tokens or like "32k".
+        tokenizer: encodes strings, and says what BOS is.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues.
+        fresh: measure again what is stored in ``out``.
+        force: replace results in ``out`` of another text or model, or more than these.
+        options: the fields of :class:`RecommendOptions`, such as ``short_weight``.
+
+    Raises:
+        DataError: no document is long enough; weights or lengths that cannot be.
+        ScheduleError: a schedule that does not fit, or no such engine.
+        ConfigError: a model without rotary embedding, or one that is scaled already (``patching``).
+        RunError: NaN or infinite logits, or a window that does not fit into memory.
+        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
+    """
+    own = ("tokenizer", "bos", "out", "fresh", "force")
+    refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
+    chosen, target = RecommendOptions(**options), parse_length(target_length)
+    run: RecommendRun
+    if isinstance(model, (Server, Sequence)):
+        servers = [model] if isinstance(model, Server) else model
+        run = prepare_recommendation(servers, documents, target, bos, chosen, tokenizer)
+    else:
+        objective, candidates = objective_and_candidates(
+            configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen
+        )
+        corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(chosen))
+        run = RecommendRun(model, corpus, objective, candidates, chosen)
+    return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)

@@ -81,6 +81,7 @@ class Candidates:
         wanted: the specs that the user named, with that factor where they lack one.
         files: by spec, the file that it came from.
         searched: the spec that a search found.
+        served: whether servers compute them, so that all of the text decides.
     """
 
     candidates: list[Candidate]
@@ -90,6 +91,7 @@ class Candidates:
     wanted: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     searched: str | None = None
+    served: bool = False
 
     @classmethod
     def unchanged(cls, others: Iterable[str]) -> Candidates:

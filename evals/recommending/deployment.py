@@ -140,7 +140,7 @@ class Deployment:
         model: the checkpoint's folder or name, and its ``revision``.
         request: how schedules were applied, such as ``layers``.
         cache: the KV cache of one text.
-        weights: bytes of the weights.
+        weights: bytes of the weights; 0 where a server has them.
         memory: bytes that are there, if that was said.
         engine: the engine that it is for, if that was said.
     """
@@ -174,7 +174,7 @@ class Deployment:
         cache, kind = self.cache, "latent " if self.cache.latent else ""
         text = (
             f"At {target:,} tokens the {kind}KV cache of one text takes {said_memory(cache.bytes_at(target))} in "
-            f"{cache.dtype}, beside {said_memory(self.weights)} of weights."
+            f"{cache.dtype}{f', beside {said_memory(self.weights)} of weights' if self.weights else ''}."
         )
         if self.memory is None:
             return text

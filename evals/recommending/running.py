@@ -6,24 +6,22 @@ The model is loaded once and its rotary tables are swapped; every pass is a task
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...checkpoints.locating import read_config
 from ...errors import DataError
-from ...keywords import refuse_unknown
-from ...lengths import parse_length
-from ...models.patching import configuration_before
-from ...models.rotary_modules import evaluating, unwrapped, whole_config
+from ...models.rotary_modules import evaluating
 from ...schedules.specs import parse, repeated
 from ..data import documents as data_documents
-from ..data.chats import Given
+from ..data.documents import Document
 from ..data.windows import prefix
 from ..metrics.stored import AS_IS, ModelFacts, Truncation
 from ..parallel.processes import Group, World
@@ -31,12 +29,12 @@ from ..running import fingerprints
 from ..running.options import TextOptions
 from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
-from ..running.runner import Runner, Task, carry_out, task_of
+from ..running.runner import Runner, ScoresBatches, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
 from ..running.truncating import Truncating
-from ..running.variants import HeldPass, Variant, passes_of, trained_length
+from ..running.variants import HeldPass, HeldTables, Variant, passes_of, trained_length
 from ..scoring import memory
-from ..scoring.batches import BatchPlan, plan_pass
+from ..scoring.batches import Batch, plan_pass
 from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..searching.options import SearchOptions
@@ -49,63 +47,17 @@ from .candidates import Candidates, objective_and_candidates
 from .deployment import BYTES, Deployment, cache_of, serving_dtype
 from .evidence import TRUNCATION, Evidence
 from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks, windows_by_document
-from .options import Objective, RecommendKeywords, RecommendOptions
+from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from ..data.sources import TextSource
 
 _BACKWARD = 3
 """How many times as long a token takes with its gradient."""
-
-
-def recommend(
-    model: PreTrainedModel,
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
-    target_length: int | str,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    bos: str | int = "auto",
-    out: str | Path | None = None,
-    fresh: bool = False,
-    force: bool = False,
-    **options: Unpack[RecommendKeywords],
-) -> Recommendation:
-    """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
-
-    Half of the text races the candidates (see :mod:`.race`), the other half decides among those that are left
-    (see :func:`.race.decide`). Each schedule is patched in and reverted bit for bit.
-
-    Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
-        documents: as for :func:`ropescale.evals.perplexity`.
-        target_length: the context wanted, as a number of tokens or like "32k".
-        tokenizer: encodes strings, and says what BOS is.
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues.
-        fresh: measure again what is stored in ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
-        options: the fields of :class:`RecommendOptions`, such as ``short_weight``.
-
-    Raises:
-        DataError: no document is long enough; weights or lengths that cannot be.
-        ScheduleError: a schedule that does not fit, or no such engine.
-        ConfigError: a model without rotary embedding, or one that is scaled already (``patching``).
-        RunError: NaN or infinite logits, or a window that does not fit into memory.
-        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
-    """
-    own = ("tokenizer", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
-    chosen, target = RecommendOptions(**options), parse_length(target_length)
-    objective, candidates = objective_and_candidates(
-        configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen
-    )
-    corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(chosen))
-    run = RecommendRun(model, corpus, objective, candidates, chosen)
-    return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)
 
 
 def prepare(
@@ -150,17 +102,23 @@ class RecommendRun:
         candidates: Candidates,
         options: RecommendOptions,
     ) -> None:
-        self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
-        self.notes = Notes.of(options.progress)
+        self._begin(corpus, objective, candidates, options)
         self.scorer = Scorer(model, options.logits_bytes)
-        data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
+        self.vocabulary = self.scorer.vocabulary
+        data_documents.check_ids(corpus.documents, self.vocabulary, corpus.bos)
         self.variants = {each: Variant(model, each, options.patching) for each in candidates.specs}
         self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
             self.scorer.model, objective.target, options.logits_bytes
         )
         race, held_out = split_windows(corpus.windows)
-        everything = list(range(len(corpus.documents)))
-        self.race, self.held_out = (sorted(race), sorted(held_out)) if race else (everything, everything)
+        if race:
+            self.race, self.held_out = sorted(race), sorted(held_out)
+
+    def _begin(self, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions) -> None:
+        """Takes what every recommendation has, whoever computes the losses."""
+        self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
+        self.notes = Notes.of(options.progress)
+        self.race = self.held_out = list(range(len(corpus.documents)))
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
@@ -189,7 +147,7 @@ class RecommendRun:
         self.batch_tokens = self._group.from_leader(known)
         if last:
             self.notes.tell("what is finished in the folder is not measured again")
-        with evaluating(self.scorer.model):
+        with self._ready():
             self._announce()
             rounds = self._run_race()
             if self.options.search and self.objective.is_beyond:
@@ -217,7 +175,7 @@ class RecommendRun:
             held_out=self.held_out,
             deployment=self._deployment(),
             tolerance=self.options.tolerance,
-            vocabulary=self.scorer.vocabulary,
+            vocabulary=self.vocabulary,
         )
         return Recommendation(
             model={**self.model_facts, "trained_length": self.objective.trained},
@@ -251,25 +209,26 @@ class RecommendRun:
     def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str) -> CandidateLosses:
         """Measures candidates on windows in all processes, and returns all losses so far."""
         part = self._part(windows)
-        executor = Executor(self.scorer, part.documents, self.corpus.bos, self.notes.warn)
+        sizes = [len(document.ids) for document in part.documents]
         tasks = []
         for spec in specs:
             for one in self._passes_of(spec):
-                plan = self._plan(part, one.lengths[-1])
+                length = one.lengths[-1]
+                plan = plan_pass(sizes, length, None, self.corpus.has_bos, self.batch_tokens)
                 finish = partial(self._keep, spec, one.lengths, windows)
-                tasks.append(task_of(title, plan, one.lengths[-1], one.tables, executor, finish, windows=list(windows)))
+                scores = self._scoring(one.tables, part.documents, self.corpus.bos)
+                tasks.append(task_of(title, plan, length, one.tables, scores, finish, windows=list(windows)))
         distinct = {str(task.facts): task.plan for task in tasks}  # others with the same tables share them
         self.fed += sum(plan.cost.positions for plan in distinct.values())
-        self._carry_out(tasks, executor)
+        self._carry_out(tasks, part)
         return self.losses
 
-    def _carry_out(self, tasks: Sequence[Task], executor: Executor) -> None:
+    def _carry_out(self, tasks: Sequence[Task], part: Corpus) -> None:
         """Runs tasks; every process gets the first one's losses, and so makes the same decisions."""
-        work = partial(memory.work, self.scorer.model)
-        runner = Runner(self.facts, self._store, self._group, self.notes, self.scorer.device, work, "in this round")
+        runner = self._runner()
         runner.take(tasks)
         if runner.left:
-            executor.check(runner.left[0])
+            self._check(runner.left[0], part)
         runner.run(
             {
                 "kind": Recommendation.kind,
@@ -296,10 +255,6 @@ class RecommendRun:
         part.documents = [self.corpus.documents[number] for number in windows]
         part.windows = windows_by_document(self.corpus.windows, windows)
         return part
-
-    def _plan(self, part: Corpus, length: int) -> BatchPlan:
-        sizes = [len(document.ids) for document in part.documents]
-        return plan_pass(sizes, length, None, self.corpus.has_bos, self.batch_tokens)
 
     def _passes_of(self, spec: str) -> list[HeldPass]:
         """Returns the passes of a candidate: one at the target, or one for each table where they follow the length."""
@@ -341,6 +296,22 @@ class RecommendRun:
         rest = finalists * len(self.held_out) * self.objective.target
         return Truncating.of(self.scorer.model, self._part(self.held_out), rest, self.batch_tokens)
 
+    # --- what a loaded model does, and servers do otherwise ---
+
+    def _ready(self) -> AbstractContextManager[object]:
+        return evaluating(self.scorer.model)
+
+    def _scoring(self, tables: HeldTables, documents: Sequence[Document], bos: int | None) -> ScoresBatches:
+        return Executor(self.scorer, documents, bos, self.notes.warn)
+
+    def _runner(self) -> Runner:
+        work = partial(memory.work, self.scorer.model)
+        return Runner(self.facts, self._store, self._group, self.notes, self.scorer.device, work, "in this round")
+
+    def _check(self, first: Batch, part: Corpus) -> None:
+        """Makes sure that the first batch can be scored."""
+        Executor(self.scorer, part.documents, self.corpus.bos, self.notes.warn).check(first)
+
     @property
     def _truncating(self) -> Truncating | None:
         return self._truncation_plan[0]
@@ -362,9 +333,9 @@ class RecommendRun:
                     sums[length] += self.losses.sum(AS_IS, number, min(length, short))
                 self.losses.put(TRUNCATION, number, sums)
 
-        executor = Executor(self.scorer, self._part(self.held_out).documents, None, self.notes.warn)
-        self.fed += self._truncation_positions
-        self._carry_out([truncating.task(executor, finish)], executor)
+        part = self._part(self.held_out)
+        self.fed += truncating.plan.cost.positions
+        self._carry_out([truncating.task(self._scoring(truncating.tables, part.documents, None), finish)], part)
 
     def _search(self) -> None:
         """Adds the schedule that a search finds on the text of the race, which shares nothing with what decides."""
@@ -411,7 +382,7 @@ class RecommendRun:
             f"({tokens / whole:.0%} of the whole grid)" + (f", {searched:,} of them in the search" if searched else "")
         )
         if goal.is_beyond and not self.losses.has_interval(self.held_out):
-            self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target)}")
+            self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target, self.candidates.served)}")
         given = [parse(each) for each in self.options.schedules]
         for note in (*repeated(given), *self.candidates.repeated):
             self.notes.tell(f"note: {note}; it is measured once")

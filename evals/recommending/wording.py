@@ -58,7 +58,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     if not goal.is_beyond:
         return not_needed(goal)
     if decision.too_short:
-        return too_short(evidence.losses.windows, goal.target)
+        return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
     name, percent = evidence.candidates.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     beside, more = beside_truncation(evidence, decision.chosen), _more(evidence, decision.chosen)
     lowest, few = f"The lowest so far is {name(decision.chosen)}{beside}.", too_few(evidence.documents)
@@ -78,18 +78,19 @@ def not_needed(goal: Objective) -> str:
     return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 
-def too_short(windows: Sequence[int], target: int) -> str:
+def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> str:
     """Says how much text there is, and how much it takes.
 
     Args:
         windows: per document, how many it has.
         target: the tokens of each.
+        all_decide: no part of it is set aside for a race.
     """
     few = intervals.rests_on_windows(windows)
     amount, what = (sum(windows), "window") if few else (len(windows), "document")
     return (
         f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "
-        f"takes {2 * CONCLUSIVE} documents of that length."
+        f"takes {CONCLUSIVE if all_decide else 2 * CONCLUSIVE} documents of that length."
     )
 
 

@@ -99,7 +99,8 @@ def task_of(
         finish(nll, sum(each.parts > 1 for each in found.values()))
 
     about = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, **facts}
-    return Task(title, plan, [about], score, finished, tables.live)
+    stream = getattr(executor, "stream", None)  # of a server, which scores several batches at once
+    return Task(title, plan, [about], score, finished, tables.live, stream=stream)
 
 
 @dataclass

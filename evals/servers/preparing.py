@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from ..data.prompts import PromptRow
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
+from ..recommending.options import RecommendOptions
 from ..retrieving.prompt_set import RetrievalOptions, check_depths, prompts_for
 from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
+from .recommending import ServedRecommendRun, prepare_recommendation
 from .retrieval import ServedRetrieval
 from .running import ServedRun, prepare_served
 from .server import Server
@@ -34,6 +36,24 @@ def prepare_retrieval_by_servers(
     return ServedRetrieval(
         servers, prompt_set, baseline, dataclasses.replace(options, path=checkpoint.folder), tokenizer
     )
+
+
+def prepare_recommendation_by_servers(
+    servers: Sequence[Server],
+    checkpoint: Checkpoint,
+    source: TextSource,
+    target: int,
+    bos: str | int,
+    options: RecommendOptions,
+) -> ServedRecommendRun:
+    """Prepares a recommendation by servers; see :func:`prepare_by_servers`."""
+    texts, tokenizer = source.texts(), checkpoint.tokenizer()
+    options = dataclasses.replace(
+        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
+    )
+    run = prepare_recommendation(servers, texts, target, bos, options, tokenizer)
+    tell_left_out(source, run.corpus, Notes.of(options.progress))
+    return run
 
 
 def prepare_by_servers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -128,8 +128,7 @@ class ServedRun(CorpusRun):
     def _task(self, job: Job) -> Task:
         windows = ServedWindows(cast(Server, job.tables.variant), self.corpus.documents, self.corpus.bos)
         length, finish = job.lengths[-1], partial(self._finish, job)
-        task = task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
-        return replace(task, stream=windows.stream)
+        return task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
 
     def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
         """Plans truncation by the server of the unchanged model, and returns what is to be said of it."""
@@ -145,8 +144,7 @@ class ServedRun(CorpusRun):
         self._stride = stride
         windows = ServedWindows(server, self.corpus.documents, None)
         planned = Truncating.planned(self.corpus, tables_of(server), self.trained_length, stride, self.batch_tokens)
-        task = planned.task(windows, partial(setattr, self, "truncation"))
-        return [replace(task, stream=windows.stream)], said
+        return [planned.task(windows, partial(setattr, self, "truncation"))], said
 
     # --- asking and saying ---
 

@@ -1,0 +1,113 @@
+"""``ropescale recommend --server``: the decision among what servers compute is that of the same losses, loaded."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import transformers
+from fake_engine import serving
+
+import ropescale
+from ropescale.evals import Server, perplexity, recommend
+from ropescale.evals.servers import client
+
+SPECS = ("linear:factor=2", "yarn:factor=2")
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.delenv(client.KEY, raising=False)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve texts, in which words come again."""
+    folder = tmp_path_factory.mktemp("texts")
+    words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
+    for seed in range(12):
+        drawn = random.Random(seed).choices(words, k=40)
+        (folder / f"{seed:02}.txt").write_text(" ".join(drawn), encoding="utf-8")
+    return folder
+
+
+def logprobs(checkpoint: str, schedule: str | None = None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    if schedule:
+        ropescale.patch(model, schedule)
+
+    def of(ids: Sequence[int]) -> list[float]:
+        return [-each for each in tiny.naive_nll(model, list(ids))]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def engines(checkpoint: str):
+    with (
+        serving(logprobs=logprobs(checkpoint), limit=256) as base,
+        serving(logprobs=logprobs(checkpoint, SPECS[0]), limit=256) as linear,
+        serving(logprobs=logprobs(checkpoint, SPECS[1]), limit=256) as yarn,
+    ):
+        yield [(base, "base"), (linear, SPECS[0]), (yarn, SPECS[1])]
+
+
+def served(engines) -> list[object]:
+    return [word for engine, spec in engines for word in ("--server", engine.url, "--served-as", spec)]
+
+
+def test_servers_are_compared_by_the_losses_that_a_loaded_model_has(engines, checkpoint, text, tmp_path, ran):
+    words = ["recommend", *served(engines), "--tokenizer", checkpoint, "--data", text, "--target-length", "128"]
+    words += ["--windows", "1", "--truncation", "-o", tmp_path / "out"]
+    out, _ = ran(*words)
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["protocol"]["race_windows"] == 0 and found["protocol"]["held_out_windows"] == 12
+    assert found["answer"][0]["answer"].split()[0] in out and "of weights" not in found["answer"][0]["memory"]
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    texts = [path.read_text() for path in sorted(text.iterdir())]
+    own = perplexity(
+        model, texts, "64,128", SPECS, tokenizer=tokenizer, windows=1, short_context=False, truncation=True
+    )
+    nll = {(row.schedule, row.length): row.nll for row in own.rows}
+    measured = {each["schedule"]: each for each in found["rows"]}
+    assert set(measured) == {"as-is", *SPECS}
+    for spec, each in measured.items():
+        short, target = (nll[spec, length] - nll["as-is", length] for length in (64, 128))
+        assert (each["delta_short"], each["delta_target"]) == pytest.approx((short, target), abs=1e-5)
+        assert each["delta"] == pytest.approx(0.1 * short + 0.9 * target, abs=1e-5)
+    positions = {len(body["prompt"]) + len(body.get("allowed_token_ids", [])) for body in engines[0][0].scored}
+    assert {64, 128} <= positions  # truncation is the unchanged model's, in windows of its trained length
+
+    scored = [len(engine.scored) for engine, _ in engines]
+    _, said = ran(*words)
+    assert [len(engine.scored) for engine, _ in engines] == scored and "is not measured again" in said
+
+
+def test_python_takes_servers_too(engines, checkpoint, text):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    texts = [path.read_text() for path in sorted(text.iterdir())]
+    servers = [Server(engine.url, spec) for engine, spec in engines]
+    found = recommend(servers, texts, 128, tokenizer=tokenizer, path=checkpoint, windows=1)
+    assert {row.schedule for row in found.rows} == {"as-is", *SPECS}
+
+
+@pytest.mark.parametrize(
+    ("which", "more", "sentence"),
+    [
+        (slice(0, 1), [], "takes a server of the unchanged model (served_as base), and one of each schedule"),
+        (slice(1, 3), [], "takes a server of the unchanged model (served_as base), and one of each schedule"),
+        (slice(0, 3), ["--search"], "search is for a model that is loaded here, not for a server"),
+        (slice(0, 3), ["--schedule", "cope"], "schedules is for a model that is loaded here"),
+        (slice(0, 3), ["--target-length", "512"], "takes windows of 256 positions, and the longest here has 512"),
+    ],
+)
+def test_what_servers_cannot_answer_is_refused(engines, checkpoint, text, refused, which, more, sentence):
+    words = ["recommend", *served(engines[which]), "--tokenizer", checkpoint, "--data", text, "--concat"]
+    assert sentence in refused(*words, *(more if "--target-length" in more else ["--target-length", "128", *more]))
