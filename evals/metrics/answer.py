@@ -51,7 +51,7 @@ def _figures(stored: Stored, ppl: dict[str, float]) -> str:
 def _stands(stored: Stored, row: best.BestRow) -> str:
     """Says which other schedules the best one is told apart from."""
     if not row.not_apart:
-        return f"apart from {'every other' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
+        return f"told apart from {'every other' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
     if len(row.not_apart) <= _MANY:
         return f"not told apart from {' and '.join(_name(stored, label) for label in row.not_apart)}"
     return f"not told apart from {len(row.not_apart)} others"
@@ -103,7 +103,7 @@ def _against_truncation(stored: Stored, schedule: str) -> list[str]:
     everywhere, far = said.values()
     if not everywhere:
         return []
-    far = f"; on far repeats it {far}" if far else ""
+    far = f"; on far repeats (of text further back) it {far}" if far else ""
     return [f"Against truncation to the last {row.context:,} tokens it {everywhere}{far} (nats per token)."]
 
 

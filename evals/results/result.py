@@ -163,7 +163,12 @@ class Result(Stored, Saved):
 
     def rests_on(self) -> str:
         """Returns how many documents there are, and what the intervals hold for."""
-        return f"{rests_on(self)}; {together(self.comparisons) if self.comparisons else self._interval_line()}."
+        if not self.comparisons:
+            return f"{rests_on(self)}; {self._interval_line()}."
+        paired = (
+            "; those of differences are paired, and so narrower than the table's" if len(self.schedules) > 1 else ""
+        )
+        return f"{rests_on(self)}; {together(self.comparisons)}{paired}."
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]
