@@ -19,19 +19,16 @@ from .options import (
     SOURCE,
     Length,
     data_option,
-    force_option,
     lengths_option,
     model_argument,
-    out_option,
     print_result,
     request_of,
     request_options,
     seed_option,
     shared_options,
-    verbose_option,
 )
 from .run_file import config_option
-from .running import asked_servers, checkpoint_of, measure, notes, text_of
+from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -72,7 +69,6 @@ _SECTIONS = {
     "windows",
     "bos",
     *LOADING,
-    "as_json",
 )
 @shared_options("batch_tokens", "truncation_stride")
 @shared_options(*SERVED, "tokenizer")
@@ -102,20 +98,15 @@ _SECTIONS = {
 )
 @click.option("--key-spans", type=Place(), metavar="FILE", help="Measure the tokens that `ropescale keys` found, too.")
 @seed_option("Kept with the results; no figure depends on it.")
-@out_option("Write results, losses, plots and REPORT.md here.")
-@click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
+@result_options(
+    "Write results, losses, plots and REPORT.md here.", "Measure again what is stored in OUT, instead of continuing."
+)
 @click.option("--dry-run", is_flag=True, help="Print what the run would take, time one batch of it, and stop.")
-@verbose_option()
-@force_option()
 def command(
     model: str | None,
     source: Sequence[str],
     lengths: list[int],
-    as_json: bool,
-    verbose: bool,
-    out: str | None,
-    fresh: bool,
-    force: bool,
+    result: ResultOptions,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -156,16 +147,12 @@ def command(
         with together(sharing) as group:
             found = _prepared(name, source, lengths, options, group.world).dry_run()
             if group.world.leads:
-                print_result(as_json, found.to_dict, found.to_markdown)
+                print_result(result.as_json, found.to_dict, found.to_markdown)
         return
     measure(
         prepare,
         writable_folder,
-        out=out,
-        fresh=fresh,
-        force=force,
-        as_json=as_json,
-        verbose=verbose,
+        result,
         source=source,
         doing="measuring",
         sharing=sharing,

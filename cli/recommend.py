@@ -19,15 +19,12 @@ from .options import (
     Length,
     Real,
     data_option,
-    force_option,
     model_argument,
-    out_option,
     shared_options,
     take,
-    verbose_option,
 )
 from .run_file import config_option
-from .running import asked_servers, checkpoint_of, measure, notes, text_of
+from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -87,21 +84,16 @@ _SECTIONS = {
 @click.option(
     "--memory", metavar="B", help="Say the largest length whose KV cache fits beside the weights: 8GB, 80GiB."
 )
-@shared_options("batch_tokens", "chat_template", "bos", *LOADING, "as_json")
+@shared_options("batch_tokens", "chat_template", "bos", *LOADING)
 @shared_options(*SERVED, "tokenizer")
-@out_option("Write results, plots and REPORT.md here.")
-@click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
-@verbose_option()
-@force_option()
+@result_options(
+    "Write results, plots and REPORT.md here.", "Measure again what is stored in OUT, instead of continuing."
+)
 def command(
     model: str | None,
     source: Sequence[str],
     target_length: int,
-    as_json: bool,
-    verbose: bool,
-    out: str | None,
-    fresh: bool,
-    force: bool,
+    result: ResultOptions,
     **options: Any,
 ) -> None:
     """Recommend the schedule for MODEL at a target length on a text, and print the command that patches it.
@@ -134,11 +126,7 @@ def command(
     measure(
         prepare,
         Recommendation.writable_folder,
-        out=out,
-        fresh=fresh,
-        force=force,
-        as_json=as_json,
-        verbose=verbose,
+        result,
         source=source,
         doing="measuring",
     )

@@ -17,18 +17,15 @@ from .options import (
     SERVED,
     Real,
     Whole,
-    force_option,
     lengths_option,
     model_argument,
-    out_option,
     request_of,
     request_options,
     shared_options,
     take,
-    verbose_option,
 )
 from .run_file import config_option
-from .running import asked_servers, checkpoint_of, measure, notes, refuse_given
+from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, refuse_given, result_options
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -110,19 +107,15 @@ class Depths(click.ParamType):
 )  # fmt: skip
 @click.option("--batch-tokens", type=Whole(1), default=8192, show_default=True, metavar="N", help="Fed at once.")
 @shared_options(*SERVED, "tokenizer")
-@shared_options("baseline", "bos", *LOADING, "as_json")
-@out_option("Write results, every answer, heat maps and REPORT.md here.")
-@click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
-@verbose_option()
-@force_option()
+@shared_options("baseline", "bos", *LOADING)
+@result_options(
+    "Write results, every answer, heat maps and REPORT.md here.",
+    "Ask again what is stored in OUT, instead of continuing.",
+)
 def command(
     model: str | None,
     lengths: list[int],
-    as_json: bool,
-    verbose: bool,
-    out: str | None,
-    fresh: bool,
-    force: bool,
+    result: ResultOptions,
     **options: Any,
 ) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
@@ -160,11 +153,7 @@ def command(
     measure(
         prepare,
         Retrieval.writable_folder,
-        out=out,
-        fresh=fresh,
-        force=force,
-        as_json=as_json,
-        verbose=verbose,
+        result,
         doing="asking",
         source=[] if options["prompts"] is None else [options["prompts"]],
     )

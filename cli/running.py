@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +13,19 @@ import click
 from click.core import ParameterSource
 
 from ..errors import DataError
-from .options import LOADING, READING, SOURCE, print_result, say, take
+from .options import (
+    LOADING,
+    READING,
+    SOURCE,
+    Decorator,
+    force_option,
+    out_option,
+    print_result,
+    say,
+    shared_options,
+    take,
+    verbose_option,
+)
 from .run_file import run_file
 
 if TYPE_CHECKING:
@@ -41,6 +55,43 @@ class Printed(Protocol):
     def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
         """Writes it into a folder."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Where a command that measures writes its result, and how it prints it."""
+
+    out: str | None
+    fresh: bool
+    force: bool
+    as_json: bool
+    verbose: bool
+
+    def __post_init__(self) -> None:
+        for name in ("fresh", "force"):
+            if getattr(self, name) and self.out is None:
+                raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
+
+
+def result_options(out: str, fresh: str, metavar: str = "OUT") -> Decorator[Callable[..., None]]:
+    """Adds ``--out``, ``--fresh``, ``--verbose``, ``--force`` and ``--json``, which make the parameter ``result``.
+
+    Args:
+        out, fresh: the help of these two.
+        metavar: how the help names what is written.
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**options: object) -> None:
+            chosen = ResultOptions(**take(options, [each.name for each in fields(ResultOptions)]))
+            command(**options, result=chosen)
+
+        with_json: Decorator[Callable[..., None]] = shared_options("as_json")
+        again = click.option("--fresh", is_flag=True, help=fresh)
+        return with_json(out_option(out, metavar)(again(verbose_option()(force_option()(run)))))
+
+    return add
 
 
 def notes(here: World) -> Notes:
@@ -143,12 +194,8 @@ def text_of(source: Sequence[str], options: dict[str, Any]) -> TextSource:
 def measure(
     prepare: Callable[[World], Measurement[Printed]],
     folder_of: Callable[[str], Path],
+    options: ResultOptions,
     *,
-    out: str | None,
-    fresh: bool,
-    force: bool,
-    as_json: bool,
-    verbose: bool,
     doing: str,
     source: Sequence[str] = (),
     sharing: Sharing | None = None,
@@ -165,9 +212,7 @@ def measure(
     from ..evals.running.runner import carry_out
     from ..evals.store import refuse_if_busy
 
-    for name, given in (("fresh", fresh), ("force", force)):
-        if given and out is None:
-            raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
+    out = options.out
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
         if folder and any(
@@ -182,7 +227,7 @@ def measure(
         def shown(result: Printed, kept: Path | None) -> None:
             where = "" if kept is None or kept.suffix == ".json" else f" or {kept / 'REPORT.md'}"
             short = lambda: f"{result.summary()}\n\nAll tables: --verbose{where}."  # noqa: E731
-            print_result(as_json, result.to_dict, result.to_markdown if verbose else short, kept)
+            print_result(options.as_json, result.to_dict, result.to_markdown if options.verbose else short, kept)
 
         try:
             measurement = prepare(here)
@@ -190,6 +235,6 @@ def measure(
             if folder is not None and here.leads:
                 say("the run stopped before it measured anything; the same command starts it again")
             raise
-        carry_out(measurement, folder, fresh, group, shown, force, run_file())
+        carry_out(measurement, folder, options.fresh, group, shown, options.force, run_file())
         if folder is not None and here.leads:
             say(f"written to {folder}")

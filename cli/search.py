@@ -22,16 +22,13 @@ from .options import (
     Real,
     Whole,
     data_option,
-    force_option,
     model_argument,
-    out_option,
     seed_option,
     shared_options,
     take,
-    verbose_option,
 )
 from .run_file import config_option
-from .running import checkpoint_of, measure, notes, text_of
+from .running import ResultOptions, checkpoint_of, measure, notes, result_options, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -80,15 +77,14 @@ _SECTIONS = {
 )
 @click.option("--keep-short", is_flag=True, help="Two tables: the model's own up to the trained length, one beyond.")
 @click.option("--for", "engine", metavar="ENGINE", help="Search what an engine computes: vllm, sglang, mlx-lm, ...")
-@shared_options(*PATCHING, *READING, *SOURCE, "max_docs", "bos", *LOADING, "as_json")
+@shared_options(*PATCHING, *READING, *SOURCE, "max_docs", "bos", *LOADING)
 @seed_option("Of the order of the text, and of what is held out.")
-@out_option("Write the schedule here, and the run into the folder FILE-search beside it.", "FILE.json")
-@click.option("--fresh", is_flag=True, help="Search again what is kept in the folder, instead of continuing.")
-@verbose_option()
-@force_option()
-def command(
-    model: str, out: str | None, fresh: bool, force: bool, as_json: bool, verbose: bool, **options: Any
-) -> None:
+@result_options(
+    out="Write the schedule here, and the run into the folder FILE-search beside it.",
+    fresh="Search again what is kept in the folder, instead of continuing.",
+    metavar="FILE.json",
+)
+def command(model: str, result: ResultOptions, **options: Any) -> None:
     """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
 
     It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
@@ -108,8 +104,8 @@ def command(
     from ..request import RequestOptions
 
     _check_objective(options)
-    if out is not None:
-        schedule_file(out)
+    if result.out is not None:
+        schedule_file(result.out)
     patching = RequestOptions(**take(options, PATCHING))
     known = {each.name for each in fields(SearchOptions)}
     chosen = SearchOptions(patching=patching, **{name: value for name, value in options.items() if name in known})
@@ -117,16 +113,12 @@ def command(
     check_early(model, options["revision"], target, chosen)
     from ..evals.searching.results import files_of  # after what needs no torch
 
-    file = None if out is None else files_of(out)[0]
+    file = None if result.out is None else files_of(result.out)[0]
     prepare = partial(_prepared, model, chosen, target, options, file)
     measure(
         prepare,
         lambda name: files_of(name)[1],
-        out=out,
-        fresh=fresh,
-        force=force,
-        as_json=as_json,
-        verbose=verbose,
+        result,
         source=options["source"],
         doing="searching",
     )
