@@ -8,7 +8,6 @@ from ..recommending.results import Recommendation
 from ..retrieving.metrics import answered
 from ..searching.results import SearchResult
 from .runs import StoredRun, refusing_damage
-from .sections import found_by_search
 
 
 @refusing_damage
@@ -17,7 +16,7 @@ def headline(run: StoredRun) -> str | None:
     if run.kind == Recommendation.kind:
         return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
     if run.kind == SearchResult.kind:
-        return found_by_search(run.results)
+        return str(run.results["found"][0]["verdict"])
     if run.result is None:
         return " ".join(answered(run.results["rows"], run.results["protocol"].get("named", {})))
     if guessed := worse_than_a_guess(run.result):

@@ -101,20 +101,6 @@ def searches(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
     return [_search(run) for run in runs if run.kind == SearchResult.kind]
 
 
-def found_by_search(results: Mapping[str, Any]) -> str:
-    """Returns what was found, and what it gains on the held-out text."""
-    (found,), protocol = results["found"], results["protocol"]
-    if found.get("verdict"):
-        return found["verdict"]
-    (row, *_) = _at_target(results)
-    change, held = f"{_change_of(row)} nats", HELD[protocol.get("objective", TEXT)]
-    return (
-        f"At {row['length']:,} tokens the searched schedule changes the loss of {row['baseline']} by {change} per "
-        f"token, on {held} that {'was' if held == 'text' else 'were'} held out ({protocol['method']}, "
-        f"{found['tokens']:,} tokens)."
-    )
-
-
 def _at_target(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the changes at the target: against the start, then against the model as it is where it was measured."""
     target = max(row["length"] for row in results["paired"])

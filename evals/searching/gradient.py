@@ -88,16 +88,14 @@ class TokenBudget:
         windows: of the training text, by number, in the order of the seed.
         held_out: how many of the windows that are held out choose; others judge.
         feeds: how many windows may be fed in all, those held out included.
-        seed: of everything that is random.
     """
 
     windows: tuple[int, ...]
     held_out: int
     feeds: int
-    seed: int
 
     def check(self, *points: Point) -> Query:
-        """Returns the question how points do on the windows that choose."""
+        """Returns the query of points on the windows that choose."""
         return Query(points, tuple(range(self.held_out)), held_out=True)
 
 

@@ -185,7 +185,7 @@ class Ramp:
 _USUAL = 13
 """The width in pairs of the ramp that the rates below were chosen on, with heads of 64."""
 
-_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01, "log": 0.03}
+_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
 
 
 def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> Ramp:

@@ -225,7 +225,7 @@ def enough() -> int:
     A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
     accepted, which an error can name then.
     """
-    smallest = TokenBudget(tuple(range(WINDOWS)), 2, 0, 0)
+    smallest = TokenBudget(tuple(range(WINDOWS)), 2, 0)
     return gradient.least(smallest) + smallest.held_out
 
 
@@ -377,7 +377,7 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
         DataError: the budget is too small for a step.
     """
     feeds = (options.budget_tokens - aside) // size
-    allowance = TokenBudget(tuple(range(learned)), held_out, feeds, options.seed)
+    allowance = TokenBudget(tuple(range(learned)), held_out, feeds)
     least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(

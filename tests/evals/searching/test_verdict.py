@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from ropescale.evals.reporting.sections import found_by_search
 from ropescale.evals.searching.gradient import Check
 from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, change_cell, verdict
 
@@ -131,12 +130,3 @@ def test_where_nothing_differs_few_tables_tell_anything_apart(skewed, most):
     draw = random.Random(7)
     tables = [check_table(table(draw, draw.randint(10, 50), skewed=skewed)) for _ in range(5000)]
     assert sum({*found.values()} != {"not told apart from"} for found in tables) <= most * len(tables)
-
-
-def test_runs_that_were_stored_before_there_was_a_verdict_are_shown():
-    row = {"schedule": "found", "baseline": START, "length": 512, "delta_nll": -0.05, "low": -0.06, "high": -0.04}
-    results = {"found": [{"spec": "yarn:factor=9", "tokens": 7}], "protocol": {"method": "cma"}, "paired": [row]}
-    assert found_by_search(results) == (
-        "At 512 tokens the searched schedule changes the loss of yarn:factor=8 by -0.0500 ± 0.0100 nats per token, on "
-        "text that was held out (cma, 7 tokens)."
-    )
