@@ -67,11 +67,6 @@ class ResultOptions:
     as_json: bool
     verbose: bool
 
-    def __post_init__(self) -> None:
-        for name in ("fresh", "force"):
-            if getattr(self, name) and self.out is None:
-                raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
-
 
 def result_options(out: str, fresh: str, metavar: str = "OUT") -> Decorator[Callable[..., None]]:
     """Adds ``--out``, ``--fresh``, ``--verbose``, ``--force`` and ``--json``, which make the parameter ``result``.
@@ -213,6 +208,9 @@ def measure(
     from ..evals.store import refuse_if_busy
 
     out = options.out
+    for name in ("fresh", "force"):
+        if getattr(options, name) and out is None:
+            raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
         if folder and any(

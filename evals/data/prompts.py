@@ -102,8 +102,9 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     if field is None or field not in row:
         raise DataError(f"{name} has no {_quoted(field, 'answers')}; it has {_names(row)}", "answer_field")
     given = row[field]
-    answers = given if isinstance(given, (list, tuple)) else [given]
-    if not answers or not all(isinstance(each, str) and each.strip() for each in answers):
+    several = given if isinstance(given, (list, tuple)) else [given]
+    answers = tuple(each for each in several if isinstance(each, str) and each.strip())
+    if not answers or len(answers) < len(several):
         raise DataError(f"{name}: field {field!r} holds no answer; give a text, or a list of texts", "answer_field")
     if not prompt.strip():
         raise DataError(f"{name}: the prompt is empty; give text in it", "prompt_field")
@@ -113,7 +114,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     return PromptRow(
         name,
         prompt,
-        tuple(answers),
+        answers,
         task if isinstance(task, str) and task else task_of(source),
         tokens if isinstance(tokens, int) and 0 < tokens <= 2**16 else None,
     )

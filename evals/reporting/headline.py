@@ -16,7 +16,7 @@ def headline(run: StoredRun) -> str | None:
     if run.kind == Recommendation.kind:
         return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
     if run.kind == SearchResult.kind:
-        return str(run.results["found"][0]["verdict"])
+        return str(run.results["found"][0]["verdict"])  # type: ignore[typeddict-item]
     if run.result is None:
         return " ".join(answered(run.results["rows"], run.results["protocol"].get("named", {})))
     if guessed := worse_than_a_guess(run.result):

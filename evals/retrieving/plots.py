@@ -117,7 +117,7 @@ def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, ki
 
 
 def _tick(part: Part) -> str:
-    return f"{100 * part:.3g}%" if isinstance(part, float) else short(part or "all", 20)
+    return f"{100 * part:.3g}%" if isinstance(part, float) else short(str(part or "all"), 20)
 
 
 def _mark_chance(bar: Colorbar, kind: MapKind, chance: float) -> None:

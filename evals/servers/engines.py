@@ -160,7 +160,7 @@ class VLLM(PromptScoring):
 
     def written(self, answer: Mapping[str, Any]) -> list[int]:
         [choice] = answer["choices"]
-        return choice["token_ids"]  # type: ignore[no-any-return]
+        return choice["token_ids"]
 
     def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
         return [next(iter(row.values()))["rank"] == 1 for row in answer["choices"][0]["prompt_logprobs"][1:]]
@@ -198,7 +198,7 @@ class SGLang(PromptScoring):
         return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
 
     def written(self, answer: Mapping[str, Any]) -> list[int]:
-        return answer["output_ids"]  # type: ignore[no-any-return]
+        return answer["output_ids"]
 
     def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
         about = answer["meta_info"]

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from transformers import AutoConfig
@@ -121,7 +122,7 @@ class ServedRecommendRun(RecommendRun):
         return Truncating.planned(part, tables_of(self.servers[AS_IS]), trained, stride, 1), said
 
     def _deployment(self) -> Deployment:
-        config = AutoConfig.from_pretrained(self.options.path)
+        config = AutoConfig.from_pretrained(cast("str | Path", self.options.path))  # None is refused below
         dtype = serving_dtype(config.to_dict(), "bfloat16")
         return Deployment(
             model=self.options.name or self._model["path"],

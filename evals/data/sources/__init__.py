@@ -148,7 +148,8 @@ def read_texts(
         LOG.warning("%s of %s", no_texts(asked.left_out), source)
     if concat:
         return [Text(str(source), joined(texts))]
-    return [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
+    read = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
+    return cast("list[Text | Chat | Document]", read)
 
 
 def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
