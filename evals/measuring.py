@@ -151,7 +151,8 @@ def retrieval(
     prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, chosen)
     if isinstance(model, (Server, Sequence)):
         servers = [model] if isinstance(model, Server) else model
-        run: RetrievalRun = ServedRetrieval(servers, prompt_set, None if baseline is None else str(baseline), chosen, tokenizer)
+        named = None if baseline is None else str(baseline)
+        run: RetrievalRun = ServedRetrieval(servers, prompt_set, named, chosen, tokenizer)
     else:
         run = RetrievalRun(model, prompt_set, schedules, baseline, chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)

@@ -60,7 +60,8 @@ class Retrieval(StoredAnswers, Saved):
         tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(self.protocol["new_tokens"].items()))
         alone = ", ".join(map(escaped, self.protocol["alone"]))
         where = f"; several answers each alone, their losses added: {alone}" * bool(alone)
-        skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in self.data.get("skipped", {}).items())
+        left_out = self.data.get("skipped", {}).items()
+        skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in left_out)
         return (
             f"prompts of {escaped(self.data['source'])}{skipped}; "
             f"{'BOS first' if self.protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}. Score: the share of the "
