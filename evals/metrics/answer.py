@@ -26,15 +26,15 @@ def answer(stored: Stored) -> list[str]:
     found = next((row for row in best.METRIC.rows(stored) if row.length == longest), None)
     if found is None:
         documents = max(row.documents for row in perplexity.METRIC.rows(stored))
-        few = too_few(documents) if len(ppl) > 1 else ""
-        first = f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few and f'; {few}'}."
+        few = f"; which is best is not decided: {too_few(documents)}" if len(ppl) > 1 and too_few(documents) else ""
+        first = f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few}."
         return [first, *_estimates(stored, ppl, documents)]
     others = {label: value for label, value in ppl.items() if label != found.schedule}
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
     beside = f"{_name(stored, other)}: {digits(others[other], 4)}"
     figures = f"perplexity {digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
     first = f"{_name(stored, found.schedule)} has the lowest loss at {longest:,} tokens: {figures}."
-    return [first, *_cost(stored, found.schedule), *_against_truncation(stored, found.schedule)]
+    return [first, *_cost(stored, found.schedule), *_truncation(stored, found.schedule)]
 
 
 def _name(stored: Stored, label: str) -> str:
@@ -64,15 +64,21 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
         return []
     schedule, short = min(changed, key=changed.__getitem__), short_length(stored.lengths, stored.trained_length)
     parts = [
-        f"by {row.delta_nll:+.3f} nats per token at {short:,} tokens"
+        f"{_worse(row.delta_nll, 'nats per token ')} {_name(stored, stored.baseline)} at {short:,} tokens"
         for row in paired.METRIC.rows(stored)
         if (row.schedule, row.length) == (schedule, short)
     ]
     for row in against_truncation.METRIC.rows(stored):
         if (row.schedule, row.length) == (schedule, stored.lengths[-1]):
-            parts.append(f"by {row.delta_nll:+.3f} against truncation to the last {row.context:,} tokens")
+            truncation = f"truncation (only the last {row.context:,} tokens)"
+            parts.append(f"{_worse(row.delta_nll, '' if parts else 'nats per token ')} {truncation} at {row.length:,}")
     where = "this document" if documents == 1 else f"these {documents} documents"
-    return [f"On {where} alone, {_name(stored, schedule)} changes the loss {' and '.join(parts)}."] if parts else []
+    return [f"On {where} alone, {_name(stored, schedule)} is {' and '.join(parts)}."] if parts else []
+
+
+def _worse(difference: float, unit: str) -> str:
+    """Says how a loss stands to another; no interval stands behind it."""
+    return f"{abs(difference):.3f} {unit}{'worse' if difference > 0 else 'better'} than"
 
 
 def _cost(stored: Stored, schedule: str) -> list[str]:
@@ -92,28 +98,27 @@ def _cost(stored: Stored, schedule: str) -> list[str]:
     return [f"What it costs {where}{against} is not told apart from nothing ({_by(change)} nats per token)."]
 
 
-def _against_truncation(stored: Stored, schedule: str) -> list[str]:
-    """Says whether a schedule beats the model given only its last tokens, on all tokens and on far repeats."""
+def _truncation(stored: Stored, schedule: str) -> list[str]:
+    """Says whether the model given only its last tokens beats a schedule, on all tokens and on far repeats."""
     rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
     if not rows:
         beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
         return ["Truncation was not measured."] if beyond else []
     row = max(rows, key=lambda row: row.length)
-    said = {which: _stand(row.change(which)) for which in (against_truncation.ALL, against_truncation.FAR)}
-    everywhere, far = said.values()
+    everywhere, far = [_stand(row.change(which)) for which in (against_truncation.ALL, against_truncation.FAR)]
     if not everywhere:
         return []
-    far = f"; on far repeats (of text further back) it {far}" if far else ""
-    return [f"Against truncation to the last {row.context:,} tokens it {everywhere}{far} (nats per token)."]
+    far = f"; on far repeats (text repeated from further back) it is {far}" if far else ""
+    return [f"Truncation (only the last {row.context:,} tokens) is {everywhere} nats per token{far}."]
 
 
 def _stand(change: Estimate | None) -> str:
-    """Says how a schedule stands to truncation; nothing where there is no interval."""
+    """Says how truncation stands to a schedule; nothing where there is no interval."""
     if change is None or change.low is None:
         return ""
     if change.sign == 0:
-        return f"is not told apart ({_by(change)})"
-    return f"loses by {_by(change)}" if change.sign == 1 else f"wins by {_by(-change)}"
+        return f"not told apart: {_by(change)}"
+    return f"better by {_by(change)}" if change.sign == 1 else f"worse by {_by(-change)}"
 
 
 def _by(change: Estimate) -> str:

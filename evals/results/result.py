@@ -166,7 +166,9 @@ class Result(Stored, Saved):
         if not self.comparisons:
             return f"{rests_on(self)}; {self._interval_line()}."
         paired = (
-            "; those of differences are paired, and so narrower than the table's" if len(self.schedules) > 1 else ""
+            "; differences are paired by document, and so surer than the table's ± suggests"
+            if len(self.schedules) > 1
+            else ""
         )
         return f"{rests_on(self)}; {together(self.comparisons)}{paired}."
 
@@ -238,7 +240,7 @@ class Result(Stored, Saved):
             few = intervals.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         return (
-            f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
+            f"† is the {PERCENT} interval over {blocks}, which says nothing of other documents and "
             f"covers {intervals.over_blocks()}"
         )
 

@@ -173,7 +173,7 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     parts = [slice(first, last) for first, last in pairwise(edges)]
     total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
     found = _student(total, tokens, level, least=2, leaning=False)
-    return found if found.low is None else replace(found, over=f"{blocks} blocks of {of}")
+    return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
@@ -356,4 +356,5 @@ def least_text(sliding: bool) -> str:
 
 def over_blocks() -> str:
     """Says how often the interval over blocks of windows holds."""
-    return f"{NEIGHBOURS:.0%} or more in our simulations of neighbours that correlate by up to 0.5 (docs/intervals.md)"
+    simulated = "in our simulations of neighbouring windows that correlate by up to 0.5 (docs/intervals.md)"
+    return f"{NEIGHBOURS:.0%} or more {simulated}"

@@ -129,7 +129,7 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, 
     assert (data["whole"], data["unit"]) == (size, "bytes") and data["share"] == data["measured"] / size
     assert (stored["protocol"]["windows"], stored["protocol"]["budget_tokens"]) == (None, 2560)
     assert f"40 windows, {data['share']:.1%} of its {size:,} bytes" in said
-    assert {row["interval"] for row in stored["rows"]} == {"5 blocks of 40 windows"}
+    assert {row["interval"] for row in stored["rows"]} == {"40 windows in 5 blocks"}
     assert all(row["ppl_low"] < row["ppl"] < row["ppl_high"] for row in stored["rows"])
     assert Result.load(out).to_markdown() in said
     monkeypatch.setattr(Scorer, "score", lambda *args, **more: pytest.fail("scored again"))

@@ -105,12 +105,12 @@ def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
     pieces = [noise[start : start + 1024] for start in range(0, tokens, 1024)]  # 20 of them, in blocks of 6, 7 and 7
     expected = consecutive([each.sum(dtype=float) for each in pieces], list(map(len, pieces)))
     assert (row.ppl_low, row.ppl_high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-    assert row.interval == "3 blocks of its 20 pieces of 1,024 tokens"
+    assert row.interval == "its 20 pieces of 1,024 tokens in 3 blocks"
     (pair,) = result.paired
     assert (pair.low, pair.high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
     text = result.to_markdown()
     assert " † |" in text
-    assert "† is the 95% interval over 3 blocks of its 20 pieces of 1,024 tokens, which knows nothing of other" in text
+    assert "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which says nothing of other" in text
 
 
 def test_six_copies_of_a_document_are_one_document(capsys):
@@ -164,8 +164,8 @@ def test_a_few_documents_of_too_few_windows_have_no_interval():
     few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
     assert (few.data["windows"], few.rows[0].interval) == (6, None)
     assert "no interval (± -): it takes 5 documents, or one of 8 windows" in few.protocol_line()
-    assert (more.data["windows"], more.rows[0].interval) == (9, "3 blocks of 9 windows")
-    assert "† is the 95% interval over 3 blocks of 9 windows" in more.protocol_line()
+    assert (more.data["windows"], more.rows[0].interval) == (9, "9 windows in 3 blocks")
+    assert "† is the 95% interval over 9 windows in 3 blocks" in more.protocol_line()
 
 
 def test_nothing_is_drawn_at_random():
@@ -382,9 +382,9 @@ def test_every_interval_over_blocks_is_marked():
     result.divergences = [Divergence("other", "as-is", 3, kl, kl, 3, 27)]
     cost = next(table for table in paired.METRIC.to_markdown(result) if table.startswith("| schedule"))
     assert cost.count(" †") == 3
-    assert result.repeats[0].other_interval == "3 blocks of 9 windows"
+    assert result.repeats[0].other_interval == "9 windows in 3 blocks"
     marked = paired.difference(result, "other", result, "as-is", 3)
-    assert marked is not None and marked.over == "3 blocks of 9 windows"
+    assert marked is not None and marked.over == "9 windows in 3 blocks"
 
 
 def test_the_share_that_was_measured_is_of_the_documents_that_were_read():

@@ -117,7 +117,7 @@ def test_consecutive_windows_are_cut_into_blocks():
     # Nine windows make three blocks of three, with the sums 6, 15 and 24, and the weights 3, 3 and 3.
     estimate = consecutive(range(1, 10), [1] * 9)
     assert estimate.mean == pytest.approx(5.0)
-    assert estimate.over == "3 blocks of windows"
+    assert estimate.over == "windows in 3 blocks"
     assert (estimate.high - 5.0) == pytest.approx(4.302653 * 3 / math.sqrt(3), rel=1e-6)
     assert [blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 3, 4, 6, 8]
 
