@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...output.escaping import escaped
 from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
-from .cells import around, digits
+from .cells import SENTENCE, around, digits
 from .paired import short_length
 from .stored import AS_IS, Stored
 from .verdicts import too_few, worse_than_a_guess
@@ -78,7 +78,7 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
 
 def _worse(difference: float, unit: str) -> str:
     """Says how a loss stands to another; no interval stands behind it."""
-    return f"{abs(difference):.3f} {unit}{'worse' if difference > 0 else 'better'} than"
+    return f"{abs(difference):{SENTENCE}} {unit}{'worse' if difference > 0 else 'better'} than"
 
 
 def _cost(stored: Stored, schedule: str) -> list[str]:
@@ -122,4 +122,4 @@ def _stand(change: Estimate | None) -> str:
 
 
 def _by(change: Estimate) -> str:
-    return f"{change.mean:.3f}{around(change.mean, change.low, change.high, form='.3f')}"
+    return f"{change.mean:{SENTENCE}}{around(change.mean, change.low, change.high, SENTENCE)}"

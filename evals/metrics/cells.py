@@ -13,6 +13,9 @@ from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..statistics.intervals import DOCUMENTS, Estimate
 
+TABLE, SENTENCE = ".4f", ".3f"
+"""How losses in nats and their differences are formatted in tables and in sentences."""
+
 _WIDE = 0.3
 """The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are
 26% below and 34% above it."""
@@ -83,11 +86,12 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
     return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}{mark(over)}"
 
 
-def change_cell(change: Estimate | None) -> str:
+def change_cell(change: Estimate | None, form: str = TABLE) -> str:
     """Writes a change in nats with its interval."""
     if change is None:
         return "-"
-    return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
+    interval = around(change.mean, change.low, change.high, form, sign="+")
+    return f"{signed(change.mean, form)}{interval}{mark(change.over)}"
 
 
 def mark(interval: str | None) -> str:
@@ -102,9 +106,9 @@ def digits(value: float, count: int) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.{count}g}".rstrip(".")
 
 
-def signed(value: float) -> str:
-    """Writes four decimals with a sign, but zero without one."""
-    text = f"{value:+.4f}"
+def signed(value: float, form: str = TABLE) -> str:
+    """Writes a number with a sign, but zero without one."""
+    text = f"{value:+{form}}"
     return text if float(text) else text[1:]
 
 
@@ -120,7 +124,7 @@ def misleads(low: float, high: float, mean: str, half: str) -> bool:
     return seems != (low > 0 or high < 0)
 
 
-def around(value: float, low: float | None, high: float | None, form: str = ".4f", sign: str = "") -> str:
+def around(value: float, low: float | None, high: float | None, form: str = TABLE, sign: str = "") -> str:
     """Writes the interval behind its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` where ± would be wrong.
 
     That is where it leans, or where it would disagree with the bounds about zero. What rounds to zero and is not zero
@@ -131,7 +135,7 @@ def around(value: float, low: float | None, high: float | None, form: str = ".4f
     """
     if low is None or high is None:
         return f" {NO_INTERVAL}"
-    width, least = (high - low) / 2, 1e-4
+    width, least = (high - low) / 2, 10.0 ** -(int(form[-2]) + 2 * form.endswith("%"))
     half = f"{width:{form}}"
     rounds_to_zero = max(abs(low), abs(high)) < least
     wrong = misleads(low, high, f"{value:{form}}", half) and not rounds_to_zero

@@ -15,9 +15,9 @@ from ...output.formatting import markdown
 from ...output.naming import abbreviated
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import around, digits, exp, interval_cell, signed
+from ..metrics.cells import change_cell, digits, exp, interval_cell
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
-from ..statistics.intervals import PERCENT
+from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, CurveRow, Evidence, FinalistRow, Judged, LeftOutRow, RoundRow, on_front
 from .losses import BEYOND, FAR, OTHERS
@@ -338,7 +338,7 @@ def _finalist(evidence: Evidence, label: str, chosen: str) -> FinalistRow:
 def cells(row: FinalistRow) -> list[str]:
     """Writes a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
     own = row.schedule == row.baseline
-    change = "-" if own else f"{signed(row.delta)}{around(row.delta, row.low, row.high, sign='+')}"
+    change = "-" if own else change_cell(Estimate(row.delta, row.low, row.high))
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
     ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
     return [ppl, digits(row.short_ppl, 4), change, far, others]

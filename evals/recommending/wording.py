@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...output.formatting import listed
-from ..metrics.cells import change_cell, digits, exp, signed
+from ..metrics.cells import SENTENCE, change_cell, digits, exp, signed
 from ..metrics.stored import AS_IS
 from ..metrics.verdicts import guessing, too_few
 from ..statistics import intervals
@@ -145,8 +145,8 @@ def beside_truncation(evidence: Evidence, chosen: str) -> str:
     change = evidence.losses.difference(chosen, TRUNCATION, evidence.held_out, evidence.level)
     last = f"truncation to the last {evidence.objective.short:,} tokens"
     if change.sign is None or too_few(evidence.documents):
-        return f" ({signed(change.mean)} nats per token against {last})"
-    figure = f"({change_cell(change)} nats per token)"
+        return f" ({signed(change.mean, SENTENCE)} nats per token against {last})"
+    figure = f"({change_cell(change, SENTENCE)} nats per token)"
     if change.sign < 0:
         return f", which is better than {last} {figure}"
     return f", though {last} is {'better than it' if change.sign else 'not told apart from it'} {figure}"
@@ -164,5 +164,5 @@ def of_far_repeats(evidence: Evidence, chosen: str) -> str:
     )
     return (
         f"On the {tokens:,} tokens that repeat what is further back ({tokens / share:.1%} of those beyond) it differs "
-        f"from truncation by {change_cell(change)} nats."
+        f"from truncation by {change_cell(change, SENTENCE)} nats."
     )

@@ -1,10 +1,6 @@
-"""The numbers of a finished search, of which its figures are made.
+"""The metrics of a search: perplexity on the held-out text, the numbers found, the loss on the way, and the verdict.
 
-Draws a search: what each pair is divided by, and the loss on the way.
-
-Says whether a search gained anything, by the intervals of documents that chose nothing.
-
-The metrics of a search: perplexity on the held-out text, the numbers found, and the loss on the way.
+The verdict rests on the intervals of documents that chose nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import around, digits, exp, interval_cell, mark, signed
+from ..metrics.cells import SENTENCE, change_cell, digits, exp, interval_cell, signed
 from ..metrics.stored import AS_IS, Measured
 from ..metrics.verdicts import guessing
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
@@ -170,21 +166,14 @@ class ChangeRow:
     interval: str | None
 
     @property
-    def standing(self) -> str:
-        """How the found schedule stands to the other one, by the interval; "" without one."""
-        if self.low is None or self.high is None:
-            return ""
-        return "better than" if self.high < 0 else "worse than" if self.low > 0 else "not told apart from"
+    def change(self) -> Estimate:
+        """The difference with its interval."""
+        return Estimate(self.delta_nll, self.low, self.high, self.interval)
 
     @property
-    def named(self) -> str:
-        """The other one in a sentence."""
-        return "the model as it is" if self.baseline == AS_IS else self.baseline
-
-
-def change_cell(row: ChangeRow) -> str:
-    """Writes a change with its interval."""
-    return f"{signed(row.delta_nll)}{around(row.delta_nll, row.low, row.high, sign='+')}{mark(row.interval)}"
+    def standing(self) -> str:
+        """How the found schedule stands to the other one, by the interval; "" without one."""
+        return {None: "", -1: "better than", 0: "not told apart from", 1: "worse than"}[self.change.sign]
 
 
 def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmoved: bool, kept: bool, held: str) -> str:
@@ -198,9 +187,10 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
         held: what was held out, "text" or "prompts".
     """
     over, *others = rows = [row for row in changes if row.length == target]
-    nothing = [f"No check beat the start, {over.named}: nothing was gained."] if unmoved else []
+    nothing = [f"No check beat the start, {over.baseline}: nothing was gained."] if unmoved else []
     if not over.standing:
-        figures = ", ".join(f"{signed(row.delta_nll)} against {row.named}" for row in (others if unmoved else rows))
+        shown = others if unmoved else rows
+        figures = ", ".join(f"{signed(row.delta_nll, SENTENCE)} against {row.baseline}" for row in shown)
         why = f"The schedule was chosen on the documents it is measured on; not proved (nats at {target:,}: {figures})."
         return " ".join([*nothing, why, f"Give {ENOUGH} documents of {target:,} tokens or more."])
     sets, answers = ("", "") if held == "text" else ("sets of ", " of an answer")
@@ -208,14 +198,14 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
     if unmoved:
         said = [*nothing, *([f"{where}it is {_standings(others)}."] if others else [])]
     else:
-        figure = f"{change_cell(over)} nats per token{answers}"
-        said = [f"{where}the found schedule is {over.standing} {over.named} ({figure})."]
+        figure = f"{change_cell(over.change, SENTENCE)} nats per token{answers}"
+        said = [f"{where}the found schedule is {over.standing} {over.baseline} ({figure})."]
         said += [f"It is {_standings(others)}."] if others else []
     return " ".join([*said, *_advice(rows, kept=kept, held=held)])
 
 
 def _standings(rows: Sequence[ChangeRow]) -> str:
-    return " and ".join(f"{row.standing} {row.named} ({change_cell(row)})" for row in rows)
+    return " and ".join(f"{row.standing} {row.baseline} ({change_cell(row.change, SENTENCE)})" for row in rows)
 
 
 def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
@@ -223,11 +213,11 @@ def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
     over = rows[0]
     better = [row for row in rows if row.standing == "worse than" and not (kept and row is over)]
     if better:
-        return [f"Use {max(better, key=lambda row: row.delta_nll).named}."]
+        return [f"Use {max(better, key=lambda row: row.delta_nll).baseline}."]
     if over.standing == "better than" or kept:
         return []
     until = "Ask more with `ropescale retrieval`, and until then use" if held == "prompts" else "Use"
-    return [f"{until} {over.named}."]
+    return [f"{until} {over.baseline}."]
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,10 @@ class HeldOut(Metric[Searched, HeldOutRow]):
                     interval_cell(row.ppl, row.ppl_low, row.ppl_high) if (row := rows.get((name, n))) else ""
                     for name in stored.curves
                 ),
-                *(change_cell(changes[name, n]) if (name, n) in changes else missing(changes, n) for name in others),
+                *(
+                    change_cell(changes[name, n].change) if (name, n) in changes else missing(changes, n)
+                    for name in others
+                ),
             ]
             for n in stored.lengths
         ]

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
+from ropescale.evals.metrics.cells import SENTENCE, change_cell
 from ropescale.evals.searching.gradient import Check
-from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, change_cell, verdict
+from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, verdict
 
 START = "yarn:factor=8"
 OWN, CUT = ("as-is", 2048, -2.0, -2.1, -1.9), ("truncation", 2048, 0.09, 0.04, 0.14)
-NAMES = {START: START, "as-is": "the model as it is", "truncation": "truncation"}
 
 
 def said(*changes, unmoved=False, kept=False, held="text"):
@@ -26,13 +26,13 @@ def said(*changes, unmoved=False, kept=False, held="text"):
         (
             [(START, 256, -0.08, -0.1, -0.06), (START, 2048, -0.05, -0.06, -0.04), OWN, CUT],
             "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is better than yarn:factor=8 "
-            "(-0.0500 ± 0.0100 nats per token). It is better than the model as it is (-2.0000 ± 0.1000) and worse than "
-            "truncation (+0.0900 ± 0.0500). Use truncation.",
+            "(-0.050 ± 0.010 nats per token). It is better than as-is (-2.000 ± 0.100) and worse than "
+            "truncation (+0.090 ± 0.050). Use truncation.",
         ),
         (
             [(START, 2048, -0.05, -0.11, 0.01), OWN],
             "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is not told apart from "
-            "yarn:factor=8 (-0.0500 ± 0.0600 nats per token). It is better than the model as it is (-2.0000 ± 0.1000). "
+            "yarn:factor=8 (-0.050 ± 0.060 nats per token). It is better than as-is (-2.000 ± 0.100). "
             "Use yarn:factor=8.",
         ),
         (
@@ -42,7 +42,7 @@ def said(*changes, unmoved=False, kept=False, held="text"):
                 ("truncation", 2048, 0.1, None, None),
             ],
             "The schedule was chosen on the documents it is measured on; not proved (nats at 2,048: "
-            "-0.0500 against yarn:factor=8, -2.0000 against the model as it is, +0.1000 against truncation). Give 16 "
+            "-0.050 against yarn:factor=8, -2.000 against as-is, +0.100 against truncation). Give 16 "
             "documents of 2,048 tokens or more.",
         ),
     ],
@@ -54,15 +54,15 @@ def test_the_intervals_at_the_target_decide(changes, wanted):
 def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
     assert said((START, 2048, 0.0, 0.0, 0.0), OWN, CUT, unmoved=True) == (
         "No check beat the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents that "
-        "chose nothing, it is better than the model as it is (-2.0000 ± 0.1000) and worse than truncation (+0.0900 ± "
-        "0.0500). Use truncation."
+        "chose nothing, it is better than as-is (-2.000 ± 0.100) and worse than truncation (+0.090 ± "
+        "0.050). Use truncation."
     )
 
 
 def test_of_prompts_it_speaks_of_answers_and_where_they_do_not_decide_of_more():
     assert said((START, 2048, -0.46, -1.64, 0.28), held="prompts") == (
         "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not told apart from "
-        "yarn:factor=8 (-0.4600 (-1.6400 to +0.2800) nats per token of an answer). Ask more with "
+        "yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per token of an answer). Ask more with "
         "`ropescale retrieval`, and until then use yarn:factor=8."
     )
 
@@ -102,7 +102,7 @@ def check_table(stored):
     text, rows = FINDING.rows(stored)[0].verdict, [row for row in CHANGES.rows(stored) if row.length == 2048]
     found = {}
     for row in rows:
-        name = re.escape(NAMES[row.baseline])
+        name = re.escape(row.baseline)
         claims = re.findall(rf"(better than|worse than|not told apart from) {name}(?!\w)", text)
         if not stored.proved:
             assert not claims and "not proved" in text and "Use" not in text and row.low is row.high is None
@@ -110,8 +110,8 @@ def check_table(stored):
         (found[row.baseline],) = claims
         wanted = "better than" if row.high < 0 else "worse than" if row.low > 0 else "not told apart from"
         assert found[row.baseline] == wanted, text
-        assert change_cell(row) in text
-        if f"Use {NAMES[row.baseline]}." in text:
+        assert change_cell(row.change, SENTENCE) in text
+        if f"Use {row.baseline}." in text:
             assert wanted != "better than"
     assert all(len(each) <= 200 for each in re.split(r"(?<=[.]) (?=[A-Z])", text)), text
     return found
