@@ -1,8 +1,6 @@
 """Documents, and how their text becomes token ids.
 
-Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
-line ends of any kind become ``\\n``, a leading byte-order mark is not text. Ids are encoded without special tokens, and
-BOS is put in front once where they are fed.
+Ids are encoded without special tokens, and BOS is put in front once where they are fed.
 """
 
 from __future__ import annotations

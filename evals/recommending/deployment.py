@@ -1,7 +1,4 @@
-"""The memory of the KV cache at a length, from the configuration; and the largest length that fits into a memory.
-
-The command that puts a schedule into a checkpoint, and the memory that its context takes.
-"""
+"""The command that puts a schedule into a checkpoint, and the memory that the KV cache takes at a length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Draws a recommendation: every candidate with Pareto's front, and the finalists with their intervals.
-
-The metrics of a recommendation: every candidate, the finalists on the text that decides, and the answer.
-"""
+"""The metrics of a recommendation: every candidate, the finalists on the text that decides, and the answer."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ others those that are not told apart from the best, best first, up to a half. (S
 Talwalkar, AISTATS 2016.) Where that would feed more than a quarter of what every candidate on all the text takes, as
 with few documents, fewer stay: two thirds of a smaller share for certain.
 
-The decision, on text that chose no candidate: which one is good enough for certain, and what is left open.
+The decision then rests on text that chose no candidate: which one is good enough for certain, and what is left open.
 """
 
 from __future__ import annotations

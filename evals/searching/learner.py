@@ -1,21 +1,18 @@
-"""Tables in a model's rotary modules that gradients flow through.
+"""Computes the loss of windows under given tables, and its gradient in the tables' numbers, within bounded memory.
 
 transformers computes cos and sin under ``torch.no_grad``, and its modules may change their own tables. Inside
 :meth:`LiveTables.differentiable` they compute with their innermost ``forward`` instead, so every family's own layout
 of cos and sin is kept. The schedule that the search starts at is patched in meanwhile, so that configuration, softmax
 scales and everything else besides the numbers are what they will be under the schedule that is found.
 
-The loss of windows under tables, and its gradient in their numbers, within bounded memory.
-
 The gradient is of few numbers, and no weight has one. Where the model or the window is large, each block is recomputed
 on the way back (``torch.utils.checkpoint``), and in it its attention and its MLP again, so what is held is the input of
 every block, and the inside of one attention or one MLP. The head's loss is differentiated block of rows by block of
 rows, so full logits are never there.
 
-Answers the questions of a search with the model, shared out over processes.
-
-Every piece of every window of every point is a job of its own. Whoever does a job, its numbers are the same, and they
-are added up in the order of the jobs; so the answers do not depend on how many processes there are.
+The questions of a search are shared out over processes: every piece of every window of every point is a job of its own.
+Whoever does a job, its numbers are the same, and they are added up in the order of the jobs; so the answers do not
+depend on how many processes there are.
 """
 
 from __future__ import annotations

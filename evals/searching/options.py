@@ -1,7 +1,4 @@
-"""The options of a search, checked before any text is read.
-
-The keywords of :func:`ropescale.evals.search`, for editors and type checkers.
-"""
+"""The options of a search, checked before any text is read, and the keywords of :func:`ropescale.evals.search`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Feeds a search for the objective ``keys`` with prompts that ask for a hidden number.
+"""Feeds a search: with the windows of a text, or, for the objective ``keys``, with prompts that ask for a number.
 
 As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
 answers count. Held out are sets of prompts, one of each length that is shown: the longest of the first sets choose, and
 the other sets judge. They are those that ``ropescale retrieval`` would ask with the seeds of :func:`seeds`, which are
 far from any that a user gives, so that nothing learned from is asked again.
-
-Makes what a search is fed: the windows of a text, or prompts with a hidden key.
 """
 
 from __future__ import annotations

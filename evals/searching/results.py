@@ -1,7 +1,4 @@
-"""The commands that use a schedule that was found, for users to paste.
-
-The result of a search, and how it is written.
-"""
+"""The result of a search, how it is written, and the commands that use the schedule that was found."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ for pair i of frequency b_i: pairs up to ``start`` keep their frequency, those f
 s, and cos and sin are multiplied by an attention scale. Two pairs of numbers are logarithms: of the factor and of the
 scale. The pairs are counted from 0, and frequencies are radians per token, in float64.
 
-The families of all layer types that change, as one vector of numbers.
-
-Chooses the members of the family that are searched: those wanted, which an engine computes as they are.
+The families of all layer types that change make one vector of numbers. Where an engine is named, only members that it
+computes as they are take part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saves a loaded model with the schedule that it carries, as ``ropescale patch`` would have written its checkpoint.
 
-Completes a folder that a trainer saved such a model into, so that it holds the same files.
+A folder that a trainer saved such a model into is completed, so that it holds the same files.
 """
 
 from __future__ import annotations
