@@ -46,7 +46,8 @@ def environment(
     with filelock.FileLock(f"{folder}.lock"):
         if not done.exists():
             venv.create(folder, clear=True)
-            _lend(folder)
+        _lend(folder)  # each time: the checkout that made it may be gone
+        if not done.exists():
             _pip(python, "install", *options, *requirements, env=env or {})
             if without:
                 _pip(python, "uninstall", "--yes", *without)
