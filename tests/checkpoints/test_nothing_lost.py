@@ -679,8 +679,8 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     patch_checkpoint(source, here, "linear:factor=2")
     plant(tmp_path / "above" / "thesis.txt")
     monkeypatch.chdir(here)
-    for forced in (True, False):
-        with untouched(tmp_path, ""):
+    for forced, message in ((True, "holds the folder that you are in"), (False, "exists already; choose another")):
+        with untouched(tmp_path, message if out else "the output's name is empty"):
             patch_checkpoint(source, out, "yarn:factor=4", force=forced)
 
 
