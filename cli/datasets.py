@@ -7,8 +7,7 @@ import dataclasses
 import click
 
 from ..output.formatting import markdown
-from .options import print_json, shared_options, show
-from .sections import in_sections
+from .options import in_sections, print_json, shared_options, show
 
 
 @click.command("datasets", cls=in_sections({"The result": "as_json"}))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from .options import out_option, say, show
-from .sections import in_sections
+from .options import in_sections, out_option, say, show
 
 SCHEDULES = ("linear:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)

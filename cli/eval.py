@@ -19,6 +19,7 @@ from .options import (
     SOURCE,
     Length,
     data_option,
+    in_sections,
     lengths_option,
     model_argument,
     print_result,
@@ -29,7 +30,6 @@ from .options import (
 )
 from .run_file import config_option
 from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

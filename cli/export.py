@@ -12,6 +12,7 @@ from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
     OneOf,
+    in_sections,
     model_argument,
     print_result,
     put,
@@ -19,7 +20,6 @@ from .options import (
     shared_options,
     tell,
 )
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..engines.exported import FieldRow

@@ -9,8 +9,7 @@ import click
 
 from ..output.formatting import markdown
 from .completion import Place
-from .options import REQUEST_SECTIONS, out_option, print_result, request_options, shared_options, tell
-from .sections import in_sections
+from .options import REQUEST_SECTIONS, in_sections, out_option, print_result, request_options, shared_options, tell
 
 if TYPE_CHECKING:
     from ..gguf.patching import PatchedGguf

@@ -15,13 +15,13 @@ from .completion import Place
 from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
+    in_sections,
     model_argument,
     print_result,
     request_options,
     shared_options,
     tell,
 )
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Inspection, Inspections, Pair

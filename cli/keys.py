@@ -15,6 +15,7 @@ from .options import (
     Place,
     Real,
     data_option,
+    in_sections,
     model_argument,
     out_option,
     print_json,
@@ -23,7 +24,6 @@ from .options import (
     shared_options,
 )
 from .running import checkpoint_of, text_of
-from .sections import in_sections
 
 _SECTIONS = {
     "What is measured": "source window stride imports",

@@ -15,8 +15,7 @@ import click
 
 from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
 from ..files import Terminated, terminable
-from ..output.escaping import visible
-from ..output.formatting import cut
+from ..output.formatting import cut, visible
 from . import environment
 from .options import drop_output, say
 

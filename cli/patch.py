@@ -11,11 +11,11 @@ import click
 
 from ..checkpoints.folders import LINKS
 from ..engines.base import parameters_of
-from ..output.escaping import argument, shell_word
-from ..output.formatting import markdown, size
+from ..output.formatting import argument, markdown, shell_word, size
 from ..schedules import label_of
 from .options import (
     REQUEST_SECTIONS,
+    in_sections,
     model_argument,
     out_option,
     print_json,
@@ -25,7 +25,6 @@ from .options import (
     show,
     tell,
 )
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint

@@ -19,13 +19,13 @@ from .options import (
     Length,
     Real,
     data_option,
+    in_sections,
     model_argument,
     shared_options,
     take,
 )
 from .run_file import config_option
 from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

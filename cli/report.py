@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from .completion import Place
-from .options import out_option, say
-from .sections import in_sections
+from .options import in_sections, out_option, say
 
 
 @click.command("report", cls=in_sections({"The page": "out title"}))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..output.escaping import visible
+from ..output.formatting import visible
 from .completion import Place
-from .options import print_json, put, shared_options
-from .sections import in_sections
+from .options import in_sections, print_json, put, shared_options
 
 
 @click.command("restore", cls=in_sections({"The result": "as_json"}))

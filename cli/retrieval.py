@@ -17,6 +17,7 @@ from .options import (
     SERVED,
     Real,
     Whole,
+    in_sections,
     lengths_option,
     model_argument,
     request_of,
@@ -26,7 +27,6 @@ from .options import (
 )
 from .run_file import config_option
 from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, refuse_given, result_options
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.data.prompts import PromptRow

@@ -10,8 +10,7 @@ import click
 
 from ..output.formatting import cut, markdown, value_text
 from .completion import SpecText
-from .options import print_json, shared_options, show
-from .sections import in_sections
+from .options import in_sections, print_json, shared_options, show
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter

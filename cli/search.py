@@ -22,6 +22,7 @@ from .options import (
     Real,
     Whole,
     data_option,
+    in_sections,
     model_argument,
     seed_option,
     shared_options,
@@ -29,7 +30,6 @@ from .options import (
 )
 from .run_file import config_option
 from .running import ResultOptions, checkpoint_of, measure, notes, result_options, text_of
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output.formatting import markdown
-from .options import LOADING, MODEL_SECTION, Length, model_argument, print_json, shared_options, show, tell
+from .options import LOADING, MODEL_SECTION, Length, in_sections, model_argument, print_json, shared_options, show, tell
 from .running import refuse_given
-from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.servers.verifying import ServedVerification

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from ..models.patching import configuration_before
 from ..models.rotary_modules import unwrapped, whole_config
+from ..request import refuse_unknown
 from .data.chats import Given
 from .data.prompts import PromptFields, PromptRow, prompt_row
 from .data.sources import read_prompts

@@ -15,8 +15,7 @@ from .checkpoints.metadata.record import NAME, original_config, read_record
 from .configs.configuration import read_rope
 from .errors import CheckpointError, ConfigError, RopescaleError
 from .files import local_path, read_json, refuse_special_files
-from .output.escaping import named
-from .output.formatting import cut, first_line
+from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
 from .schedules import Frequencies
 from .schedules.as_is import stock_table

@@ -15,8 +15,7 @@ from .engines.base import Command, Engine, Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
 from .errors import ScheduleError
 from .files import local_path
-from .output.escaping import argument, shell_word
-from .output.formatting import brief
+from .output.formatting import argument, brief, shell_word
 from .planning.plan import make_plan
 from .request import Request, RequestOptions
 from .rope import Rope

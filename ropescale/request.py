@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
 from .errors import ConfigError, ScheduleError
 from .lengths import parse_length
+from .schedules.base import suggest
 
 
 class RequestOptions(TypedDict, total=False):
@@ -78,3 +79,20 @@ class Request:
                 raise ScheduleError(
                     f"{name} is given without a schedule; name one, such as yarn, or leave it out", name
                 )
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuses a keyword that a function does not have, as Python itself would.
+
+    Args:
+        function: the public name, such as ``ropescale.patch``.
+        given: the keywords of the call.
+        known: those that there are.
+
+    Raises:
+        TypeError: names the function, the keyword and the nearest that there is.
+    """
+    for name in given:
+        if name not in known:
+            advice = suggest(name, known, f"it takes {', '.join(known)}")
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {advice}")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...output.escaping import escaped
-from ...output.formatting import listed, markdown
+from ...output.formatting import escaped, listed, markdown
 from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
 from ..statistics.intervals import CONCLUSIVE, Estimate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...output.escaping import escaped
+from ...output.formatting import escaped
 from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
 from .cells import SENTENCE, around, digits

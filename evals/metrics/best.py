@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from ...output.escaping import escaped
-from ...output.formatting import listed
+from ...output.formatting import escaped, listed
 from ..checking import Count, Length
 from ..statistics.intervals import CONCLUSIVE
 from . import perplexity

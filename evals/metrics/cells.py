@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from ...output.escaping import escaped
-from ...output.formatting import markdown
+from ...output.formatting import escaped, markdown
 from ..statistics.intervals import DOCUMENTS, Estimate
 
 TABLE, SENTENCE = ".4f", ".3f"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...output.escaping import escaped
-from ...output.formatting import markdown
+from ...output.formatting import escaped, markdown
 from ..checking import Count, Length, Positive
 from ..data.far_repeats import ORDER, far_repeats
 from .base import Bounded, Marked, Metric, bounds, held, masked, perplexities

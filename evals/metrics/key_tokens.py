@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...output.escaping import escaped
+from ...output.formatting import escaped
 from ..checking import Count, Length, Positive, Share
 from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell, table

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ...output.escaping import escaped
-from ...output.formatting import markdown
+from ...output.formatting import escaped, markdown
 from ..checking import Count, Length
 from ..statistics.intervals import LEVEL, Estimate
 from . import drawing

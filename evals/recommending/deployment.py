@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ...lengths import LONGEST
-from ...output.escaping import argument
-from ...output.formatting import brief
+from ...output.formatting import argument, brief
 from ...request import Request, RequestOptions
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError
 from ...files import local_path
-from ...output.escaping import escaped
+from ...output.formatting import escaped
 from ...output.naming import definitions
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import RopescaleError
 from ...files import local_path
-from ...output.escaping import escaped
+from ...output.formatting import escaped
 from ...output.naming import definitions
 from ...output.plotting import drawn, save
 from ...output.wrapping import to_html

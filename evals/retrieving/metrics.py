@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ...output.escaping import escaped
-from ...output.formatting import markdown
+from ...output.formatting import escaped, markdown
 from ..checking import Count, Length
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import NO_INTERVAL, leans, misleads, table

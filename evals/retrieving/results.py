@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from ...output.escaping import escaped
+from ...output.formatting import escaped
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT

@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 from tqdm import tqdm
 
-from ...output.escaping import visible
+from ...output.formatting import visible
 from ...output.wrapping import folded_to
 
 LOG = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from ...engines.exported import scaling_option
 from ...engines.registry import ENGINES, engine_warnings
 from ...errors import CheckpointError, VerificationError
 from ...files import local_path
-from ...output.escaping import escaped
-from ...output.formatting import cut
+from ...output.formatting import cut, escaped
 from ...planning.plan import Plan, make_plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE, parameters

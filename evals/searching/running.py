@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from ...errors import RopescaleError, RunError
-from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
+from ...request import refuse_unknown
 from ..data.chats import Given
 from ..data.sources import TextSource
 from ..metrics.stored import AS_IS

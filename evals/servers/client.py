@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ...errors import DataError, ServerError
-from ...output.escaping import visible
-from ...output.formatting import cut
+from ...output.formatting import cut, visible
 from ..running.progress import Notes
 
 if TYPE_CHECKING:

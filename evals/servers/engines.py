@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...errors import DataError, ServerError
-from ...output.escaping import named
-from ...output.formatting import listed
+from ...output.formatting import listed, named
 from .client import Client
 
 _LOWEST, _HIGHEST = -9000.0, 0.01

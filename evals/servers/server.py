@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ...errors import DataError, ServerError
-from ...output.escaping import named
+from ...output.formatting import named
 from ...schedules import specs
 from ..data.documents import Document
 from ..metrics.stored import AS_IS

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
-from ...keywords import refuse_unknown
+from ...request import refuse_unknown
 from ..running.keywords import PerplexityKeywords
 from ..running.progress import Notes
 from ..running.selection import PerplexityOptions

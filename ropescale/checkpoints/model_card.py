@@ -13,7 +13,7 @@ from ..engines.base import Engine, Source, as_it_lies, needs_remote_code
 from ..engines.exported import exported, scaling_option, words
 from ..errors import ConfigError
 from ..files import read_bytes
-from ..output.escaping import argument, cell, code_span, sentence, uncommented
+from ..output.formatting import argument, cell, code_span, sentence, uncommented
 from ..planning.plan import Plan
 from ..schedules import describe
 

@@ -5,26 +5,47 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
+from ..configs import class_defaults
+from ..engines import engine_warnings
 from ..errors import CheckpointError, RunError, ScheduleError
-from ..files import local_path, read_bytes, read_json, sha256, target_or_warning, temporary_folder, translated
-from ..keywords import refuse_unknown
-from ..output.escaping import visible
-from ..output.formatting import cut
+from ..files import (
+    local_path,
+    open_regular,
+    read_bytes,
+    read_json,
+    sha256,
+    target_or_warning,
+    temporary_folder,
+    translated,
+)
+from ..output.formatting import brief, cut, visible
 from ..planning.plan import Plan, make_plan
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe, specs
-from . import links, uploading
+from . import uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
-from .caveats import on_links, warnings_of
-from .contents import completed, kept_record, new_files, source_name
-from .differences import changes, diff
-from .folders import LINKS, build_folder, check_target, link_or_copy, refuse_missing_shards
+from .contents import changes, completed, diff, kept_record, new_files, number, optional_json, source_name
+from .folders import (
+    LINKS,
+    build_folder,
+    check_target,
+    files_of,
+    is_weight,
+    leaving_links,
+    link_or_copy,
+    link_warning,
+    links_in,
+    refuse_leaving_links,
+    refuse_missing_shards,
+)
 from .locating import find_model, read_config, refuse_set_aside
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
@@ -101,15 +122,15 @@ def patch_checkpoint(
     to = None
     if push_to_hub is not None:  # before the download of a model, which can take hours
         if is_local:
-            links.refuse_leaving(find_model(model, revision))
+            refuse_leaving_links(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
-        links.refuse_leaving(source)
+        refuse_leaving_links(source)
     plan = _planned(source, request, resumed)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
-        fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
+        fine = [*links_in(source)] if in_place and to else []  # one that is not has been refused
         files = new_files(
             source, source_name(str(model)), plan, None if is_local else str(model), to.name if to else None
         )
@@ -256,3 +277,87 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
         return
     with temporary_folder(keep=RunError) as above:  # that error names the folder and the way to send it again
         yield above / to.name.partition("/")[2]
+
+
+# --- warnings: what engines compute differently, and files that still hold the old limit
+
+
+def warnings_of(source: Path, plan: Plan, weights: bool) -> list[str]:
+    """Returns all warnings; ``weights`` says whether those of the source should be there (a dry run leaves them)."""
+    return [
+        *(_no_weights(source) if weights else ()),
+        *link_warning(leaving_links(source)),
+        *_old_limits(source, plan),
+        *_unknown_type(plan),
+        *engine_warnings(plan),
+    ]
+
+
+def _no_weights(source: Path) -> Iterator[str]:
+    if not any(is_weight(name.name) for name in files_of(source)):
+        yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
+
+
+def _unknown_type(plan: Plan) -> Iterator[str]:
+    model_type = plan.planned.model_type
+    if model_type not in class_defaults.load():
+        yield (
+            f"model type {brief(model_type)} is not one that ropescale knows; `ropescale verify` shows whether its "
+            "code reads these keys"
+        )
+
+
+def other_limits(folder: Path, length: int) -> Iterator[str]:
+    """Yields the files of a checkpoint, other than its configuration, that stop before a length in tokens.
+
+    ``tokenizer_config.json`` is not among them: patching raises its limit.
+    """
+    generation = number(optional_json(folder / "generation_config.json").get("max_length")) or 0
+    if _UNCHOSEN < generation < length:
+        yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
+    limit = _truncation(folder / "tokenizer.json")
+    if limit is not None and limit < length:
+        yield f"tokenizer.json: cuts texts at {limit} tokens"
+
+
+def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
+    """Yields files and fields of the source that still say the old length."""
+    yield from other_limits(source, plan.length)
+    section = plan.planned.section
+    window = number(section.get("sliding_window"))
+    if window and 0 < window < plan.length and section.get("use_sliding_window", True):
+        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
+    for name in ("params.json", "original/params.json"):
+        if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
+            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
+
+
+_UNCHOSEN = 20
+"""transformers' default for ``max_length``, which nobody chose."""
+
+_PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
+"""Keys of ``params.json`` that Mistral's and Meta's own engines read."""
+
+_TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)')
+
+
+def _truncation(path: Path) -> int | None:
+    """Returns where ``tokenizer.json`` cuts texts; the file may be huge, and this stands in its first lines."""
+    if not path.exists():
+        return None
+    with open_regular(path) as file:
+        match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
+    return int(match[1]) if match and len(match[1]) < 20 else None
+
+
+def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
+    """Yields warnings about weights that did not come over as hard links."""
+    count = Counter(links.values())
+    because = " (no hard links here: another file system?)" if asked == "auto" else ""
+    if count["symlink"]:
+        yield (
+            f"{count['symlink']} weight file(s) are absolute symlinks to the source{because}: keep the source where it "
+            "is, or copy the weights"
+        )
+    if count["copy"] and asked == "auto":
+        yield f"{count['copy']} weight file(s) were copied: neither hard links nor symlinks are possible here"

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RunError
 from ..files import Entry, sha256_of
-from ..output.escaping import argument, named, shell_word
-from ..output.formatting import first_line
-from .folders import SKIPPED, files_of
-from .links import refuse_leaving
+from ..output.formatting import argument, first_line, named, shell_word
+from .folders import SKIPPED, files_of, refuse_leaving_links
 from .metadata.record import NAME as RECORD
 from .metadata.record import files_in
 
@@ -139,7 +137,7 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
         CheckpointError: another link leads out of the folder; nothing is sent.
         RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
     """
-    refuse_leaving(folder, ours)
+    refuse_leaving_links(folder, ours)
     with _translated(to, folder):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()

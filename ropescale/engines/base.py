@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
-from ..output.escaping import fenced, shell_word, visible
+from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules.as_is import stock_table

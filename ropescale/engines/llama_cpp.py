@@ -16,7 +16,7 @@ from ..configs.class_defaults import ALL_LAYERS, load
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
-from ..output.escaping import argument
+from ..output.formatting import argument
 from ..planning.layers import is_windowed
 from ..schedules.yarn import temperature
 from .base import (

@@ -19,9 +19,8 @@ from typing import Unpack
 from .. import __version__
 from ..errors import CheckpointError, ConfigError, ScheduleError
 from ..files import target_or_warning
-from ..keywords import refuse_unknown
 from ..planning.plan import Plan, make_plan
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
 from .files import SIZE, TIME, GgufFile, Value, open_gguf

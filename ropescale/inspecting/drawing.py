@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ..keywords import refuse_unknown
 from ..output.naming import abbreviated
 from ..output.plotting import COLOURS, in_style, save
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, refuse_unknown
 from ..tables import configuration_of
 from .geometry import Geometry, Pair
 from .inspection import compare, geometries_of, inspect, names_in, requests_of, side_by_side

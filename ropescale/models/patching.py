@@ -14,11 +14,10 @@ from torch import nn
 
 from ..checkpoints.metadata.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
-from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules.base import length_dependent
 from .rotary_modules import (
     RTOL,

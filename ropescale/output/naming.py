@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .escaping import code_span, escaped
+from .formatting import code_span, escaped
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, str]:

@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
-from ..checkpoints.caveats import number, optional_json, other_limits
+from ..checkpoints.contents import number, optional_json
 from ..checkpoints.loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
 from ..checkpoints.locating import read_config
 from ..checkpoints.metadata.record import read_record
+from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope, unread_by_v4
 from ..configs.section import LARGEST
 from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
-from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from ..models.patching import installed
 from ..models.rotary_modules import (
@@ -42,6 +42,7 @@ from ..models.rotary_modules import (
     whole_config,
 )
 from ..output.formatting import brief, first_line, listed
+from ..request import refuse_unknown
 from ..schedules import Frequencies
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, written
 from .verification import (

@@ -12,7 +12,7 @@ import pytest
 from configurations import write_checkpoint
 
 import ropescale
-from ropescale.checkpoints.differences import diff
+from ropescale.checkpoints.contents import diff
 from ropescale.checkpoints.patching import PatchedCheckpoint
 
 TOKENIZER = {"added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 256, "padding_side": "left"}

@@ -13,7 +13,7 @@ from configurations import as_cached, write_checkpoint
 from refusing import refused
 
 from ropescale import patch_checkpoint
-from ropescale.checkpoints import links
+from ropescale.checkpoints.folders import leaving_links, refuse_leaving_links
 from ropescale.checkpoints.uploading import Repository, upload
 from ropescale.errors import CheckpointError
 
@@ -33,7 +33,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(folder: Path, *ours: str) -> list[str]:
-    return [link.name for link in links.leaving(folder, ours)]
+    return [link.name for link in leaving_links(folder, ours)]
 
 
 OUT = {
@@ -181,7 +181,7 @@ def test_a_link_that_was_changed_since_is_not_ours(model, tmp_path, how, text):
 def test_what_only_a_record_vouches_for_is_not_sent(model, hub, capsys):
     assert patch_checkpoint("model", "earlier", "yarn:factor=2", link="symlink").folder == Path("earlier")
     assert names(Path("earlier")) == []
-    links.refuse_leaving(Path("earlier"), ["model.safetensors"])
+    refuse_leaving_links(Path("earlier"), ["model.safetensors"])
     for place in (["-o", "out"], ["--in-place"], ["--dry-run"]):
         words = ["patch", "earlier", *YARN, "--push-to-hub", "me/long", *place]
         refused(capsys, words, "the link model.safetensors leads out of the checkpoint")

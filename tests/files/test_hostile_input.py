@@ -28,8 +28,7 @@ from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals import checking
-from ropescale.output.escaping import stays_below
-from ropescale.output.formatting import brief, cut, first_line, listed
+from ropescale.output.formatting import brief, cut, first_line, listed, stays_below
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...errors import CheckpointError, ConfigError
 from ...files import Entry, read_json, sha256
-from ...output.escaping import stays_below, visible
-from ...output.formatting import cut
+from ...output.formatting import cut, stays_below, visible
 from ...planning.plan import Plan
 from ...rope import Rope
 from ...schedules import Frequencies, Schedule, compute, describe, to_dict

@@ -18,7 +18,7 @@ from ropescale.checkpoints import model_card
 from ropescale.checkpoints.model_card import BEGIN, END, card
 from ropescale.engines.base import shell
 from ropescale.exporting import ENGINES, export
-from ropescale.output import escaping
+from ropescale.output.formatting import shell_word
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
@@ -119,7 +119,7 @@ def test_no_command_of_a_card_runs_anything_or_loses_the_name(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shells_word_is_one_line_and_the_same_word(name):
-    word = escaping.shell_word(NAMES[name])
+    word = shell_word(NAMES[name])
     assert word.isprintable()
     done = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
     assert done.stdout == NAMES[name].encode("utf-8", "surrogateescape")
@@ -127,7 +127,7 @@ def test_a_shells_word_is_one_line_and_the_same_word(name):
 
 def test_a_harmless_word_is_quoted_as_ever():
     for word in ("vllm", "a b", "it's", '{"a": 1}', "ü", ""):
-        assert escaping.shell_word(word) == shlex.quote(word)
+        assert shell_word(word) == shlex.quote(word)
     assert shell("a", "--b", "c d") == "a --b 'c d'"
 
 

@@ -25,7 +25,7 @@ from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.formats import KINDS
 from ropescale.evals.statistics.intervals import FEW, consecutive
-from ropescale.output.escaping import escaped
+from ropescale.output.formatting import escaped
 
 
 @pytest.fixture(scope="module")
