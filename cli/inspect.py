@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output.formatting import brief, cut, markdown
-from ..output.naming import abbreviated, definitions
+from ..output.formatting import abbreviated, brief, cut, definitions, markdown
 from .completion import Place
 from .options import (
     MODEL_SECTION,

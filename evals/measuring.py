@@ -21,12 +21,11 @@ from .recommending.results import Recommendation
 from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
-from .retrieving.keywords import RetrievalKeywords
-from .retrieving.prompt_set import RetrievalOptions, prompts_for
+from .retrieving.prompt_set import RetrievalKeywords, RetrievalOptions, prompts_for
 from .retrieving.results import Retrieval
 from .retrieving.running import RetrievalRun
 from .running.corpus_run import CorpusRun
-from .running.keywords import PerplexityKeywords
+from .running.options import PerplexityKeywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
 from .running.selection import Corpus, PerplexityOptions

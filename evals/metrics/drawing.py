@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...output.naming import abbreviated
+from ...output.formatting import abbreviated
 from ...output.plotting import COLOURS, in_style
 from ..statistics.intervals import PERCENT
 from .base import rests_on

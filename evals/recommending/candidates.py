@@ -15,8 +15,7 @@ from ...engines.base import layers_of
 from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
-from ...output.formatting import listed
-from ...output.naming import names_of
+from ...output.formatting import listed, names_of
 from ...planning.plan import Plan, make_plan
 from ...request import Request, RequestOptions
 from ...schedules import base, specs

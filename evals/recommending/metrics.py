@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...output.formatting import code_span, escaped, markdown, sentence
-from ...output.naming import abbreviated
+from ...output.formatting import abbreviated, code_span, escaped, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import change_cell, digits, exp, interval_cell

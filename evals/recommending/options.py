@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ...errors import DataError
 from ...lengths import parse_length
 from ...output.formatting import brief
-from ..running.keywords import TextKeywords
-from ..running.options import TextOptions
+from ..running.options import TextKeywords, TextOptions
 from .deployment import parse_memory
 
 TOLERANCE = 0.005

@@ -17,15 +17,19 @@ from ...output.plotting import is_want_of_memory
 from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics import METRICS
+from ..metrics.against_truncation import pays_off, verdict
 from ..metrics.base import Bounded
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
+from ..metrics.verdicts import worse_than_a_guess
+from ..recommending.results import Recommendation
 from ..results.formats import SERIES
 from ..results.result import Result
 from ..retrieving.answers import chance
+from ..retrieving.metrics import answered
 from ..retrieving.results import Retrieval
-from .headline import headline
-from .runs import StoredRun
+from ..searching.results import SearchResult
+from .runs import StoredRun, refusing_damage
 from .sections import recommendations, searches, source_tables, typographic
 
 _MARKERS = {
@@ -310,3 +314,19 @@ def _plain(value: Any) -> str:
 def _script_json(data: Any) -> str:
     """Returns JSON that may stand inside ``<script>``: without ``<``, NaN and infinity."""
     return json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c")
+
+
+@refusing_damage
+def headline(run: StoredRun) -> str | None:
+    """Returns a run's main result in a few sentences; None where there is nothing to say."""
+    if run.kind == Recommendation.kind:
+        return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
+    if run.kind == SearchResult.kind:
+        return str(run.results["found"][0]["verdict"])  # type: ignore[typeddict-item]
+    if run.result is None:
+        return " ".join(answered(run.results["rows"], run.results["protocol"].get("named", {})))
+    if guessed := worse_than_a_guess(run.result):
+        return guessed
+    rows, named = run.result.against_truncation, run.result.named
+    said = run.result.sentences() if len(run.result.schedules) > 1 else []
+    return " ".join([*said, *(verdict(rows, named) if rows and pays_off(rows) else [])]) or None

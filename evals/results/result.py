@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError
 from ...files import local_path
-from ...output.formatting import escaped
-from ...output.naming import definitions
+from ...output.formatting import definitions, escaped
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity

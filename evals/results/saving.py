@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import RopescaleError
 from ...files import local_path
-from ...output.formatting import escaped
-from ...output.naming import definitions
+from ...output.formatting import definitions, escaped
 from ...output.plotting import drawn, save
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture

@@ -18,13 +18,12 @@ from ..data import documents
 from ..data.encoding import TextEncoder
 from ..data.prompts import PromptRow, followed_by
 from ..data.windows import check_lengths
-from ..running.options import RunOptions
+from ..running.options import RunKeywords, RunOptions
 from .filler import CorpusFiller, Generated
 from .tasks import DIGITS, TASKS, Generation, Prompt, Question, prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
 
 MOST_TRIALS = 1000
 """At so many, an interval reaches at most 3 percent points to either side."""
@@ -315,3 +314,18 @@ def prompts_sha256(made: Iterable[Prompt]) -> str:
     for prompt in made:
         digest.update(b"".join(ids.astype("<i8").tobytes() for ids in (prompt.context, *prompt.endings)))
     return digest.hexdigest()
+
+
+class RetrievalKeywords(RunKeywords, total=False):
+    """The fields of :class:`RetrievalOptions`, which says what they mean, for editors and type checkers."""
+
+    trials: int
+    seed: int
+    haystack: str | None
+    prompt_field: str | None
+    answer_field: str | None
+    new_tokens: int | None
+    max_prompts: int | None
+    match: str | None
+    threshold: float
+    batch_tokens: int

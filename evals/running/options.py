@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 from ...request import RequestOptions
 from ..data import chats
 from ..scoring.batches import LOGITS_BYTES
 from .progress import Notes
+
+if TYPE_CHECKING:
+    from ...request import RequestOptions
+    from ..data.key_tokens import KeySpans
+    from .progress import Notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +41,40 @@ class TextOptions(RunOptions):
     logits_bytes: int = LOGITS_BYTES
     truncation: bool | None = None
     truncation_stride: int | None = None
+
+
+# --- the same as keywords of public functions, for editors and type checkers
+
+
+class RunKeywords(TypedDict, total=False):
+    """The fields of :class:`RunOptions`."""
+
+    patching: RequestOptions
+    source: str | None
+    path: str | Path | None
+    progress: bool | Notes
+
+
+class TextKeywords(RunKeywords, total=False):
+    """The fields of :class:`TextOptions`."""
+
+    min_tokens: int
+    max_docs: int | None
+    score: str
+    windows: int | str | None
+    budget_tokens: int | None
+    split_special_tokens: bool
+    batch_tokens: int | None
+    logits_bytes: int
+    truncation: bool | None
+    truncation_stride: int | None
+
+
+class PerplexityKeywords(TextKeywords, total=False):
+    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean."""
+
+    stride: int | None
+    short_context: bool
+    seed: int
+    repeat_distance: int | None
+    key_spans: str | Path | KeySpans | None

@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import DataError
 from ..data import chats, key_tokens
 from ..data import documents as data_documents
-from ..data.chats import Given
+from ..data.chats import Given, Unread, as_chat
 from ..data.cutting import BUDGET, Cut, Cutter, Limits, Source
-from ..data.documents import Document, Kind, Text
+from ..data.documents import Document, Kind, named
 from ..data.encoding import TextEncoder
 from ..data.key_tokens import KeySpans
-from ..data.texts import TextFile
-from ..data.turns import InTurn
+from ..data.prompts import PromptRow
+from ..data.texts import Text, TextFile
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..metrics.stored import DataFacts, ShareFacts
 from ..statistics import intervals
@@ -26,7 +26,6 @@ from .options import TextOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
 
 _POSITIVE = "batch_tokens logits_bytes max_docs repeat_distance budget_tokens truncation_stride".split()
 
@@ -339,3 +338,53 @@ def tokens_needed(lengths: Sequence[int], bos: bool, options: PerplexityOptions)
     """Counts the tokens that a document must have to be measured on."""
     window = prefix(lengths[-1], bos)
     return max(window.stop if options.stride is None else window.scored + 1, options.min_tokens)
+
+
+# --- the documents of several sources, in turn
+
+
+class InTurn:
+    """An iterator over documents: the first of each source, then the second of each, as they are asked for.
+
+    So where there is a limit, every source has as many below it as any other that does not end before.
+
+    Args:
+        sources: the documents of each source, by its name.
+
+    Attributes:
+        sources: the names of the sources.
+        names: the source of each document that was read, by the document's name.
+    """
+
+    def __init__(self, sources: Mapping[str, Iterable[Given | Unread]]) -> None:
+        if not sources:
+            raise DataError("there is no source of documents; give at least one")
+        self.sources, self.names = frozenset(sources), dict[str, str]()
+        self._reading = self._in_turn(sources)
+
+    def __iter__(self) -> Iterator[Unread]:
+        return self._reading
+
+    def _in_turn(self, sources: Mapping[str, Iterable[Given | Unread]]) -> Iterator[Unread]:
+        left = {name: iter([texts] if isinstance(texts, (str, Text)) else texts) for name, texts in sources.items()}
+        for number in itertools.count():
+            for name in list(left):
+                found = next(left[name], _END)
+                if found is _END:
+                    del left[name]
+                else:
+                    yield self._named(name, number, found)
+            if not left:
+                return
+
+    def _named(self, source: str, number: int, given: Any) -> Unread:
+        """Returns a document under a name that no other one has, and remembers its source."""
+        name = f"{source} document {number}"
+        made = given if isinstance(given, PromptRow) else as_chat(given, name) or named(name, given)
+        if made.name in self.names:
+            made = replace(made, name=f"{source}: {made.name}")
+        self.names[made.name] = source
+        return made
+
+
+_END = object()

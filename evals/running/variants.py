@@ -11,7 +11,7 @@ from ...configs.configuration import trained_in
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
-from ...output.naming import names_of
+from ...output.formatting import names_of
 from ...planning.plan import Plan, plan_of_own
 from ...schedules import specs
 from ...schedules.specs import file_of, is_same, repeated, spelled_out

@@ -14,8 +14,7 @@ from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
-from ..running.keywords import RunKeywords
-from ..running.options import RunOptions
+from ..running.options import RunKeywords, RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 from ...lazy import names_of
 
 if TYPE_CHECKING:
-    from .collators import MixedWindows, PlainWindows, PoseWindows
+    from .collators import MixedWindows, Packed, PlainWindows, PoseWindows, pack
     from .losses import chunked_loss
-    from .packing import Packed, pack
 
 _HOMES = {
     "MixedWindows": "collators",
     "PlainWindows": "collators",
     "PoseWindows": "collators",
     "chunked_loss": "losses",
-    "Packed": "packing",
-    "pack": "packing",
+    "Packed": "collators",
+    "pack": "collators",
 }
 
 __all__ = ["MixedWindows", "Packed", "PlainWindows", "PoseWindows", "chunked_loss", "pack"]

@@ -12,12 +12,11 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...request import refuse_unknown
-from ..running.keywords import PerplexityKeywords
+from ..running.options import PerplexityKeywords
 from ..running.progress import Notes
 from ..running.selection import PerplexityOptions
-from .agreeing import settle_leader
 from .measuring import Figures, Measuring, refuse_unmeasurable
-from .proving import Proof, plain
+from .proving import Proof, plain, settle_leader
 
 if TYPE_CHECKING:
     from torch import nn

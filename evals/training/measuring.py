@@ -1,23 +1,31 @@
 """Measures a model while it is trained: perplexity against length, and what the training costs in short context.
 
 Each measurement is a run of its own, in ``step-000100`` and the like, that ``ropescale report`` shows, under the name
-that :mod:`.stages` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
+that :func:`stage` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
 the first step: what the short-context cost is counted from. All are of the same tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+import torch
+
+from ...checkpoints.metadata.record import read_record
 from ...checkpoints.saving import carries_ours
 from ...configs.configuration import read_rope
 from ...errors import ConfigError, RopescaleError
-from ...models.patching import configuration_before
-from ...models.rotary_modules import unwrapped
+from ...models.patching import configuration_before, installed
+from ...models.rotary_modules import evaluating, preserved, unwrapped, whole_config
+from ...output.formatting import cut
+from ...verifying.verification import in_memory
 from ..data.chats import Given
 from ..metrics import paired
 from ..metrics.perplexity import PerplexityRow
@@ -26,14 +34,16 @@ from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
 from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import AS_IS
-from .agreeing import is_shared, processes, settle_leader
-from .proving import plain
-from .stages import UNSCALED, stage
-from .undisturbed import SharedScorer, undisturbed
+from ..scoring.scorer import Scorer
+from .proving import is_shared, plain, processes, settle_leader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..scoring.scorer import State
 
 Figures = dict[str, float]
 """What a measurement found, by the names under which Trainer logs it."""
@@ -49,7 +59,7 @@ class Measuring:
         options: its options.
         out: the folder that the runs are kept in.
         tokenizer: encodes documents that are texts.
-        named: call what is measured by :func:`.stages.stage`; else it is "as-is", and "base" without its schedule.
+        named: call what is measured by :func:`stage`; else it is "as-is", and "base" without its schedule.
     """
 
     def __init__(
@@ -179,3 +189,116 @@ def refuse_unmeasurable(model: nn.Module) -> None:
             "(fsdp_version 2), or leave eval_documents out and measure what is saved",
             "eval_documents",
         )
+
+
+# --- names of what is measured: the schedule, and how far the model has been trained
+
+UNSCALED = "no schedule, before"
+"""The model before its schedule and before its first step."""
+
+_FACTOR = re.compile(r"[:,]factor=([^,]+)")
+_LONGEST = 40
+
+
+def stage(model: nn.Module, step: int) -> str:
+    """Returns the name of a model at a step: ``yarn x8, before``, ``yarn x8, after 200 steps``."""
+    name = cut("; ".join(dict.fromkeys(map(_short, _texts(model)))), _LONGEST)  # several, where layers differ
+    return f"{name}, {progress(step)}"
+
+
+def progress(step: int) -> str:
+    """Returns how far a model has been trained, in words."""
+    return f"after {step:,} step{'s' * (step > 1)}" if step else "before"
+
+
+def _texts(model: nn.Module) -> Iterable[str]:
+    """Returns the schedules of a model: its patch's, its folder's, or its configuration's."""
+    folder = Path(str(getattr(whole_config(model), "_name_or_path", "") or ""))
+    record = read_record(folder) if installed(model) is None and folder.name and folder.is_dir() else None
+    labels = {} if record is None else record.labels
+    return (labels or in_memory(model, 1).schedules).values()
+
+
+def _short(text: str) -> str:
+    factor = _FACTOR.search(text)
+    name = re.sub(r" of \d+$", "", text) if ":" not in text else text.partition(":")[0]
+    return f"{name} x{factor[1]}" if factor else name
+
+
+# --- the training goes on as if nothing had happened
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Restores afterwards the random states, the training mode and the rotary tables.
+
+    Inside, the model is in evaluation mode, and computes in the dtype of its weights: the autocast that accelerate puts
+    around ``forward`` is out, so that the figures are those of ``ropescale eval`` on the saved weights.
+    """
+    _reshard(model)
+    with ExitStack() as stack:
+        for context in (_same_random_states(), preserved(model), evaluating(model), _without_autocast(model)):
+            stack.enter_context(context)
+        yield
+
+
+def _reshard(model: nn.Module) -> None:
+    """Gives back the weights that FSDP2 left gathered after a forward pass: what reads them would hold on to them."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+@contextmanager
+def _same_random_states() -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count()), device_type="cuda"):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def _without_autocast(model: nn.Module) -> Iterator[None]:
+    """Takes out the ``forward`` that accelerate has put over a model's own; it keeps that as ``_original_forward``."""
+    wrapped = [
+        module for module in model.modules() if "_original_forward" in vars(module) and "forward" in vars(module)
+    ]
+    kept = [vars(module).pop("forward") for module in wrapped]
+    try:
+        yield
+    finally:
+        for module, forward in zip(wrapped, kept, strict=True):
+            vars(module)["forward"] = forward
+
+
+class SharedScorer(Scorer):
+    """Scores windows under a model whose weights several processes hold together.
+
+    All of them feed the same windows at the same time, through the outermost module, which gathers the weights. The
+    head does not run apart, so the logits of one window are held whole; and a batch that does not fit is not tried
+    again, because the others would not know.
+
+    Args:
+        model: the outermost module.
+    """
+
+    def __init__(self, model: PreTrainedModel, logits_bytes: int) -> None:
+        super().__init__(model, logits_bytes)
+        self.model, self.split, self.retries = model, False, False
+
+    def check(self, ids: torch.Tensor) -> None:
+        """Nothing runs apart here, so there is nothing to compare."""
+
+    def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
+        # Weights that are gathered in inference mode could not take part in a backward pass later.
+        with torch.inference_mode(False), torch.no_grad():
+            return super().score(ids)
+
+    def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
+        with torch.inference_mode(False), torch.no_grad():
+            return super().states(ids)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from ...checkpoints.saving import carries_ours, refuse_incompletable
-from ...errors import VerificationError
+from ...errors import RopescaleError, RunError, VerificationError
 from ...models.patching import Patch, check_live, configuration_before, held_at, patch
+from ...output.formatting import first_line
 from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
 from ...verifying.examining import examine_model, examine_tables
 from ...verifying.verification import in_memory
+from ..parallel.processes import Group, World
 from ..running import fingerprints
-from .agreeing import Verdict, settle
-from .finite import LastLoss, problem_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +41,37 @@ def plain(model: Any) -> Any:
             model = model.module
         else:
             return model
+
+
+class LastLoss:
+    """A forward hook that keeps the loss of the last pass in training mode, where the model itself computes one."""
+
+    value: torch.Tensor | None = None
+
+    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
+        if module.training:
+            first = output[0] if isinstance(output, tuple) and output else None
+            loss = output.get("loss") if isinstance(output, Mapping) else first
+            self.value = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+
+
+def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
+    """Says what is not finite, in a sentence; empty where all is. Of weights in several processes, this one's part."""
+    if loss is not None and not math.isfinite(loss.item()):
+        return f"the last loss is {loss.item()}; {_ADVICE}"
+    trained = {name: _own(each) for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: each for name, each in trained.items() if each.numel()}
+    if not trained or math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
+        return ""
+    wrong = [name for name, each in trained.items() if not each.isfinite().all()]
+    return f"{len(wrong)} of {len(trained)} trained tensors are not finite, {wrong[0]} among them; {_ADVICE}"
+
+
+_ADVICE = "nothing is saved of this step; train with a lower learning rate, or in bfloat16 instead of float16"
+
+
+def _own(parameter: Any) -> torch.Tensor:
+    return (parameter.to_local() if hasattr(parameter, "to_local") else parameter).detach()
 
 
 @dataclass
@@ -125,3 +162,90 @@ class Proof:
             raise VerificationError(
                 f"the model carries {carried}, and the callback was given {asked}; give one of the two"
             ) from None
+
+
+# --- agreement among processes: a problem that one of them has stops all, with one line
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The findings of one process.
+
+    Attributes:
+        problem: why the training must not go on, in a sentence; empty where it may.
+        carried: what must be the same in all processes, such as a hash of the tables.
+    """
+
+    problem: str = ""
+    carried: str = ""
+
+
+def processes(model: nn.Module | None = None) -> Group:
+    """Returns the processes of this training run, which torch.distributed has joined; one alone where it has not.
+
+    Args:
+        model: processes that share its weights are one team: each of them must take part in every forward pass.
+    """
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return Group(World())
+    size = dist.get_world_size()
+    world = World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")), launched=True)
+    return Group(replace(world, team=size) if model is not None and is_shared(model) else world)
+
+
+def is_shared(model: nn.Module) -> bool:
+    """Whether several processes hold the weights together: FSDP, tensor parallel, ZeRO-3."""
+    wrapped = any("_fsdp_wrapped_module" in name for name, _ in model.named_modules())
+    return wrapped or any(hasattr(each, "full_tensor") or hasattr(each, "ds_id") for each in model.parameters())
+
+
+def settle(find: Callable[[], Verdict], kind: type[RopescaleError] = VerificationError) -> None:
+    """Finds in every process, and goes on in all of them or in none.
+
+    An error of any kind is a problem, so that every process can say what it found.
+
+    Raises:
+        VerificationError, or ``kind``: one of them has a problem, or they carry different things; in every process,
+            with the same line.
+    """
+    try:
+        own = find()
+    except RopescaleError as error:
+        own = Verdict(str(error))
+    except Exception as error:
+        own = Verdict(f"{type(error).__name__}: {first_line(error)}")
+    line = first_problem(processes().from_all(own))
+    if line:
+        raise kind(line)
+
+
+def settle_leader(act: Callable[[], object]) -> None:
+    """Lets the first process alone do something, such as writing.
+
+    Raises:
+        RunError: it failed; in every process.
+    """
+
+    def find() -> Verdict:
+        if processes().world.leads:
+            act()
+        return Verdict()
+
+    settle(find, RunError)
+
+
+def first_problem(found: list[Verdict]) -> str:
+    """Returns the line for all processes: the first one's problem, and how many others have one; empty for none."""
+    if len(found) == 1:
+        return found[0].problem
+    failed = [rank for rank, each in enumerate(found) if each.problem]
+    if failed:
+        others = [str(rank) for rank in failed[1:]]
+        more = f" (a problem also in rank {', '.join(others[:8])}{', ...' * (len(others) > 8)})" if others else ""
+        return f"rank {failed[0]} of {len(found)}: {found[failed[0]].problem}{more}"
+    other = next((rank for rank, each in enumerate(found) if each.carried != found[0].carried), None)
+    if other is None:
+        return ""
+    return f"rank {other} of {len(found)} carries {found[other].carried}, and rank 0 {found[0].carried}"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ..output.naming import abbreviated
+from ..output.formatting import abbreviated
 from ..output.plotting import COLOURS, in_style, save
 from ..request import Request, RequestOptions, refuse_unknown
 from ..tables import configuration_of

@@ -15,8 +15,7 @@ from ..configs.configuration import ONLY_V5_KEYS, Configuration, unread_by_v4
 from ..configs.section import LARGEST
 from ..errors import ScheduleError
 from ..files import read_json
-from ..output.formatting import brief
-from ..output.naming import names_of
+from ..output.formatting import brief, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, share_of
 from ..request import Request, RequestOptions

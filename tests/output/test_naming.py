@@ -10,7 +10,7 @@ from configurations import write_checkpoint
 from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
-from ropescale.output.naming import abbreviated, definitions, names_of
+from ropescale.output.formatting import abbreviated, definitions, names_of
 from ropescale.schedules.specs import file_of, is_same, parse, repeated
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 10000.0}

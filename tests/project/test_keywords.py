@@ -10,9 +10,8 @@ import pytest
 
 import ropescale
 from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
-from ropescale.evals.retrieving import keywords as of_retrieval
-from ropescale.evals.retrieving.prompt_set import RetrievalOptions
-from ropescale.evals.running import keywords as of_perplexity
+from ropescale.evals.retrieving.prompt_set import RetrievalKeywords, RetrievalOptions
+from ropescale.evals.running.options import PerplexityKeywords
 from ropescale.evals.running.selection import PerplexityOptions
 from ropescale.evals.searching.options import SearchKeywords, SearchOptions
 from ropescale.request import Request, RequestOptions
@@ -21,8 +20,8 @@ from ropescale.request import Request, RequestOptions
 @pytest.mark.parametrize(
     ("typed", "checked"),
     [
-        (of_perplexity.PerplexityKeywords, PerplexityOptions),
-        (of_retrieval.RetrievalKeywords, RetrievalOptions),
+        (PerplexityKeywords, PerplexityOptions),
+        (RetrievalKeywords, RetrievalOptions),
         (SearchKeywords, SearchOptions),
         (RecommendKeywords, RecommendOptions),
     ],

@@ -11,7 +11,7 @@ from random_tables import LONGEST, TRAINED, table
 
 from ropescale.evals import Result
 from ropescale.evals.metrics.against_truncation import pays_off
-from ropescale.evals.reporting.headline import headline
+from ropescale.evals.reporting.page import headline
 from ropescale.evals.reporting.runs import StoredRun
 
 LENGTHS = [(TRAINED,), (TRAINED, 16), (TRAINED, 16, LONGEST), (16, LONGEST)]

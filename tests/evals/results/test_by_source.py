@@ -11,8 +11,8 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.sources import ReadOptions, TextSource
-from ropescale.evals.data.turns import InTurn
 from ropescale.evals.reporting.sections import source_tables
+from ropescale.evals.running.selection import InTurn
 from ropescale.evals.scoring.scorer import Scorer
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)

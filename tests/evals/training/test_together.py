@@ -16,8 +16,7 @@ from launching import environment
 
 import ropescale
 from ropescale.errors import VerificationError
-from ropescale.evals.training import agreeing
-from ropescale.evals.training.agreeing import Verdict, first_problem
+from ropescale.evals.training.proving import Verdict, first_problem, settle
 
 
 def test_the_line_names_the_first_rank_with_a_problem_and_the_others():
@@ -34,7 +33,7 @@ def test_an_error_of_any_kind_is_a_problem_that_the_others_hear_of():
         raise ZeroDivisionError("division by zero")
 
     with pytest.raises(VerificationError, match=r"^ZeroDivisionError: division by zero$"):
-        agreeing.settle(broken)
+        settle(broken)
 
 
 @pytest.mark.slow

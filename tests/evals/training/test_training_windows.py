@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.errors import DataError
-from ropescale.evals.training.collators import MixedWindows, PlainWindows, PoseWindows
+from ropescale.evals.training.collators import MixedWindows, PlainWindows, PoseWindows, pack
 from ropescale.evals.training.losses import chunked_loss
-from ropescale.evals.training.packing import pack
 
 BOS, EOS = 250, 251
 LONG = "longrope:short_factor=[1,1,1,1],long_factor=[1,2,4,4],factor=4"
