@@ -18,9 +18,9 @@ from ..data.far_repeats import far_repeats
 from ..statistics.intervals import CONCLUSIVE, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, rests_on
+from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
 from .stored import Stored, Totals, Truncation, sums_of
-from .verdicts import level, together, too_few, worse_than_a_guess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...output.formatting import escaped
 from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
+from .best import too_few, worse_than_a_guess
 from .cells import SENTENCE, around, digits
 from .paired import short_length
 from .stored import AS_IS, Stored
-from .verdicts import too_few, worse_than_a_guess
 
 _MANY = 2
 """Names in one sentence; more are counted."""

@@ -12,9 +12,9 @@ from ..checking import Count, Length
 from ..statistics.intervals import LEVEL, Estimate
 from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on
+from .best import level, together
 from .cells import around, change_cell, mark, table
 from .stored import Divergence, Stored
-from .verdicts import level, together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,12 +26,12 @@ from ..data.windows import prefix
 from ..metrics.stored import AS_IS, ModelFacts, Truncation
 from ..parallel.processes import Group, World
 from ..running import fingerprints
+from ..running.corpus_run import Truncating
 from ..running.options import TextOptions
 from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
 from ..running.runner import Runner, ScoresBatches, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
-from ..running.truncating import Truncating
 from ..running.variants import HeldPass, HeldTables, Variant, passes_of, trained_length
 from ..scoring import memory
 from ..scoring.batches import Batch, plan_pass

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ...output.formatting import listed
+from ..metrics.best import guessing, too_few
 from ..metrics.cells import SENTENCE, change_cell, digits, exp, signed
 from ..metrics.stored import AS_IS
-from ..metrics.verdicts import guessing, too_few
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, Estimate
 from .candidates import Candidate

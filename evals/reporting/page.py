@@ -19,9 +19,9 @@ from ..checking import Wrong
 from ..metrics import METRICS
 from ..metrics.against_truncation import pays_off, verdict
 from ..metrics.base import Bounded
+from ..metrics.best import worse_than_a_guess
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
-from ..metrics.verdicts import worse_than_a_guess
 from ..recommending.results import Recommendation
 from ..results.formats import SERIES
 from ..results.result import Result

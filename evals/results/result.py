@@ -16,14 +16,13 @@ from ..metrics import METRICS, against_truncation, best, by_position, far_repeat
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
-from ..metrics.best import BestRow
+from ..metrics.best import BestRow, together, worse_than_a_guess
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import Pass, Stored, parts_of, sums_of
-from ..metrics.verdicts import together, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import losses as losses_file

@@ -28,12 +28,11 @@ from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..store import Shelf, Store
 from . import estimates, fingerprints
-from .corpus_run import CorpusRun, Job
+from .corpus_run import CorpusRun, Job, Truncating, refuse_impossible
 from .estimates import DryRun
 from .progress import Notes
 from .runner import Facts, Runner, Task, task_of
 from .selection import Corpus, PerplexityOptions
-from .truncating import Truncating, refuse_impossible
 from .variants import HeldTables, Variant, passes_of, trained_length, variants
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from ...schedules.specs import Spec, of_several, spelled_out
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..parallel.processes import World
+from .corpus_run import refuse_impossible
 from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
-from .truncating import refuse_impossible
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

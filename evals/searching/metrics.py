@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
 from ..metrics.base import Metric, Picture
+from ..metrics.best import guessing
 from ..metrics.cells import SENTENCE, change_cell, digits, exp, interval_cell, signed
 from ..metrics.stored import AS_IS, Measured
-from ..metrics.verdicts import guessing
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
 from .gradient import Check
 from .options import KEYS, TEXT

@@ -24,10 +24,10 @@ from ..data.sources import TextSource
 from ..metrics.stored import AS_IS
 from ..parallel.processes import Group, World
 from ..running import fingerprints
+from ..running.corpus_run import SHARES
 from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes, Progress, duration
 from ..running.runner import LONG_SECONDS, carry_out
-from ..running.truncating import SHARES
 from ..running.variants import AsTrained, Variant, passes_of, trained_length
 from ..store import Facts, Store
 from . import gradient

@@ -24,9 +24,9 @@ from ..recommending.options import Objective, RecommendOptions, objective_of
 from ..recommending.race import Round
 from ..recommending.running import RecommendRun, text_options
 from ..running import fingerprints
+from ..running.corpus_run import Truncating, choose
 from ..running.runner import Runner
 from ..running.selection import Corpus
-from ..running.truncating import Truncating, choose
 from ..running.variants import HeldPass, HeldTables
 from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING

@@ -21,10 +21,9 @@ from ..metrics.paired import short_length
 from ..metrics.stored import AS_IS, ModelFacts
 from ..parallel.processes import Group, World
 from ..running import fingerprints
-from ..running.corpus_run import CorpusRun, Job
+from ..running.corpus_run import CorpusRun, Job, Truncating, choose
 from ..running.runner import Runner, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
-from ..running.truncating import Truncating, choose
 from ..running.variants import HeldTables
 from ..scoring.batches import Scored, plan_pass
 from ..scoring.scorer import SCORING

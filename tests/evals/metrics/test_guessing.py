@@ -10,8 +10,8 @@ from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
 from ropescale.evals.checking import sealed
-from ropescale.evals.metrics.verdicts import guessing as said
-from ropescale.evals.metrics.verdicts import worse_than_a_guess
+from ropescale.evals.metrics.best import guessing as said
+from ropescale.evals.metrics.best import worse_than_a_guess
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
 
