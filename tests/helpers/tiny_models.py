@@ -16,14 +16,15 @@ TRAINED = 64
 """max_position_embeddings of every model here, in tokens, but for phi3 (4096)."""
 
 _COMMON = SMALL | {"max_position_embeddings": TRAINED, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+_MIXED = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "gemma2": {"head_dim": 8, "sliding_window": 16},  # one table over mixed layers, logit softcap
-    "gemma3_text": {"head_dim": 8, "sliding_window": 16, "num_hidden_layers": 6},  # one table per layer type
-    "olmo3": {"sliding_window": 16, "num_hidden_layers": 4},  # the same, both with theta 500000
+    "gemma3_text": {"head_dim": 8, **_MIXED},  # one table per layer type
+    "olmo3": _MIXED,  # the same, both with theta 500000
     "gpt_neox": {"rotary_pct": 0.5, "num_key_value_heads": None},  # partial rotary: 2 pairs of 4
     "phi3": {"max_position_embeddings": 4096},  # accepts no rope type but longrope
     "deepseek_v3": {  # MLA: a slice of its own rotates, in interleaved pairs
