@@ -22,7 +22,7 @@ TRAINED = 16  # so that a schedule that follows the length has other tables at m
 PREFIX_MEAN = prefix_mean_llama(HEAD, max_position_embeddings=TRAINED)
 MARKOV = markov_llama(CHAIN, max_position_embeddings=TRAINED)
 
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 SETTINGS = {
     "sizes": st.lists(st.integers(0, 40), min_size=1, max_size=4),
