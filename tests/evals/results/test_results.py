@@ -451,13 +451,6 @@ def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path)
         assert np.concatenate([each[: row.length - 1] for each in nll]).mean(dtype=np.float64) == pytest.approx(row.nll)
 
 
-def test_saving_again_leaves_nothing_of_the_older_run(result, tmp_path):
-    result.save(tmp_path)
-    made_up([1.0, 2.0]).save(tmp_path, force=True)
-    assert tensors(tmp_path).keys() == {"as-is @ 3"}
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys, pictures):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     out = result.save(tmp_path / "out")
@@ -526,12 +519,6 @@ def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
     assert curve.get_ydata().tolist() == [row.delta_nll for row in rows]
     bars = [each.get_segments()[0][:, 1].tolist() for each in axes.collections]
     assert bars == [[row.low, row.high] for row in rows]
-
-
-def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"file is a file.*another folder"):
-        result.save(tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize("name", ["", "~no-such-user/out", "a\0b", "a" * 300])
