@@ -617,34 +617,11 @@ def test_a_custom_schedule_agrees_in_memory_and_from_disk_with_an_independent_ro
     assert torch.equal(in_memory, on_disk)
 
 
-@pytest.mark.slow
-def test_a_custom_schedule_on_disk_needs_no_ropescale(tmp_path, python):
-    model = build(initializer_range=0.2)
-    done = python("-c", ON_DISK, str(patched_on_disk(model, tmp_path)), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    with ropescale.patch(model, Half()):
-        assert torch.equal(torch.load(tmp_path / "logits.pt"), logits(model))
-
-
 def patched_on_disk(model: Any, folder: Path) -> Path:
     """The plain model's weights with the configuration that carries :class:`Half`."""
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(make_plan(model.config.to_dict(), Half()).config))
     return folder
-
-
-ON_DISK = """
-import sys
-sys.modules["ropescale"] = None  # an import of it fails
-import torch
-from transformers import AutoModelForCausalLM
-folder = sys.argv[1]
-torch.set_num_threads(1)
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-ids = torch.randint(61, (1, 100), generator=torch.Generator().manual_seed(0))
-with torch.no_grad():
-    torch.save(model(input_ids=ids).logits[0], f"{folder}/logits.pt")
-"""
 
 
 @torch.no_grad()
