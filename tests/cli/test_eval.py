@@ -109,19 +109,8 @@ def test_on_a_terminal_no_line_of_the_result_is_wider(evaluate, monkeypatch, col
 def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, checkpoint, tmp_path, monkeypatch):
     book, out = tmp_path / "book.txt", str(tmp_path / "out")
     book.write_text("".join(f"{number} {TEXT}\n" for number in range(150)))
-    words = [
-        "eval",
-        checkpoint,
-        "--data",
-        book,
-        "--lengths",
-        "16,64",
-        "--schedule",
-        "yarn:factor=2",
-        "-o",
-        out,
-        "--verbose",
-    ]
+    options = "--lengths 16,64 --schedule yarn:factor=2 --verbose".split()
+    words = ["eval", checkpoint, "--data", book, *options, "-o", out]
     said, _ = ran(*words, "--budget-tokens", "2560")
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     data, size = stored["data"], len(book.read_bytes())
@@ -262,8 +251,9 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refus
     (tmp_path / "resume" / "thesis.txt").write_text("years of work")
     words = ["/no/such/model", "--data", texts, "--lengths", "64", "-o"]
     assert "resume is not what an evaluation wrote" in refused("eval", *words, str(tmp_path))
-    for name in ("", "~no-such-user/out", "a\0b"):
-        assert "; choose another folder" in refused("eval", *words, name)
+    for name in ("", "~no-such-user/out", "a\0b", "a" * 300):
+        said = refused("eval", *words, name)
+        assert f"cannot write into {name!r}" in said and "; choose another folder" in said
 
 
 def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(ran, refused, checkpoint, texts, tmp_path):

@@ -33,24 +33,13 @@ def evaluate(ran, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        [
-            "eval",
-            "--data",
-            "TEXT",
-            "--lengths",
-            "32,0.125k",
-            "--schedule",
-            "yarn",
-            "--factor",
-            "2,4",
-            "--no-truncation",
-        ],
-        ["eval", "--data", "TEXT", "--lengths", "32,96", "--bos", "yes", "--set", "factor=2", "--schedule", "ntk"],
-        ["retrieval", "--lengths", "200", "--depths", "0,0.5", "--trials", "2", "--schedule", "linear:factor=4"],
+        "eval --data TEXT --lengths 32,0.125k --schedule yarn --factor 2,4 --no-truncation",
+        "eval --data TEXT --lengths 32,96 --bos yes --set factor=2 --schedule ntk",
+        "retrieval --lengths 200 --depths 0,0.5 --trials 2 --schedule linear:factor=4",
     ],
 )
 def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, text, tmp_path):
-    words = [text if word == "TEXT" else word for word in words]
+    words = [text if word == "TEXT" else word for word in words.split()]
     ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
     again = ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
     assert "written to" in again.err

@@ -332,18 +332,11 @@ def test_chats_in_python_are_lists_of_messages():
         perplexity(model, [TALK], [48])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["--lengths", "20", "--windows", "1"],
-            "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)",
-        ),
-    ],
-)
-def test_an_assistant_that_cannot_be_scored_is_refused(refused, checkpoint, tmp_path, words, said):
+def test_an_assistant_that_cannot_be_scored_is_refused(refused, checkpoint, tmp_path):
     source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
-    assert said in refused("eval", checkpoint, "--data", source, "--score", "assistant", *words)
+    words = ["--data", source, "--score", "assistant", "--lengths", "20", "--windows", "1"]
+    said = "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)"
+    assert said in refused("eval", checkpoint, *words)
 
 
 def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint, tmp_path):

@@ -132,17 +132,8 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
     texts.mkdir()
     for file in files:
         (texts / f"{file.stem}.txt").write_text(file.read_text() * 3)
-    words = [
-        reference.CHECKPOINT,
-        "--data",
-        texts,
-        "--lengths",
-        "1k",
-        "--batch-tokens",
-        1024,
-        "--schedule",
-        "ntk:factor=4",
-    ]
+    options = "--lengths 1k --batch-tokens 1024 --schedule ntk:factor=4".split()
+    words = [reference.CHECKPOINT, "--data", texts, *options]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert launch(1, *words, "-o", whole).returncode == 0
     assert launch(2, *words, "-o", killed, stop_after=killed).returncode == -signal.SIGKILL
