@@ -546,11 +546,6 @@ def test_a_model_from_the_hub_becomes_the_base_model(tmp_path, model, monkeypatc
     assert metadata(card) == {"license": "mit", "base_model": "org/name", "tags": ["ropescale"]}
 
 
-def test_a_local_card_that_stays_here_is_not_touched(tmp_path):
-    patch_checkpoint("model", tmp_path / "out", "yarn:factor=4")
-    assert (tmp_path / "out" / "README.md").read_text().startswith(CARD)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # The program itself
 

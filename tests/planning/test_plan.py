@@ -436,10 +436,7 @@ def test_as_is_changes_nothing_in_any_of_its_forms():
 # Layers
 
 
-def test_full_is_the_default_and_leaves_the_windowed_layers_alone():
-    plan = make_plan(GEMMA3, "linear:factor=4")
-    assert list(plan.schedules) == ["full_attention"]
-    assert plan.notes == ("layers left as they are: sliding_attention",)
+def test_frequencies_are_those_of_every_layer_of_which_the_full_ones_change():
     found = ropescale.frequencies(GEMMA3, "linear:factor=4")
     assert found["full_attention"].inv_freq == pytest.approx([f / 4 for f in series(1e6, 128)], rel=1e-14)
     assert found["sliding_attention"].inv_freq == pytest.approx(series(1e4, 128), rel=1e-14)

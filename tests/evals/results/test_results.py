@@ -177,20 +177,8 @@ def test_nothing_is_drawn_at_random():
 
 def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert list(plain) == [
-        "schema",
-        "model",
-        "data",
-        "protocol",
-        "versions",
-        "rows",
-        "paired",
-        "best",
-        "truncation",
-        "repeats",
-        "cost",
-        "tables",
-    ]
+    about = "schema model data protocol versions rows paired best truncation repeats cost tables"
+    assert list(plain) == about.split()
     assert plain["schema"] == 1
     about = ["path", "config_sha256", "weights", "dtype", "parameters", "vocabulary", "trained_length"]
     assert list(plain["model"]) == about
@@ -521,13 +509,6 @@ def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
     assert bars == [[row.low, row.high] for row in rows]
 
 
-@pytest.mark.parametrize("name", ["", "~no-such-user/out", "a\0b", "a" * 300])
-def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
-    with pytest.raises(CheckpointError, match=r"cannot write into .*; choose another folder") as caught:
-        writable_folder(name)
-    assert repr(name) in str(caught.value)
-
-
 def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
     assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
     monkeypatch.setattr("tempfile.TemporaryFile", raising(PermissionError(errno.EACCES, "Permission denied")))
@@ -612,12 +593,6 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
 
 
 def test_good_names_stay_as_they_are():
-    for name in (
-        "yarn:factor=8",
-        "as-is",
-        "my_model-v2.1",
-        "longrope:short_factor=[1,2]",
-        "C:\\models\\llama",
-        "± <0.01",
-    ):
+    names = ("yarn:factor=8", "as-is", "my_model-v2.1", "longrope:short_factor=[1,2]", "C:\\models\\llama", "± <0.01")
+    for name in names:
         assert escaped(name) == name
