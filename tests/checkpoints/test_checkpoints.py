@@ -852,11 +852,20 @@ def test_a_hub_id_works_like_a_folder_without_a_network(hub, tmp_path, python):
         assert python("-c", HEAVY, *words, env=hub).returncode == 0
 
 
-@pytest.mark.parametrize("words", [["org/other"], ["org/name", "--revision", "v2"], ["nofolder"]])
-def test_what_the_cache_lacks_is_one_line(hub, tmp_path, command_line, words):
-    done = command_line("patch", *words, "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4", env=hub)
-    assert done.returncode == 2
-    one_error(done.stderr, f"error: {words[0]} ", "the Hub's cache", "HF_HUB_OFFLINE is set")
+REFUSING = """
+import json, sys
+from ropescale.cli.main import main
+print(*[main(words) for words in json.loads(sys.argv[1])])
+"""
+
+
+def test_what_the_cache_lacks_is_one_line(hub, tmp_path, python):
+    asked = [["org/other"], ["org/name", "--revision", "v2"], ["nofolder"]]
+    words = [["patch", *each, "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"] for each in asked]
+    done = python("-c", REFUSING, json.dumps(words), env=hub)
+    assert done.stdout == "2 2 2\n"
+    for (name, *_), line in zip(asked, done.stderr.splitlines(keepends=True), strict=True):
+        one_error(line, f"error: {name} ", "the Hub's cache", "HF_HUB_OFFLINE is set")
     assert not (tmp_path / "out").exists()
 
 
