@@ -43,7 +43,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": _HEADS | {"sliding_window": None},
     "phi3": {"num_attention_heads": 4, "num_key_value_heads": 2, "original_max_position_embeddings": TRAINED},
     "gemma3_text": _HEADS
-    | {"hidden_size": 256, "sliding_window": 64, "num_hidden_layers": 6, "query_pre_attn_scalar": 32},
+    | {
+        "hidden_size": 256,
+        "sliding_window": 64,
+        "num_hidden_layers": 6,
+        "layer_types": None,
+        "query_pre_attn_scalar": 32,
+    },
     "olmo": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "gpt_neox": {
