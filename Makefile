@@ -10,7 +10,7 @@ NEEDED := pyproject.toml constraints.txt
 
 help:
 	@echo "make demo    the main job on the bundled model, half a minute once installed"
-	@echo "make test    the test suite, two at a time (two to three minutes on two cores)"
+	@echo "make test    the test suite, two at a time (about two and a half minutes on two idle cores)"
 	@echo "make slow    the tests marked slow"
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
 	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"

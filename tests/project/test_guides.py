@@ -43,6 +43,7 @@ NOT_RUN = {
         "intervals.py few": "takes minutes",
         "intervals.py windows": "takes minutes",
     },
+    "measuring": {"against_truncation.py": "takes minutes"},
     "training": {
         "--steps 400": "takes hours; adapting.md has the same with 2 steps",
     },
@@ -218,7 +219,6 @@ RUN = {
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
     "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
-    "measuring": Guide(nothing, (), ("1024 2048 5.549",)),
     "qwen": Guide(
         nothing,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
@@ -230,7 +230,7 @@ RUN = {
         ("vllm serve Qwen3-8B-128k", "| yarn:factor=16"),
     ),
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
-    "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json", "CKPT-8x/ropescale.json"), ()),
+    "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
