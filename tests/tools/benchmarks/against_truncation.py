@@ -1,4 +1,4 @@
-"""Compares schedules with truncation on the last doubling of their length: figures of docs/measuring.md and searching.md.
+"""Compares schedules with truncation on the last doubling of their length: figures of docs/measuring.md.
 
 ``against_truncation.py SCHEDULE@LENGTH ...`` measures the bundled model on its held-out modules, for instance
 ``yarn:factor=2@512 yarn:factor=4@1024 yarn:factor=8@2048``, and prints mean losses in nats and the difference.
