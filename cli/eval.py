@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ..evals.checking import Length as Tokens
+from ..evals.metrics import OPTIONS
 from .completion import Place
 from .options import (
     DEVICE_MAPS,
@@ -18,6 +21,8 @@ from .options import (
     SERVED,
     SOURCE,
     Length,
+    Real,
+    Whole,
     data_option,
     in_sections,
     lengths_option,
@@ -42,12 +47,36 @@ _SECTIONS = {
     **REQUEST_SECTIONS,
     "The text": "split text_field prompt_field answer_field chat_template score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
-    "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
+    "How": " ".join(("stride short_context truncation truncation_stride", *OPTIONS, "seed")),
     "The result": "config out fresh force dry_run verbose as_json",
     **MODEL_SECTION,
     "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
     "Memory and many devices": "batch_tokens tp device_map",
 }
+
+
+_TYPES: dict[object, tuple[click.ParamType | type, str]] = {
+    Tokens: (Length(), "N"),
+    int: (Whole(), "N"),
+    float: (Real(), "X"),
+    Path: (Place(), "FILE"),
+    str: (str, "TEXT"),
+}
+"""How the command line reads the values of metrics' options, and what the help calls them, by their types."""
+
+
+def _options_of_metrics(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that metrics declare."""
+    for option in reversed(OPTIONS.values()):
+        flag = f"--{option.name.replace('_', '-')}"
+        about: dict[str, Any] = {"default": option.default, "help": option.help, "show_default": True}
+        if option.type is bool:
+            flag += f"/--no-{flag[2:]}"
+        else:
+            kind = option.type if option.type in _TYPES else get_args(option.type)[0]  # of one with a range
+            about["type"], about["metavar"] = _TYPES[kind]
+        command = click.option(flag, option.name, **about)(command)
+    return command
 
 
 @click.command("eval", cls=in_sections(_SECTIONS))
@@ -93,10 +122,7 @@ _SECTIONS = {
     help="Compare with the model given only its last tokens, as many as it was trained at (on where it doubles the "
     "cost at most).",
 )
-@click.option(
-    "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."
-)
-@click.option("--key-spans", type=Place(), metavar="FILE", help="Measure the tokens that `ropescale keys` found, too.")
+@_options_of_metrics
 @seed_option("Kept with the results; no figure depends on it.")
 @result_options(
     "Write results, losses, plots and REPORT.md here.", "Measure again what is stored in OUT, instead of continuing."
@@ -162,7 +188,8 @@ def command(
 _BY_SERVERS = (
     *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
     *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json verbose truncation").split(),
-    *("truncation_stride budget_tokens stride short_context repeat_distance key_spans seed out").split(),
+    *("truncation_stride budget_tokens stride short_context seed out").split(),
+    *OPTIONS,
     *("fresh force config prompt_field answer_field").split(),
     *READING,
     *SOURCE,
@@ -183,8 +210,9 @@ def _by_servers(
 
     text, bos, baseline = text_of(source, options), options.pop("bos"), options.pop("baseline")
     checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    given = {name: each for name, each in options.items() if name in PerplexityOptions.__dataclass_fields__}
-    chosen = PerplexityOptions(**given, progress=notes(here))
+    known = {*PerplexityOptions.__dataclass_fields__, *OPTIONS}
+    given = {name: each for name, each in options.items() if name in known}
+    chosen = PerplexityOptions.of(given, progress=notes(here))
     return prepare_by_servers(servers, checkpoint, baseline, text, lengths, bos, chosen)
 
 
@@ -197,5 +225,5 @@ def _prepared(
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint, text = checkpoint_of(model, options), text_of(source, options)
     bos = options.pop("bos")
-    chosen = PerplexityOptions(**options, progress=notes(here))
+    chosen = PerplexityOptions.of(options, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

@@ -14,6 +14,7 @@ from ..request import refuse_unknown
 from .data.chats import Given
 from .data.prompts import PromptFields, PromptRow, prompt_row
 from .data.sources import read_prompts
+from .metrics import OPTIONS
 from .metrics.stored import AS_IS
 from .recommending.candidates import objective_and_candidates
 from .recommending.options import RecommendKeywords, RecommendOptions
@@ -70,7 +71,9 @@ def perplexity(
         out: a folder for the result, and for finished batches: the same call continues where this one was interrupted.
         fresh: measure again what is stored in ``out``.
         force: replace results in ``out`` of another text or model, or more than these.
-        options: the fields of :class:`PerplexityOptions`, such as ``stride``.
+        options: the fields of :class:`PerplexityOptions`, such as ``stride``, and the options of metrics:
+            ``repeat_distance`` (how many tokens back a far repeat is; the trained length where it is not given) and
+            ``key_spans`` (a file of `ropescale keys`, or its content: the perplexity of those tokens is given, too).
 
     Raises:
         DataError: no document is long enough, lengths or a stride that cannot be, ids outside the vocabulary.
@@ -79,8 +82,8 @@ def perplexity(
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
     own = ("tokenizer", "baseline", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__))
-    chosen = PerplexityOptions(**options)
+    refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__, *OPTIONS))
+    chosen = PerplexityOptions.of(options)
     corpus = Corpus(documents, lengths, tokenizer, bos, chosen)
     run: CorpusRun
     if isinstance(model, (Server, Sequence)):

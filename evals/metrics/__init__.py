@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .base import Metric
+from .base import Metric, Option
 from .stored import Stored
 
 _NAMES = (
@@ -22,3 +22,6 @@ _NAMES = (
 )
 
 METRICS: tuple[Metric[Stored, Any], ...] = tuple(import_module(f".{name}", __name__).METRIC for name in _NAMES)
+
+OPTIONS: dict[str, Option[Any]] = {option.name: option for metric in METRICS for option in metric.options}
+"""The options that metrics declare, by name."""

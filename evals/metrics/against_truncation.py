@@ -20,6 +20,7 @@ from . import drawing
 from .base import Metric, Picture, estimated, rests_on
 from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
+from .far_repeats import distance_of
 from .stored import Stored, Totals, Truncation, sums_of
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def draw(stored: Stored) -> Figure:
 class AgainstTruncation(Metric[Stored, TruncationRow]):
     """Every schedule against truncation, on the tokens that have more before them than the trained length."""
 
-    row, key, has_facts = TruncationRow, "truncation", True
+    row, key, has_facts, called = TruncationRow, "truncation", True, "truncation"
     picture = Picture("against_truncation.png", "Against the model as it is, given only the last tokens", draw)
     columns = {  # noqa: RUF012
         "truncated_nll": "truncated_nll",
@@ -263,15 +264,16 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     ]
     own = [last[0].truncated(which) for which in SUBSETS]
     lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
-    back = f"{stored.repeat_distance:,} or more tokens" if stored.repeat_distance else "far"
+    distance = distance_of(stored)
+    back = f"{distance:,} or more tokens" if distance else "far"
     title = f"The same for the tokens that repeat something {back} back, and for the others ({rests_on(stored)}):"
     return [title, markdown(header, lines, right=range(1, 4))]
 
 
 def _marks(stored: Stored, last: Truncation) -> dict[str, list[np.ndarray]]:
     """Returns, per window, which of the tokens from the trained length on are far repeats, and which are not."""
-    distance = stored.repeat_distance
-    if distance is None:
+    distance = distance_of(stored)
+    if distance is None or not stored.documents:
         return {}
     first = last.length - stored.bos
     far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...errors import DataError
+from ..checking import Shape, Wrong
+from ..data.documents import Document
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate, consecutive
 from .cells import exp
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 
 PIECE = 1024
 """Tokens of a piece of a document that was not cut into windows: neighbours hang together over hundreds of tokens."""
@@ -38,6 +42,49 @@ class Picture(Generic[S_contra]):
     draw: Callable[[S_contra], Figure]
 
 
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """An option of a metric: of the command ``eval``, of :func:`ropescale.evals.perplexity`, and of a run file.
+
+    Attributes:
+        name: its keyword; with dashes, the command's option.
+        type: the type of its values: ``Length`` (tokens), int, float, bool, str or ``Path``, perhaps with a range.
+        help: for the help of the command.
+        default: its value where none is given.
+        read: computes the value from what was given, such as the content of a file from its path; then ``in_protocol``
+            is False.
+        in_protocol: whether the "protocol" part of results.json has the value. Else :meth:`Metric.recalled` finds it.
+        by_place: whether a value other than the default needs the place of every token in its text.
+    """
+
+    name: str
+    type: Any
+    help: str
+    default: T = None  # type: ignore[assignment]
+    read: Callable[[Any], T] | None = None
+    in_protocol: bool = True
+    by_place: bool = False
+
+    def value(self, given: Any) -> T:
+        """Returns the value of what was given, None for nothing.
+
+        Raises:
+            DataError: it cannot be.
+        """
+        if given is None:
+            return self.default
+        if self.read is not None:
+            return self.read(given)
+        try:
+            return Shape[T](self.type)(given)
+        except Wrong as error:
+            raise DataError(f"{self.name} {error}", self.name) from None
+
+    def of(self, stored: Stored) -> T:
+        """Returns the value that a measurement was made with."""
+        return stored.options.get(self.name, self.default)
+
+
 class Metric(ABC, Generic[S_contra, R]):
     """A figure that is computed from stored numbers.
 
@@ -50,6 +97,8 @@ class Metric(ABC, Generic[S_contra, R]):
         columns: the columns of results.csv, each with the field it shows. Rows are found by schedule and length.
         subsets: the names that :meth:`subset` gives.
         picture: shows its rows.
+        options: its options, which :meth:`Option.of` reads.
+        called: its name where a run would replace its rows by none; "" where every run has them.
     """
 
     row: type[R]
@@ -58,6 +107,24 @@ class Metric(ABC, Generic[S_contra, R]):
     columns: Mapping[str, str] = {}
     subsets: tuple[str, ...] = ()
     picture: Picture[S_contra] | None = None
+    options: tuple[Option[Any], ...] = ()
+    called: str = ""
+
+    def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
+        """Refuses documents that cannot be measured with these values of options, before a model is there.
+
+        Raises:
+            DataError: says why.
+        """
+
+    def is_planned(self, options: Mapping[str, Any]) -> bool:
+        """Whether a run with these values of options has its rows."""
+        return True
+
+    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of its options that a checked results.json holds."""
+        protocol = results["protocol"]
+        return {each.name: protocol[each.name] for each in self.options if each.name in protocol}
 
     @abstractmethod
     def reduce(self, stored: S_contra) -> list[R]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...output.formatting import escaped, markdown
 from ..checking import Count, Length, Positive
 from ..data.far_repeats import ORDER, far_repeats
-from .base import Bounded, Marked, Metric, bounds, held, masked, perplexities
+from .base import Bounded, Marked, Metric, Option, bounds, held, masked, perplexities
 from .cells import interval_cell
 from .stored import Stored
 
@@ -40,15 +41,26 @@ class RepeatsRow:
     other_interval: str | None = None
 
 
+_DISTANCE = Option[int | None](
+    "repeat_distance", Length, "How far back a far repeat is (default: the trained length).", in_protocol=False
+)
+
+
+def distance_of(stored: Stored) -> int | None:
+    """Returns how many tokens back "far" is; None where neither that nor the trained length is known."""
+    return _DISTANCE.of(stored) or stored.trained_length
+
+
 class FarRepeats(Metric[Stored, RepeatsRow]):
     """The perplexity of far repeats and of the other tokens."""
 
-    row, key, subsets = RepeatsRow, "repeats", ("far", "other")
+    row, key, subsets, called = RepeatsRow, "repeats", ("far", "other"), "far repeats"
+    options = (_DISTANCE,)
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
         """Returns a row for every schedule at every length beyond the distance."""
-        distance = stored.repeat_distance
-        if distance is None:
+        distance = distance_of(stored)
+        if distance is None or not stored.documents:
             return []
         first = 0 if stored.bos else 1
         far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
@@ -61,6 +73,11 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
                 parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
                 rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
         return rows
+
+    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the distance, which the rows have."""
+        rows = self.read(results)
+        return {_DISTANCE.name: rows[0].distance} if rows else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of the longest length."""

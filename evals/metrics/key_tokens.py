@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...output.formatting import escaped
 from ..checking import Count, Length, Positive, Share
-from .base import Bounded, Metric, bounds, held, masked, perplexities
+from ..data import key_tokens
+from ..data.documents import Document
+from ..data.key_tokens import KeySpans
+from .base import Bounded, Metric, Option, bounds, held, masked, perplexities
 from .cells import interval_cell, table
 from .stored import Stored, sums_of
 
@@ -34,17 +39,48 @@ class KeyTokensRow:
     interval: str | None = None
 
 
+def _spans(given: str | Path | KeySpans) -> KeySpans:
+    return given if isinstance(given, KeySpans) else key_tokens.load(given)
+
+
+_SPANS = Option[KeySpans | None](
+    "key_spans",
+    Path,
+    "Measure the tokens that `ropescale keys` found, too.",
+    read=_spans,
+    in_protocol=False,
+    by_place=True,
+)
+
+
 class KeyTokens(Metric[Stored, KeyTokensRow]):
     """The perplexity of the tokens inside the key spans."""
 
-    row, key, subsets, has_facts = KeyTokensRow, "key_tokens", ("key",), True
+    row, key, subsets, has_facts, called = KeyTokensRow, "key_tokens", ("key",), True, "key tokens"
+    options = (_SPANS,)
+
+    def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
+        """Refuses documents that the key spans do not cover."""
+        spans: KeySpans | None = options[_SPANS.name]
+        for document in documents if spans else ():
+            spans.marks(document)
+
+    def is_planned(self, options: Mapping[str, Any]) -> bool:
+        """Whether key spans are given."""
+        return options[_SPANS.name] is not None
+
+    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the facts about the key spans, without their places."""
+        part = results.get(self.key)
+        return {_SPANS.name: KeySpans({}, {name: part[name] for name in part if name != "rows"})} if part else {}
 
     def reduce(self, stored: Stored) -> list[KeyTokensRow]:
         """Returns a row for every schedule at every length."""
-        if stored.key_spans is None:
+        spans = _SPANS.of(stored)
+        if spans is None or not stored.documents:
             return []
         first = 0 if stored.bos else 1
-        marks = [stored.key_spans.marks(document)[first:] for document in stored.documents]
+        marks = [spans.marks(document)[first:] for document in stored.documents]
         rows = []
         for schedule, length in stored.read_from:
             losses = stored.losses(schedule, length)
@@ -56,17 +92,15 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
 
     def to_json(self, stored: Stored) -> dict[str, object]:
         """Returns the rows and the facts about the key spans; nothing without key spans."""
-        if stored.key_spans is None:
-            return {}
-        rows = super().to_json(stored)[self.key]
-        return {self.key: {**stored.key_spans.facts, "rows": rows}}
+        spans = _SPANS.of(stored)
+        return {self.key: {**spans.facts, "rows": super().to_json(stored)[self.key]}} if spans is not None else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table, with the model and the windows that found the tokens."""
-        rows = self.rows(stored)
-        if stored.key_spans is None or not rows:
+        rows, spans = self.rows(stored), _SPANS.of(stored)
+        if spans is None or not rows:
             return []
-        made, last = stored.key_spans.made, rows[-1]
+        made, last = spans.made, rows[-1]
         cells = {
             (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
         }

@@ -14,6 +14,7 @@ from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on
 from .best import level, together
 from .cells import around, change_cell, mark, table
+from .far_repeats import distance_of
 from .stored import Divergence, Stored
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     """
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:
-        repeats = ", nor are far repeats told apart" if stored.repeat_distance is None else ""
+        repeats = ", nor are far repeats told apart" if distance_of(stored) is None else ""
         return [f"The short-context cost is not known{repeats}: the model does not say how long it was trained at."]
     short = short_length(stored.lengths, trained)
     if short is None:

@@ -18,7 +18,6 @@ from typing_extensions import TypedDict
 
 from ..checking import Count, Length
 from ..data.documents import Document
-from ..data.key_tokens import KeySpans
 from ..data.windows import prefix
 from ..scoring.batches import Cost
 from ..statistics import intervals
@@ -286,8 +285,7 @@ class Stored(Measured):
         tables: the live rotary tables, by table_sha256 and layer type.
         divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
         truncation: the losses of the model as it is, given only the last tokens; None if they were not measured.
-        repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
-        key_spans: the key tokens; None leaves them out.
+        options: the values of the options of metrics, by name; one that is missing has its default.
         identities: hashes of the documents, in a measurement that was loaded.
         whole: how many groups of documents the measurement has tables of that this is a part of; None in a whole one.
     """
@@ -299,8 +297,7 @@ class Stored(Measured):
     trained_length: int | None = None
     tables: Tables = field(default_factory=dict)
     divergences: list[Divergence] = field(default_factory=list)
-    repeat_distance: int | None = None
-    key_spans: KeySpans | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     identities: list[Identity] = field(default_factory=list)
     windows: list[int] = field(default_factory=list)
     truncation: Truncation | None = None
@@ -323,9 +320,9 @@ class Stored(Measured):
         if self.texts < CONCLUSIVE:
             return None
         pairs = sum(comb(sum(each == length for _, each in self.read_from), 2) for length in self.lengths)
-        last, subsets = self.truncation, 1 if self.repeat_distance is None else 2
+        last = self.truncation
         beyond = sum(length > last.length for _, length in self.read_from) if last else 0
-        return self.groups * (pairs + subsets * beyond)
+        return self.groups * (pairs + 2 * beyond)
 
     @property
     def schedules(self) -> list[str]:

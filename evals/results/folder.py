@@ -20,6 +20,7 @@ from ...files import atomic_write, local_path, sha256, sha256_of
 from ...output.formatting import listed
 from .. import checking, store
 from ..checking import Wrong, sealed
+from ..metrics import METRICS
 from ..single_file import move_aside
 from . import formats
 from .formats import Results
@@ -166,12 +167,7 @@ _IDENTITY = {
         for name in ("name", "task", "depths", "trials", "mode", "bos", "stride", "score", "target_length", "engine")
     },
 }
-_PARTS = {
-    "short_context": "the short-context cost",
-    "truncation": "truncation",
-    "repeats": "far repeats",
-    "key_tokens": "key tokens",
-}
+_PARTS = {"short_context": "the short-context cost"} | {each.key: each.called for each in METRICS if each.called}
 """Parts of results.json that an option leaves out."""
 
 

@@ -89,9 +89,13 @@ def _rows(metric: Metric[Any, Any]) -> object:
 
 
 def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:
+    metrics = list(metrics)
     parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
     one = TypedDict("SourceResults", {"documents": Count, **parts})  # type: ignore[misc]
     parts["sources"] = NotRequired[dict[str, one]]
+    options = {each.name: each.type for metric in metrics for each in metric.options if each.in_protocol}
+    protocol = get_type_hints(ProtocolFacts, include_extras=True) | options
+    parts["protocol"] = TypedDict("ProtocolFacts", protocol, total=False)  # type: ignore[misc]
     return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
 
 

@@ -11,7 +11,6 @@ from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import definitions, escaped
 from ..data.chats import ASSISTANT
-from ..data.key_tokens import KeySpans
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
@@ -62,7 +61,6 @@ class Result(Stored, Saved):
         """
         rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
         gone = [Pass(row.schedule, row.table_sha256, (row.length,), [], row.forward_passes) for row in rows]
-        repeats, about = far_repeats.METRIC.read(results), results.get("key_tokens")
         made = cls(
             results["model"],
             results["data"],
@@ -75,8 +73,7 @@ class Result(Stored, Saved):
             trained_length=results["model"].get("trained_length"),
             tables=results.get("tables", {}),
             divergences=losses.divergences,
-            repeat_distance=repeats[0].distance if repeats else None,
-            key_spans=KeySpans({}, {name: about[name] for name in about if name != "rows"}) if about else None,
+            options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
             identities=losses.identities,
             windows=losses.windows,
             truncation=losses.truncation,

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DataError, RopescaleError
 from ..data import chats
 from ..data.windows import Window, prefix, sliding, truncated
+from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, positions_of
 from ..results.result import Result
@@ -96,9 +97,8 @@ class CorpusRun:
             "protocol": known.protocol,
             "rows": rows,
             "paired": [{"kl": 0.0}] if short else [],
+            **{metric.key: metric.is_planned(options.of_metrics) for metric in METRICS if metric.called},
             "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
-            "repeats": True,
-            "key_tokens": self.corpus.key_spans is not None,
         }
 
     def result(self) -> Result:
@@ -116,6 +116,7 @@ class CorpusRun:
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 **(self.truncation.facts if self.truncation else {}),
                 "seed": options.seed,
+                **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.in_protocol},
                 **names_for(self.variants),
                 **self.protocol,
                 "interval": f"{corpus.interval}, {PERCENT}",
@@ -130,8 +131,7 @@ class CorpusRun:
             trained_length=trained,
             tables={each.table_sha256: self._figures[each.table_sha256] for each in self.passes},
             divergences=self.divergences,
-            key_spans=corpus.key_spans,
-            repeat_distance=options.repeat_distance or trained,
+            options=dict(options.of_metrics),
             truncation=self.truncation,
         )
 

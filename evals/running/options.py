@@ -71,7 +71,10 @@ class TextKeywords(RunKeywords, total=False):
 
 
 class PerplexityKeywords(TextKeywords, total=False):
-    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean."""
+    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean, and the options of metrics.
+
+    A metric's option need not be here; editors and type checkers know those that are.
+    """
 
     stride: int | None
     short_context: bool

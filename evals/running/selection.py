@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import DataError
-from ..data import chats, key_tokens
+from ..data import chats
 from ..data import documents as data_documents
 from ..data.chats import Given, Unread, as_chat
 from ..data.cutting import BUDGET, Cut, Cutter, Limits, Source
 from ..data.documents import Document, Kind, named
 from ..data.encoding import TextEncoder
-from ..data.key_tokens import KeySpans
 from ..data.prompts import PromptRow
 from ..data.texts import Text, TextFile
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
+from ..metrics import METRICS, OPTIONS
 from ..metrics.stored import DataFacts, ShareFacts
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
@@ -27,7 +26,7 @@ from .options import TextOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_POSITIVE = "batch_tokens logits_bytes max_docs repeat_distance budget_tokens truncation_stride".split()
+_POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride".split()
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ class PerplexityOptions(TextOptions):
         truncation: measure the model given only its last tokens, too; None does where that costs no more than the rest.
         truncation_stride: the tokens that each of its windows scores; this asks for it.
         seed: kept with the results; nothing is drawn at random, so no figure depends on it.
-        repeat_distance: how many tokens back something must be for what repeats it to count as a far repeat; None is
-            the trained length.
-        key_spans: a file of `ropescale keys`, or its content: the perplexity of those tokens is given, too.
+        of_metrics: the values of the options that metrics declare, by name; :meth:`of` takes them as keywords.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
@@ -66,10 +63,17 @@ class PerplexityOptions(TextOptions):
     stride: int | None = None
     short_context: bool = True
     seed: int = 0
-    repeat_distance: int | None = None
-    key_spans: str | Path | KeySpans | None = None
+    of_metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **more: Any) -> PerplexityOptions:
+        """Returns the options of a measurement; those of metrics stand among the others."""
+        own = {name: value for name, value in options.items() if name not in OPTIONS}
+        return cls(**own, **more, of_metrics={name: options[name] for name in OPTIONS if name in options})
 
     def __post_init__(self) -> None:
+        values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
+        object.__setattr__(self, "of_metrics", values)
         if self.score not in chats.SCORES:
             raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
         self._check_windows()
@@ -120,7 +124,6 @@ class Corpus:
         share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
         bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
         special: how many of the tokens are special ones of the tokenizer.
-        key_spans: where the key tokens lie, if that was asked for.
 
     Raises:
         DataError: no document is long enough, lengths or a stride that cannot be, or texts without a tokenizer.
@@ -138,8 +141,6 @@ class Corpus:
         self._silent = 0  # chats without a token of the assistant
         self.share: ShareFacts = {}
         turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
-        spans = options.key_spans
-        self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else key_tokens.load(spans)
         given = _sources(turns or cast(Iterable[Given], documents), tokenizer, options.score)
         if options.stride is None:
             cuts = self._cut(given, tokenizer)
@@ -151,9 +152,8 @@ class Corpus:
             self.windows = [1] * len(self.documents)
         if turns is not None:
             self._mark_sources(turns)
-        if self.key_spans is not None:
-            for document in self.documents:
-                self.key_spans.marks(document)
+        for metric in METRICS:
+            metric.check(options.of_metrics, self.documents)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
 
     def _mark_sources(self, read: InTurn) -> None:
@@ -229,7 +229,8 @@ class Corpus:
         size = prefix(self.lengths[-1], self.has_bos).stop
         each = options.windows if isinstance(options.windows, int) else None
         in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-        limits = Limits(size, needed, each, in_all, placed=self.key_spans is not None)
+        by_place = any(each.by_place and options.of_metrics[name] != each.default for name, each in OPTIONS.items())
+        limits = Limits(size, needed, each, in_all, placed=by_place)
         cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
         cuts = cutter.cuts(given, options.max_docs)
         self.skipped = _counted(

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...request import refuse_unknown
+from ..metrics import OPTIONS
 from ..running.options import PerplexityKeywords
 from ..running.progress import Notes
 from ..running.selection import PerplexityOptions
@@ -79,10 +80,10 @@ class TrainingCallback(TrainerCallback):
         log: Callable[[Figures], object] | None = None,
         **options: Unpack[PerplexityKeywords],
     ) -> None:
-        refuse_unknown("ropescale.TrainingCallback", options, PerplexityKeywords.__annotations__)
+        refuse_unknown("ropescale.TrainingCallback", options, (*PerplexityKeywords.__annotations__, *OPTIONS))
         _check(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training has left the tables that it was trained with
-        self.options = PerplexityOptions(**options)
+        self.options = PerplexityOptions.of(options)
         self.proof = Proof(schedule, self.options.patching, save)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log

@@ -57,6 +57,6 @@ def table(
         bos=False,
         baseline="s0",
         trained_length=TRAINED,
-        repeat_distance=TRAINED if far else None,
+        options={"repeat_distance": TRAINED if far else LONGEST},
         truncation=Truncation(TRAINED, 1, "0" * 64, list(cut)) if max(lengths) > TRAINED else None,
     )

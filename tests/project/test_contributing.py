@@ -61,7 +61,14 @@ def things(tmp_path_factory) -> dict[str, str]:
     text = "Once upon a time there was a little house. " * 20
     (root / "text.txt").write_text(text)
     (root / "table.csv").write_text(f"title,body\none,{text}\ntwo,{text[7:]}\n")
-    return {"MODEL": str(root / "model"), "TEXT": str(root / "text.txt"), "TABLE": str(root / "table.csv")}
+    names = {"MODEL": "model", "TEXT": "text.txt", "TABLE": "table.csv", "RUN": "run"}
+    return {name: str(root / file) for name, file in names.items()}
+
+
+def _place(things: dict[str, str], word: str) -> str:
+    """A word of a command, with the place of what it names."""
+    name, *rest = word.split("/")
+    return "/".join([things.get(name, name), *rest])
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +90,7 @@ def printed(repository, things, tmp_path_factory) -> dict[str, list[str]]:
             assert before.count(f"{after}\n") == 1
             (copy / path).write_text(before.replace(f"{after}\n", f"{after}\n{added}"))
     commands = {
-        name: [[things.get(word, word) for word in line.split()[1:]] for line, _ in example(page, name).commands]
+        name: [[_place(things, word) for word in line.split()[1:]] for line, _ in example(page, name).commands]
         for name in NAMES
     }
     run = [sys.executable, "-c", RUNNER, json.dumps(commands)]

@@ -318,7 +318,7 @@ def test_a_trained_length_that_nobody_knows_is_said():
     text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
     assert "short-context cost is not known, nor are far repeats told apart: the model" in text
     known = made_up([1.0, 2.0], [0.75, 1.75])
-    known.repeat_distance = 1
+    known.options = {"repeat_distance": 1}
     assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
     assert "Short-context" not in made_up([1.0, 2.0]).to_markdown()  # nothing to compare
 
@@ -364,7 +364,8 @@ def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_sco
 def test_every_interval_over_blocks_is_marked():
     losses = np.random.default_rng(1).uniform(1, 2, 9)
     result = made_up(list(losses), list(losses + 0.1))
-    result.windows, result.data["documents"], result.trained_length, result.repeat_distance = [9], 1, 3, 1
+    result.windows, result.data["documents"], result.trained_length = [9], 1, 3
+    result.options = {"repeat_distance": 1}
     result.documents = [dataclasses.replace(each, ids=[1, 1, 2]) for each in result.documents]
     kl = [np.full(2, value, np.float32) for value in losses]
     result.divergences = [Divergence("other", "as-is", 3, kl, kl, 3, 27)]

@@ -48,7 +48,7 @@ def test_a_patched_folder_was_trained_as_its_source(tmp_path, spec, changes, tra
 def test_scaling_that_the_makers_trained_costs_nothing_at_lengths_up_to_theirs():
     """Of a model scaled from 16 to 128 tokens: the short-context cost is that at 100, and nothing is far below 128."""
     result = perplexity(llama(**SMALL), documents(2, 140), [16, 100, 140], ["linear:factor=2"], patching=REPLACING)
-    assert result.trained_length == 128 and result.repeat_distance == 128
+    assert result.trained_length == 128 and result.repeats[0].distance == 128
     assert [each.length for each in result.divergences] == [100]
     assert {row.length for row in result.repeats} == {140}
     assert "trained at 128 tokens" in result.to_markdown()
