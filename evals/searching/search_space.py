@@ -320,7 +320,7 @@ def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
     """Returns how it deviates where it is served by the commands of ``ropescale export``; empty where it does not."""
     serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
     changed = (layers for layers in serving.layers if layers.key in plan.layers)
-    return _said(each for layers in changed for each in engine.found(serving, layers))
+    return _said(each for layers in changed for each in engine.remaining(serving, layers))
 
 
 def _said(differences: Iterable[Difference]) -> str:

@@ -1,10 +1,11 @@
-"""How every engine is described: layers as requested, differences from the request, the checkpoint served, commands."""
+"""The description of an engine: layers as requested, differences from the request, the checkpoint served, commands."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -105,22 +106,19 @@ def layers_of(plan: Plan) -> list[Layers]:
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     """Returns every kind of layer that rotates under a configuration."""
-    ropes = configuration.ropes.items()
-    return tuple(Layers(key, _filled(rope), configuration, rope, length) for key, rope in ropes)
+    kinds = []
+    for key, rope in configuration.ropes.items():
+        stated = {name: value for name, value in rope.scaling.items() if value is not None}
+        if stated.get("rope_type") == "yarn":  # transformers computes a factor that is missing
+            stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
+        kinds.append(Layers(key, stated, configuration, rope, length))
+    return tuple(kinds)
 
 
 def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
     """Returns the rope parameters of one kind of layer in a configuration that ropescale wrote."""
     written: Any = configuration.section["rope_parameters"]
     return written if key == ALL_LAYERS else written[key]
-
-
-def _filled(rope: Rope) -> dict[str, object]:
-    """Returns stated rope parameters, with the factor that transformers computes for yarn without one."""
-    stated = {name: value for name, value in rope.scaling.items() if value is not None}
-    if stated.get("rope_type") == "yarn":
-        stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
-    return stated
 
 
 ONLY = {
@@ -134,30 +132,22 @@ _PARTIAL = ("gpt_neox",)
 
 
 def untried(layers: Layers) -> frozenset[str]:
-    """Returns the fields whose value no test runs; the frequencies among them, where they are computed from one."""
-    stated = layers.parameters
-    only = ONLY.get(layers.kind, {})
-    found = {field for field, value in only.items() if stated.get(field) not in (None, value)}
+    """Returns the fields whose value no test runs, and those that are computed from one."""
+    stated, kind = layers.parameters, layers.kind
+    untested = {field for field, value in ONLY.get(kind, {}).items() if stated.get(field) not in (None, value)}
     if layers.is_partial and layers.whole_type not in _PARTIAL:
-        found.add("rotary dim")
-    if layers.kind == "dynamic" and "alpha" in stated:
-        found.add("factor")
-    if layers.kind == "longrope" and layers.changes_with_length:
-        found.add("switch")
-    computed = {"frequencies"} if found else set()
-    return frozenset(found | computed | _scales(layers))
-
-
-def _scales(layers: Layers) -> set[str]:
-    """Returns the scales of attention that are not as in tests: not yarn's usual one, or of one list among two."""
-    stated = layers.parameters
-    if layers.kind == "longrope":
-        return {"attention factor"} if layers.changes_with_length else set()
-    if layers.kind != "yarn":
-        return set()
-    has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
-    is_usual = not has_weights and math.isclose(layers.attention_factor, temperature(stated["factor"]))
-    return set() if is_usual else {"attention factor", "softmax scale"}
+        untested.add("rotary dim")
+    if kind == "dynamic" and "alpha" in stated:
+        untested.add("factor")
+    if kind == "longrope" and layers.changes_with_length:
+        untested |= {"switch", "attention factor"}
+    if untested:
+        untested.add("frequencies")
+    if kind == "yarn":
+        has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
+        if has_weights or not math.isclose(layers.attention_factor, temperature(stated["factor"])):
+            untested |= {"attention factor", "softmax scale"}
+    return frozenset(untested)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -432,59 +422,61 @@ def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
 def v5_changes(serving: Serving, positions: int) -> dict[str, object]:
     """Returns changes to the language model's part of the stored configuration.
 
-    The rope parameters are complete, because setting them replaces the old ones.
+    The rope parameters are complete, because setting them replaces the old ones; of layer types that do not rotate,
+    theirs are kept.
     """
     changed = {key: value for key, value in serving.changes().items() if key not in V4_NAMES}
-    written = layers_in(serving.wanted, serving.length)
-    respelled = any(dict(mine.parameters) != dict(each.parameters) for mine, each in zip(serving.layers, written))
-    if "rope_parameters" in changed or respelled:
-        changed["rope_parameters"] = _parameters_of_all(serving)
+    own = {each.key: dict(each.parameters) for each in serving.layers}
+    if "rope_parameters" in changed or own != {
+        each.key: each.parameters for each in layers_in(serving.wanted, serving.length)
+    }:
+        written = serving.wanted.section.get("rope_parameters")
+        stated = written if isinstance(written, Mapping) else {}
+        changed["rope_parameters"] = own[ALL_LAYERS] if [*own] == [ALL_LAYERS] else {**stated, **own}
     name = serving.wanted.text.name_of("max_position_embeddings")
     changed.pop(name, None)
     return changed if positions == serving.stored.max_length else {**changed, name: positions}
-
-
-def _parameters_of_all(serving: Serving) -> dict[str, object]:
-    """Returns ``rope_parameters`` as a whole: flat, or per layer type with those that do not rotate kept."""
-    layers, written = serving.layers, serving.wanted.section.get("rope_parameters")
-    if [each.key for each in layers] == [ALL_LAYERS]:
-        return dict(layers[0].parameters)
-    stated = written if isinstance(written, Mapping) else {}
-    return {**stated, **{each.key: dict(each.parameters) for each in layers}}
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The engine
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(ABC):
     """An engine: its differences from the request, how they are known, and its commands.
 
     Attributes:
         name: its usual name.
         version: the version that its behaviour was checked against.
-        differences: its differences for one kind of layer of a patched folder.
-        how: how it is known that a field without a difference is honoured.
-        serve: the commands to paste; empty if no command can express the schedule.
-        workaround: the advice where it cannot serve the schedule.
-        spelled: the same schedule in the engine's own keys, if any.
-        remaining: the differences that remain with the commands of ``serve``, if not ``differences``.
-        in_card: whether model cards show its commands.
         served_version: the version that tests serve whole models with, if they do.
+        in_card: whether model cards show its commands.
     """
 
     name: str
     version: str
-    differences: Callable[[Layers], Iterable[Difference]]
-    how: Callable[[Layers, str], How]
-    serve: Callable[[Serving], list[Command]]
-    workaround: Callable[[Layers], str]
-    spelled: Callable[[Serving], Serving] = lambda serving: serving
-    remaining: Callable[[Serving, Layers], Iterable[Difference]] | None = None
-    in_card: bool = False
     served_version: str = ""
+    in_card: bool = False
 
-    def found(self, serving: Serving, layers: Layers) -> list[Difference]:
-        """Returns its differences under its commands, for one kind of layer in the engine's own keys."""
-        return list(self.differences(layers) if self.remaining is None else self.remaining(serving, layers))
+    @abstractmethod
+    def differences(self, layers: Layers) -> Iterable[Difference]:
+        """Yields its differences for one kind of layer of a patched folder."""
+
+    @abstractmethod
+    def how(self, layers: Layers, field: str) -> How:
+        """Returns how it is known that a field without a difference is honoured."""
+
+    @abstractmethod
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns the commands to paste; none if no command can express the schedule."""
+
+    @abstractmethod
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice where it cannot serve the schedule."""
+
+    def spelled(self, serving: Serving) -> Serving:
+        """Returns the same schedule in the engine's own keys."""
+        return serving
+
+    def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
+        """Yields the differences that remain with its commands, for one kind of layer in the engine's own keys."""
+        return self.differences(layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -91,12 +91,25 @@ class Export:
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
     """Makes the :class:`Export` of a serving under these schedules per kind of layer."""
     spelled = engine.spelled(serving)
-    found = [engine.found(spelled, layers) for layers in spelled.layers]
-    version = version_of(engine, chain(*found))
-    tables = [rows(engine, version, layers, each) for layers, each in zip(spelled.layers, found)]
+    differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
+    together = list(chain(*differences))
+    unable = {each.version for each in together if each.field == "frequencies" and each.status == "unsupported"}
+    checked = engine.version.split(", ")
+    version = ", ".join(each for each in checked if len(checked) == 1 or each not in unable)
+    tables = [rows(engine, version, layers, each) for layers, each in zip(spelled.layers, differences)]
     lost = next((i for i, table in enumerate(tables) if not is_served(table)), None)
     commands = engine.serve(serving) if lost is None else []
-    warnings, why = _sentences(engine, chain(*found)), _why(engine, found[lost or 0])
+    # The commands meet the conditions for honoured fields, except those on the frequencies.
+    told = [each for each in together if each.warning and not each.version]
+    warnings = [_sentence(engine, each) for each in told if each.status != "honoured" or each.field == "frequencies"]
+    refusal = None
+    if not commands:
+        layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
+        why = next((_sentence(engine, each) for each in reasons if each.warning and not each.version), "")
+        warnings = [text for text in warnings if text != why]
+        because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
+        schedule = f"{layers.kind} for {layers.model_type}"
+        refusal = f"{engine.name} cannot compute this schedule ({schedule}){because}; {engine.workaround(layers)}"
     return Export(
         model=serving.model,
         engine=engine.name,
@@ -105,49 +118,50 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         schedule=schedules,
         commands=commands,
         rows=list(chain(*tables)),
-        warnings=warnings if commands else [text for text in warnings if text != why],
-        refusal=None if commands else _refusal(engine, spelled.layers[lost or 0], why),
+        warnings=list(dict.fromkeys(warnings)),
+        refusal=refusal,
         served_version=engine.served_version,
     )
+
+
+def _sentence(engine: Engine, difference: Difference) -> str:
+    return sentence([difference.who or engine.name], difference.warning)
 
 
 def fields(layers: Layers) -> dict[str, str]:
     """Returns the requested fields as text: the frequencies, the values that determine them, and the scales."""
     parameters, rope, kind = layers.parameters, layers.rope, layers.kind
     lists = f"divisors, {'two lists' if layers.changes_with_length else 'one list'}"
-    found = {"frequencies": f"{rope.pairs} {lists if kind == 'longrope' else f'pairs, {kind}'}"}
-    found["theta"] = value_text(parameters["rope_theta"], 10)
+    asked = {"frequencies": f"{rope.pairs} {lists if kind == 'longrope' else f'pairs, {kind}'}"}
+    asked["theta"] = value_text(parameters["rope_theta"], 10)
     if layers.is_partial and not layers.is_mla and kind != "proportional":
-        found["rotary dim"] = f"{rope.rotary_dim} of {rope.head_dim}"
+        asked["rotary dim"] = f"{rope.rotary_dim} of {rope.head_dim}"
     for field in _FIELDS.get(kind, ()):
         key = "original_max_position_embeddings" if field == "original length" else field
-        found[field] = value_text(parameters.get(key, _USUAL.get(key, rope.original_length)), 10)
+        asked[field] = value_text(parameters.get(key, _USUAL.get(key, rope.original_length)), 10)
     if kind in ("yarn", "longrope"):
-        found["attention factor"] = value_text(layers.attention_factor, 10)
+        asked["attention factor"] = value_text(layers.attention_factor, 10)
     if layers.is_mla and parameters.get("mscale_all_dim"):
-        found["softmax scale"] = f"mscale_all_dim {value_text(parameters['mscale_all_dim'], 10)}"
+        asked["softmax scale"] = f"mscale_all_dim {value_text(parameters['mscale_all_dim'], 10)}"
     if layers.changes_with_length:
-        found["switch"] = "at every length" if kind == "dynamic" else f"past {rope.original_length}"
-    return found | {"max length": f"{layers.length}"}
+        asked["switch"] = "at every length" if kind == "dynamic" else f"past {rope.original_length}"
+    return asked | {"max length": f"{layers.length}"}
 
 
-def rows(engine: Engine, version: str, layers: Layers, found: Iterable[Difference]) -> list[FieldRow]:
+def rows(engine: Engine, version: str, layers: Layers, differences: Sequence[Difference]) -> list[FieldRow]:
     """Returns one row per requested or changed field, and one more per difference of an older version."""
-    asked, differences = fields(layers), list(found)
-    current = {each.field: each for each in differences if not each.version}
+    asked, current = fields(layers), {each.field: each for each in differences if not each.version}
     unasked = {field: "1" if field == "softmax scale" else "-" for field in current if field not in asked}
-    table = [
-        _changed(layers, text, current[field], version)
-        if field in current
-        else FieldRow(layers.key, field, text, "honoured", text, version, engine.how(layers, field))
-        for field, text in (asked | unasked).items()
+    table, older = [], [each for each in differences if each.version]
+    for field, text in (asked | unasked).items():
+        row = current.get(field) or Difference(field, "honoured", text, how=engine.how(layers, field))
+        apart = {each.version for each in older if each.field == field}  # which have a row of their own
+        versions = ", ".join(each for each in version.split(", ") if each not in apart)
+        table.append(FieldRow(layers.key, field, text, row.status, row.computes, versions, row.how))
+    return _consistent(table) + [
+        FieldRow(layers.key, each.field, asked.get(each.field, ""), each.status, each.computes, each.version, each.how)
+        for each in older
     ]
-    older = [_changed(layers, asked.get(each.field, ""), each, each.version) for each in differences if each.version]
-    return [_without(older, row) for row in _consistent(table)] + older
-
-
-def _changed(layers: Layers, asked: str, found: Difference, version: str) -> FieldRow:
-    return FieldRow(layers.key, found.field, asked, found.status, found.computes, version, found.how)
 
 
 def _consistent(table: list[FieldRow]) -> list[FieldRow]:
@@ -157,61 +171,21 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
         kept = ("max length",) if first.status == "unsupported" else ("max length", "theta", "rotary dim")
         lost = partial(replace, status=first.status, computes="-", how=first.how)
         return [first, *(row if row.field in kept else lost(row) for row in rest)]
-    changed = [row for row in rest if row.status != "honoured"]
-    ignored = [row for row in changed if row.field in _INTO_FREQUENCIES]
-    if first.status != "honoured" or not changed:
+    changed = {row.field: row for row in rest if row.status != "honoured"}
+    if first.status != "honoured":
         return table
-    if any(row.field == "switch" for row in changed):
+    if "switch" in changed:
         return [replace(first, status="recomputed", computes="not those of every length: see switch"), *rest]
-    if ignored:
-        computes = f"with its own {ignored[0].field}"
-        return [replace(first, status="recomputed", computes=computes, how=ignored[0].how), *rest]
+    for field, row in changed.items():
+        if field in _INTO_FREQUENCIES:
+            return [replace(first, status="recomputed", computes=f"with its own {field}", how=row.how), *rest]
     return table
-
-
-def _without(older: list[FieldRow], row: FieldRow) -> FieldRow:
-    """Removes from a row's version those that have a separate row for the field."""
-    apart = {each.version for each in older if each.field == row.field}
-    return replace(row, version=", ".join(each for each in row.version.split(", ") if each not in apart))
-
-
-def version_of(engine: Engine, found: Iterable[Difference]) -> str:
-    """Returns the versions that the table covers: all that were checked, except those that cannot compute this."""
-    unable = {each.version for each in found if each.field == "frequencies" and each.status == "unsupported"}
-    versions = engine.version.split(", ")
-    return ", ".join(each for each in versions if each not in unable) if versions[1:] else engine.version
 
 
 def is_served(table: list[FieldRow]) -> bool:
     """Whether the engine can compute the schedule at all, from the rows of one kind of layer."""
     scales = [row.status for row in table if row.field in ("softmax scale", "attention factor")]
     return table[0].status not in LOST and "unsupported" not in scales
-
-
-def _sentences(engine: Engine, found: Iterable[Difference]) -> list[str]:
-    """Returns the engine's differences in the version that the table covers, each sentence once.
-
-    The commands meet the conditions for honoured fields, except those on the frequencies.
-    """
-    matters = [each for each in found if each.status != "honoured" or each.field == "frequencies"]
-    return list(dict.fromkeys(_told(engine, each) for each in matters if each.warning and not each.version))
-
-
-def _why(engine: Engine, found: list[Difference]) -> str:
-    """Returns the warning about a lost field; empty if there is none."""
-    lost = (each for each in found if each.status in LOST and each.warning and not each.version)
-    return next((_told(engine, each) for each in lost), "")
-
-
-def _told(engine: Engine, found: Difference) -> str:
-    return sentence([found.who or engine.name], found.warning)
-
-
-def _refusal(engine: Engine, layers: Layers, why: str) -> str:
-    """Returns the reason for the refusal, and what to do instead."""
-    because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
-    what = f"{layers.kind} for {layers.model_type}"
-    return f"{engine.name} cannot compute this schedule ({what}){because}; {engine.workaround(layers)}"
 
 
 def scaling_option(request: Request) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from typing import Literal
@@ -41,29 +40,93 @@ KINDS = ("default", "linear", "yarn")
 _RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
 _RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor", "max length")
 
+CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
+"""Types for which the converter writes per-pair factors from a longrope configuration."""
 
-def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where tests run a Llama or a Qwen3 with these options or tables, or ``source``."""
-    name = architecture(layers)
-    is_run = name == "llama" or (name == "qwen3" and layers.kind in KINDS)
-    return "run" if is_run and field in _RUN else "source"
+CARRIES_LLAMA3 = tuple(
+    "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
+)
+"""Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
+
+Falcon-H1's loads them too, and rotates without them.
+"""
+
+_DECISIVE = ("frequencies", "softmax scale")
+_HAS_IT = "`ropescale export --for llama.cpp` has the options"
 
 
-def _serve(serving: Serving) -> list[Command]:
-    """Returns ``llama-server`` with options if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
-    route = route_of(serving)
-    if route is None:
-        return []
-    of = serving.model if route == "converted" else serving.source.folder or serving.model
-    gguf = argument(f"{PurePath(of).name}.gguf")
-    made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
-    original = "" if of == serving.model else " without the patch; the commands here bring the schedule"
-    made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}{original}"
-    if route == "table":
-        write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
-        return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-    told = options(serving) or [] if route == "options" else chain(*map(_lost_in_the_file, serving.layers))
-    return [Command("sh", _server(serving, gguf, *told), made_of)]
+class LlamaCppEngine(Engine):
+    """llama.cpp."""
+
+    name = "llama.cpp"
+    version = "in llama-cpp-python 0.3.36"
+    in_card = True
+
+    def differences(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of llama.cpp for this kind of layer, when the folder is converted to GGUF."""
+        return converted(layers)
+
+    def how(self, layers: Layers, field: str) -> How:
+        """Returns ``run`` where tests run a Llama or a Qwen3 with these options or tables, or ``source``."""
+        name = architecture(layers)
+        is_run = name == "llama" or (name == "qwen3" and layers.kind in KINDS)
+        return "run" if is_run and field in _RUN else "source"
+
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns ``llama-server`` with options if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
+        route = route_of(serving)
+        if route is None:
+            return []
+        of = serving.model if route == "converted" else serving.source.folder or serving.model
+        gguf = argument(f"{PurePath(of).name}.gguf")
+        original = "" if of == serving.model else " without the patch; the commands here bring the schedule"
+        made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}{original}"
+        if route == "table":
+            made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
+            write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
+            return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
+        told = options(serving) or [] if route == "options" else chain(*map(_lost_in_the_file, serving.layers))
+        return [Command("sh", _server(serving, gguf, *told), made_of)]
+
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice for a schedule that cannot be served."""
+        if layers.kind == "dynamic":
+            return "freeze it at a length, or use yarn"
+        if architecture(layers) is None and layers.model_type in load():
+            return "serve it with transformers"
+        if architecture(layers) in known.OWN_SOFTMAX_SCALE:
+            converts = layers.kind == "yarn" and not any(each.field in _DECISIVE for each in converted(layers))
+            folder = "patch a folder with this schedule and convert that"
+            other = "yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
+            return f"use another rope_theta (ntk, abf), or {folder if converts else other}"
+        if layers.kind in KINDS:  # supported for every architecture, but not for these layers
+            return "serve it with transformers"
+        return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
+
+    def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences that remain with its commands."""
+        route, of_file = route_of(serving), list(converted(layers))
+        if route is None:
+            yield from _refused(serving, layers)
+        elif route == "converted":
+            given = " ".join(_lost_in_the_file(layers))
+            flags = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
+            yield from (each for each in of_file if flags.get(each.field, "?") not in given)
+        else:
+            yield from converted_softmax_scale(layers, 0.0)
+            full = _changed(serving)
+            theta = full.parameters["rope_theta"]
+            shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
+            if shared and theta != layers.parameters["rope_theta"]:
+                text = f"takes the theta of {layers.key} from that of {full.key}"
+                yield Difference("theta", "recomputed", f"{theta:.10g}", text)
+            if route == "options" and layers.kind == "yarn":
+                usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
+                if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
+                    yield recomputed_scale(asked, usual)
+                if not layers.is_truncated:
+                    yield always_truncates()
+            yield from (each for each in of_file if each.field == "switch")
 
 
 def _server(serving: Serving, gguf: str, *told: str) -> str:
@@ -108,11 +171,8 @@ def _is_converted(serving: Serving) -> bool:
 def _survives(serving: Serving) -> bool:
     """Whether the converter preserves the folder's schedule."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
-    lost = [found for layers in serving.layers for found in converted(layers) if found.field in _DECISIVE]
+    lost = any(each.field in _DECISIVE for layers in serving.layers for each in converted(layers))
     return not lost and (plain or serving.is_vendors)
-
-
-_DECISIVE = ("frequencies", "softmax scale")
 
 
 def why_not(serving: Serving) -> str | None:
@@ -138,26 +198,6 @@ def _changed(serving: Serving) -> Layers:
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
-def _workaround(layers: Layers) -> str:
-    """Returns the advice for a schedule that cannot be served."""
-    if layers.kind == "dynamic":
-        return "freeze it at a length, or use yarn"
-    if architecture(layers) is None and layers.model_type in load():
-        return "serve it with transformers"
-    if architecture(layers) in known.OWN_SOFTMAX_SCALE:
-        return f"use another rope_theta (ntk, abf){_by_converting(layers)}"
-    if layers.kind in KINDS:  # supported for every architecture, but not for these layers
-        return "serve it with transformers"
-    return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
-
-
-def _by_converting(layers: Layers) -> str:
-    """Returns the advice that only a converted patched folder can follow."""
-    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in converted(layers)):
-        return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
-    return ", or patch a folder with this schedule and convert that"
-
-
 def options(serving: Serving) -> list[str] | None:
     """Returns the options of llama.cpp that put the schedule over a file's keys; None if these cannot express it.
 
@@ -165,17 +205,21 @@ def options(serving: Serving) -> list[str] | None:
     layers with a window of their own take their numbers from the keys alone.
     """
     layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
-    parameters, name = layers.parameters, architecture(layers)
-    if name is None or layers.kind not in KINDS or not _reached_alone(serving, layers):
+    parameters, name, kind = layers.parameters, architecture(layers), layers.kind
+    if name is None or kind not in KINDS or name in known.OUT_OF_REACH:
         return None
-    if layers.kind == "default":
+    if layers.key != ALL_LAYERS:  # the keys must reach these layers alone
+        alone = layers.key == "full_attention" and name in known.SLIDING_UNSCALED and kind != "default"
+        if not alone or any(each.kind != "default" for each in serving.layers if each.key != layers.key):
+            return None
+    if kind == "default":
         keys = {"rope.freq_base": f"float:{parameters['rope_theta']:.10g}"}
     elif name in known.OWN_SOFTMAX_SCALE:
         return None
     else:
-        keys = {"rope.scaling.type": f"str:{layers.kind}", "rope.scaling.factor": f"float:{parameters['factor']:.10g}"}
+        keys = {"rope.scaling.type": f"str:{kind}", "rope.scaling.factor": f"float:{parameters['factor']:.10g}"}
     betas = []
-    if layers.kind == "yarn":
+    if kind == "yarn":
         betas = betas_told(parameters)
         keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
         keys |= _corrected(layers, temperature(parameters["factor"]))
@@ -191,18 +235,6 @@ def _lost_in_the_file(layers: Layers) -> list[str]:
     return [*betas, *_override(layers, _corrected(layers, converted_attention_factor(layers)))]
 
 
-def _reached_alone(serving: Serving, layers: Layers) -> bool:
-    """Whether the keys reach exactly the intended layers."""
-    name = architecture(layers)
-    if name in known.OUT_OF_REACH:
-        return False
-    if layers.key == ALL_LAYERS:
-        return True
-    others = [each.kind for each in serving.layers if each.key != layers.key]
-    reached = layers.key == "full_attention" and name in known.SLIDING_UNSCALED
-    return reached and layers.kind != "default" and set(others) <= {"default"}
-
-
 def _corrected(layers: Layers, computed: float) -> dict[str, str]:
     """Returns the key for an attention factor other than the computed one."""
     correction = layers.attention_factor / computed
@@ -216,27 +248,6 @@ def _override(layers: Layers, keys: Mapping[str, str]) -> list[str]:
     return ["--override-kv", told] if told else []
 
 
-def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields the differences that remain with the commands of :func:`_serve`."""
-    route = route_of(serving)
-    if route is None:
-        yield from _refused(serving, layers)
-    elif route == "converted":
-        given = " ".join(_lost_in_the_file(layers))
-        flags = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
-        yield from (each for each in converted(layers) if flags.get(each.field, "?") not in given)
-    else:
-        yield from converted_softmax_scale(layers, 0.0)
-        yield from _shared_theta(serving, layers)
-        if route == "options" and layers.kind == "yarn":
-            usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
-            if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
-                yield recomputed_scale(asked, usual)
-            if not layers.is_truncated:
-                yield always_truncates()
-        yield from (found for found in converted(layers) if found.field == "switch")
-
-
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields the reason for the refusal: a field's difference, or the words of ``ropescale gguf``."""
     if not _is_converted(serving):
@@ -247,36 +258,15 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
         # where the scale is as asked the attention factor differs, and no key changes it alone
         own = next((each for each in converted_softmax_scale(layers, 0.0) if each.status == "recomputed"), usual)
         yield replace(own, status="unsupported")
-    elif any(found.field == "frequencies" for found in converted(layers)):
+    elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
         text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
         yield stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
-def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields a theta that reaches the layers with a window as well."""
-    full = _changed(serving)
-    theta = full.parameters["rope_theta"]
-    shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
-    if shared and theta != layers.parameters["rope_theta"]:
-        text = f"takes the theta of {layers.key} from that of {full.key}"
-        yield Difference("theta", "recomputed", f"{theta:.10g}", text)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What convert_hf_to_gguf.py makes of a configuration
-
-CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
-"""Types for which the converter writes per-pair factors from a longrope configuration."""
-
-CARRIES_LLAMA3 = tuple(
-    "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
-)
-"""Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
-
-Falcon-H1's loads them too, and rotates without them.
-"""
 
 
 def architecture(layers: Layers) -> str | None:
@@ -287,43 +277,43 @@ def architecture(layers: Layers) -> str | None:
 
 def converted(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of llama.cpp for this kind of layer, when the folder is converted to GGUF."""
-    if layers.kind in _BY_KIND:
-        yield from _BY_KIND[layers.kind](layers)
-
-
-def _longrope(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type not in CARRIES_LISTS:
+    kind, name, stated = layers.kind, architecture(layers), layers.parameters
+    if kind == "linear":
+        yield from converted_softmax_scale(layers, 0.0)
+    if kind == "longrope" and layers.model_type not in CARRIES_LISTS:
+        table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
+        instead = "`ropescale export --for llama.cpp` says what it can be told"
+        if name in table and layers.key == ALL_LAYERS:
+            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield base_rope(f"{lost}; {_instead(layers)}")
-    if layers.changes_with_length:
+        yield base_rope(f"{lost}; {instead}")
+    if kind == "longrope" and layers.changes_with_length:
         yield replace(one_list(), computes="once, by the context's size (-c)")
-
-
-def _instead(layers: Layers) -> str:
-    """Returns the advice for a table that the converter drops."""
-    name = architecture(layers)
-    table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
-    if name in table and layers.key == ALL_LAYERS:
-        return "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
-    return "`ropescale export --for llama.cpp` says what it can be told"
-
-
-def _yarn(layers: Layers) -> Iterator[Difference]:
-    parameters = layers.parameters
-    asked, computed = layers.attention_factor, converted_attention_factor(layers)
-    if not math.isclose(asked, computed, rel_tol=1e-6):
-        found = recomputed_scale(asked, computed)
-        yield replace(found, warning=f"{found.warning}; {_HAS_IT}") if takes_correction(layers) else found
-    yield from converted_softmax_scale(layers, _log_multiplier(layers))
-    if not layers.is_truncated:
-        yield always_truncates()
-    if betas_told(parameters) and architecture(layers) not in known.READS_BETAS:
-        text = f"takes other betas from its command line only; {_HAS_IT}"
-        yield Difference("beta_fast", "recomputed", "32", text)
-        yield Difference("beta_slow", "recomputed", "1")
-
-
-_HAS_IT = "`ropescale export --for llama.cpp` has the options"
+    if kind == "yarn":
+        asked, computed = layers.attention_factor, converted_attention_factor(layers)
+        if not math.isclose(asked, computed, rel_tol=1e-6):
+            own = recomputed_scale(asked, computed)
+            yield replace(own, warning=f"{own.warning}; {_HAS_IT}") if takes_correction(layers) else own
+        yield from converted_softmax_scale(layers, _log_multiplier(layers))
+        if not layers.is_truncated:
+            yield always_truncates()
+        if betas_told(stated) and name not in known.READS_BETAS:
+            yield Difference(
+                "beta_fast", "recomputed", "32", f"takes other betas from its command line only; {_HAS_IT}"
+            )
+            yield Difference("beta_slow", "recomputed", "1")
+    if kind == "dynamic":
+        yield base_rope("has no dynamic scaling and uses base RoPE")
+    if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
+        yield base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
+    elif kind == "llama3" and layers.is_partial:
+        head, turning = layers.rope.head_dim, layers.rope.rotary_dim
+        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
+        yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
+    if kind == "proportional" and stated.get("factor", 1) != 1:
+        yield ignores_factor()
+    if kind == "proportional" and not layers.is_proportional_by_default:  # then no converter expects it
+        yield stops("does not know proportional RoPE for this architecture", "the converter stops")
 
 
 def takes_correction(layers: Layers) -> bool:
@@ -353,7 +343,8 @@ def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Diffe
 
     ``multiplier`` is the file's log multiplier.
     """
-    asked, computed = asked_softmax_factor(layers), own_softmax_factor(layers, multiplier)
+    asked = softmax_factor(replace(layers.rope, scaling=layers.parameters)) if layers.is_mla else 1.0
+    computed = own_softmax_factor(layers, multiplier)
     if math.isclose(asked, computed, rel_tol=1e-6):
         return
     if computed == 1:
@@ -362,10 +353,6 @@ def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Diffe
     else:
         text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
         yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
-
-
-def asked_softmax_factor(layers: Layers) -> float:
-    return softmax_factor(replace(layers.rope, scaling=layers.parameters)) if layers.is_mla else 1.0
 
 
 def own_softmax_factor(layers: Layers, multiplier: float) -> float:
@@ -377,36 +364,6 @@ def own_softmax_factor(layers: Layers, multiplier: float) -> float:
     return (own * temperature(factor, multiplier)) ** 2
 
 
-def _dynamic(layers: Layers) -> Iterator[Difference]:
-    yield base_rope("has no dynamic scaling and uses base RoPE")
-
-
-def _llama3(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type not in CARRIES_LLAMA3:
-        yield base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
-    elif layers.is_partial:
-        head, turning = layers.rope.head_dim, layers.rope.rotary_dim
-        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
-        yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
-
-
-def _proportional(layers: Layers) -> Iterator[Difference]:
-    if layers.parameters.get("factor", 1) != 1:
-        yield ignores_factor()
-    if not layers.is_proportional_by_default:  # then no converter expects it
-        yield stops("does not know proportional RoPE for this architecture", "the converter stops")
-
-
-_BY_KIND = {
-    "linear": partial(converted_softmax_scale, multiplier=0.0),
-    "longrope": _longrope,
-    "yarn": _yarn,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "proportional": _proportional,
-}
-
-
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
     """Returns the flags of a ramp that is not llama.cpp's own, 32 to 1."""
     usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
@@ -414,13 +371,4 @@ def betas_told(parameters: Mapping[str, float]) -> list[str]:
     return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
 
 
-ENGINE = Engine(
-    name="llama.cpp",
-    version="in llama-cpp-python 0.3.36",
-    differences=converted,
-    how=_how,
-    serve=_serve,
-    workaround=_workaround,
-    remaining=_remaining,
-    in_card=True,
-)
+ENGINE = LlamaCppEngine()

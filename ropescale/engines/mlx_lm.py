@@ -97,22 +97,47 @@ _ANY_SCALE = ("llama", "yarn", "attention factor")
 """What tests run with several scales, and with ``mscale`` and ``mscale_all_dim``."""
 
 
-def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` for types, fields and values that tests run, or ``source``."""
-    is_run = field not in untried(layers) or (layers.whole_type, layers.kind, field) == _ANY_SCALE
-    return "run" if is_run and layers.kind in RUN.get(layers.whole_type, ()) else "source"
+class MlxLmEngine(Engine):
+    """mlx-lm."""
 
+    name = "mlx-lm"
+    version = "0.32.2"
 
-def _serve(serving: Serving) -> list[Command]:
-    """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
-    changed = _changes(serving)
-    if changed or serving.revision:
-        return [Command("python", _snippet(serving, changed), _BY_PYTHON if serving.is_written else "")]
-    generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
-    return [
-        Command("sh", shell("mlx_lm.server", "--model", serving.model)),
-        Command("sh", generate, "or once, with the prompt from standard input"),
-    ]
+    def differences(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of mlx-lm for this kind of layer."""
+        lost = list(_lost(layers))
+        return iter(lost) if lost else _other_numbers(layers)
+
+    def how(self, layers: Layers, field: str) -> How:
+        """Returns ``run`` for types, fields and values that tests run, or ``source``."""
+        is_run = field not in untried(layers) or (layers.whole_type, layers.kind, field) == _ANY_SCALE
+        return "run" if is_run and layers.kind in RUN.get(layers.whole_type, ()) else "source"
+
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
+        changed = _changes(serving)
+        if changed or serving.revision:
+            words = [repr(serving.model)]
+            words += [f"revision={serving.source.revision!r}"] if serving.revision else []
+            words += ["model_config=changes"] if changed else []
+            lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
+            lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
+            return [Command("python", "\n".join(lines), _BY_PYTHON if serving.is_written else "")]
+        generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
+        return [
+            Command("sh", shell("mlx_lm.server", "--model", serving.model)),
+            Command("sh", generate, "or once, with the prompt from standard input"),
+        ]
+
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice for a schedule that cannot be served."""
+        if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
+            return "use another rope_theta (ntk, abf), or serve it with transformers"
+        return "serve it with transformers"
+
+    def spelled(self, serving: Serving) -> Serving:
+        """Returns the rope parameters from which mlx-lm computes the wanted attention factor."""
+        return serving.spelled(_own_keys)
 
 
 def _changes(serving: Serving) -> dict[str, object]:
@@ -131,16 +156,6 @@ def _changes(serving: Serving) -> dict[str, object]:
     return changed
 
 
-def _snippet(serving: Serving, changed: Mapping[str, object]) -> str:
-    """Returns Python that loads the model with some keys of its configuration replaced."""
-    words = [repr(serving.model)]
-    words += [f"revision={serving.source.revision!r}"] if serving.revision else []
-    words += ["model_config=changes"] if changed else []
-    lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
-    lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
-    return "\n".join(lines)
-
-
 def _own_keys(layers: Layers) -> Mapping[str, object]:
     """Returns the rope parameters from which mlx-lm computes the wanted attention factor."""
     asked, stated = layers.attention_factor, layers.parameters
@@ -157,21 +172,6 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
 def _takes_original(layers: Layers) -> bool:
     """Whether the original length is read from the rope parameters: not from beside them, as for phi3."""
     return _code(layers) not in ("phi3", "phimoe")
-
-
-def _workaround(layers: Layers) -> str:
-    """Returns the advice for a schedule that cannot be served."""
-    if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
-        return "use another rope_theta (ntk, abf), or serve it with transformers"
-    return "serve it with transformers"
-
-
-def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of mlx-lm for this kind of layer."""
-    lost = list(_lost(layers))
-    yield from lost
-    if not lost and layers.kind in _BY_KIND:
-        yield from _BY_KIND[layers.kind](layers)
 
 
 def longrope_scale(layers: Layers) -> float:
@@ -214,7 +214,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
         yield base_rope(text)
     elif _stops(layers, code):
-        text = f"stop{{s}} with an error at {layers.kind} for {code}; {_workaround(layers)}"
+        text = f"stop{{s}} with an error at {layers.kind} for {code}; {ENGINE.workaround(layers)}"
         yield stops(text)
     elif code not in _READS_V5 and "rope_scaling" not in layers.section:
         text = (
@@ -244,51 +244,33 @@ def _stops(layers: Layers, code: str) -> bool:
     return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # its maximum is not passed on
 
 
-def _longrope(layers: Layers) -> Iterator[Difference]:
-    asked, computed = layers.attention_factor, longrope_scale(layers)
-    if not _has_scale(layers) and asked < 1:
-        text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} asked); serve it with transformers"
-        yield Difference("attention factor", "unsupported", f"{computed:.6g}", text)
-    elif not _has_scale(layers):
-        found = recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
-        yield _supplied(found) if _takes_original(layers) else found
-    if layers.changes_with_length:
-        yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
+def _other_numbers(layers: Layers) -> Iterator[Difference]:
+    """Yields the fields that are not as asked where the frequencies are."""
+    kind, asked, supplied = layers.kind, layers.attention_factor, "; `ropescale export --for mlx-lm` supplies it"
+    if kind == "longrope":
+        computed = longrope_scale(layers)
+        if not _has_scale(layers) and asked < 1:
+            text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} asked); serve it with"
+            yield Difference("attention factor", "unsupported", f"{computed:.6g}", f"{text} transformers")
+        elif not _has_scale(layers):
+            own = recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
+            yield replace(own, warning=own.warning + supplied) if _takes_original(layers) else own
+        if layers.changes_with_length:
+            yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
+    if kind == "yarn":
+        computed = vllm.deepseek_scale(layers.parameters)
+        if not math.isclose(asked, computed):
+            own = recomputed_scale(asked, computed)
+            yield replace(own, warning=own.warning + supplied) if layers.parameters["factor"] > 1 else own
+        if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
+            text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
+            yield Difference("softmax scale", "dropped", "1", text)
+        if not layers.is_truncated:
+            yield always_truncates()
+    if kind == "dynamic":
+        text, who = "stop{s} with an error at dynamic NTK; use 0.32 or later", "mlx-lm up to 0.31"
+        older = replace(stops(text, "stops with a ValueError"), who=who, version="0.31.3 and before")
+        yield from (older, Difference("switch", "honoured", "at every call; cached keys keep old angles"))
 
 
-def _supplied(found: Difference) -> Difference:
-    """Returns the difference with the remark that the exported command takes it away."""
-    return replace(found, warning=f"{found.warning}; `ropescale export --for mlx-lm` supplies it")
-
-
-def _yarn(layers: Layers) -> Iterator[Difference]:
-    asked, computed = layers.attention_factor, vllm.deepseek_scale(layers.parameters)
-    if not math.isclose(asked, computed):
-        found = recomputed_scale(asked, computed)
-        yield _supplied(found) if layers.parameters["factor"] > 1 else found
-    if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
-        text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
-        yield Difference("softmax scale", "dropped", "1", text)
-    if not layers.is_truncated:
-        yield always_truncates()
-
-
-def _dynamic(layers: Layers) -> Iterator[Difference]:
-    text = "stop{s} with an error at dynamic NTK; use 0.32 or later"
-    yield Difference(
-        "frequencies", "unsupported", "stops with a ValueError", text, "mlx-lm up to 0.31", version="0.31.3 and before"
-    )
-    yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
-
-
-_BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic}
-
-ENGINE = Engine(
-    name="mlx-lm",
-    version="0.32.2",
-    differences=_differences,
-    how=_how,
-    serve=_serve,
-    workaround=_workaround,
-    spelled=lambda serving: serving.spelled(_own_keys),
-)
+ENGINE = MlxLmEngine()

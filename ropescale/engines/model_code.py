@@ -58,19 +58,18 @@ def is_known_for(engine: str, what: str, layers: Layers) -> bool:
 
 
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of an engine for a model without native code there."""
+    """Yields the differences of an engine for a model without native code there.
+
+    Those of transformers are of its rotary modules before 5.21, which see a batch of texts at a time.
+    """
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
         yield stops(f"know{{s}} no {name}; serve it with transformers", "stops: no code for this model")
-    elif whose == "checkpoint":
+        return
+    if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
         yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
-    else:
-        yield from _in_transformers(layers)
-
-
-def _in_transformers(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of transformers' rotary modules before 5.21, which see a batch of texts at a time."""
+        return
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
         yield stops(text, "stops with an error, by transformers' code")

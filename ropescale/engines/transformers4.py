@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..configs import class_defaults
@@ -84,19 +84,60 @@ RUN = frozenset(
 """Types whose rotary modules tests build in those versions; of the others the shared code was read."""
 
 
-def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where rotary modules are built and compared; there is no maximum length to run into."""
-    return "source" if field == "max length" or layers.model_type not in RUN else "run"
+_NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
 
 
-def _serve(serving: Serving) -> list[Command]:
-    """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
-    changed = {key: value for key, value in _spelled(serving).changes().items() if key != "rope_parameters"}
-    if serving.is_written:
-        stored = serving.stored.section
-        only_v5 = "rope_parameters" in stored and not V4_NAMES & stored.keys()
-        changed = {key: value for key, value in changed.items() if key in V4_NAMES and only_v5}
-    return [Command("python", serving.snippet(changed))]
+class Transformers4Engine(Engine):
+    """transformers 4, from 4.45 on."""
+
+    name = "transformers 4"
+    version = "4.51.3, 4.57.1"
+
+    def differences(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of transformers 4 for this kind of layer."""
+        name, came = came_with(layers)
+        if came == "5":
+            yield stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
+            return
+        reason = next(_in_every_version(layers), None)
+        if reason is not None:
+            yield reason
+            return
+        if _is_later(layers, "4.52"):
+            who, text = f"transformers before {came}", f"lack{{s}} {name}; use {came} or later"
+            yield Difference("frequencies", "unsupported", _NO_TYPE, text, who, "run", "4.51.3")
+        if layers.kind != "default":
+            yield from _in_older_versions(layers)
+
+    def how(self, layers: Layers, field: str) -> How:
+        """Returns ``run`` where rotary modules are built and compared; there is no maximum length to run into."""
+        return "source" if field == "max length" or layers.model_type not in RUN else "run"
+
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
+        changed = {key: value for key, value in self.spelled(serving).changes().items() if key != "rope_parameters"}
+        if serving.is_written:
+            stored = serving.stored.section
+            only_v5 = "rope_parameters" in stored and not V4_NAMES & stored.keys()
+            changed = {key: value for key, value in changed.items() if key in V4_NAMES and only_v5}
+        return [Command("python", serving.snippet(changed))]
+
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice for a schedule that it cannot compute."""
+        return "load it with transformers 5"
+
+    def spelled(self, serving: Serving) -> Serving:
+        """Returns the configuration in v4's keys, even if only transformers 5 wrote it."""
+        if not serving.is_written:
+            return serving
+        original = max(layers.rope.original_length for layers in serving.layers)
+        written = Configuration.read(write_rope(serving.stored, Scaling({}, serving.wanted.max_length, original)))
+        layers = tuple(replace(each, configuration=written) for each in serving.layers)
+        return replace(serving, wanted=written, layers=layers)
+
+    def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
+        """Yields the differences that remain with its commands; none for what the vendor never scaled."""
+        return () if is_untouched(serving, layers) else self.differences(layers)
 
 
 def came_with(layers: Layers) -> tuple[str, str | None]:
@@ -119,28 +160,7 @@ def _is_later(layers: Layers, version: str) -> bool:
     return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
 
 
-def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of transformers 4 for this kind of layer."""
-    name, came = came_with(layers)
-    if came == "5":
-        yield stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
-        return
-    today = next(_today(layers), None)
-    if today is not None:
-        yield today
-        return
-    if _is_later(layers, "4.52"):
-        text = f"lack{{s}} {name}; use {came} or later"
-        who = f"transformers before {came}"
-        yield Difference("frequencies", "unsupported", _NO_TYPE, text, who, "run", "4.51.3")
-    if layers.kind != "default":
-        yield from _of_older(layers)
-
-
-_NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
-
-
-def _of_older(layers: Layers) -> Iterator[Difference]:
+def _in_older_versions(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of earlier versions that knew the model type."""
     stated, name, is_yarn = layers.parameters, layers.model_type, layers.kind == "yarn"
     factor, ratio = stated.get("factor", 1.0), layers.length / layers.rope.original_length
@@ -170,7 +190,7 @@ def _of_older(layers: Layers) -> Iterator[Difference]:
         yield Difference(field, status, computes, f"{text}; use {fixed_in} or later", who, how, version)
 
 
-def _today(layers: Layers) -> Iterator[Difference]:
+def _in_every_version(layers: Layers) -> Iterator[Difference]:
     """Yields the reasons why no version 4 computes these frequencies, the most important first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
@@ -206,23 +226,4 @@ def _has_keys(layers: Layers) -> bool:
     return isinstance(place, Mapping) and any(place.get(name) == layers.parameters["rope_theta"] for name in names)
 
 
-def _spelled(serving: Serving) -> Serving:
-    """Returns the configuration in v4's keys, even if only transformers 5 wrote it."""
-    if not serving.is_written:
-        return serving
-    original = max(layers.rope.original_length for layers in serving.layers)
-    written = Configuration.read(write_rope(serving.stored, Scaling({}, serving.wanted.max_length, original)))
-    layers = tuple(replace(each, configuration=written) for each in serving.layers)
-    return replace(serving, wanted=written, layers=layers)
-
-
-ENGINE = Engine(
-    name="transformers 4",
-    version="4.51.3, 4.57.1",
-    differences=_differences,
-    how=_how,
-    serve=_serve,
-    workaround=lambda layers: "load it with transformers 5",
-    spelled=_spelled,
-    remaining=lambda serving, layers: () if is_untouched(serving, layers) else _differences(layers),
-)
+ENGINE = Transformers4Engine()

@@ -13,55 +13,54 @@ _AFTER_5_8 = _AFTER_5_20 | frozenset("cohere_compass_text gemma4_unified_text me
 """Types with a table per layer type that came with later versions than these."""
 
 
-def _how(layers: Layers, field: str) -> How:
-    """Tests build and compare the rotary modules of every model type; there is no maximum length to run into."""
-    return "source" if field == "max length" or _is_foreign(layers) else "run"
-
-
 def _is_foreign(layers: Layers) -> bool:
     """Whether a model's code does not come with transformers."""
     return layers.model_type not in load() and layers.whole_type not in load()
 
 
-def _serve(serving: Serving) -> list[Command]:
-    """Returns ``from_pretrained``, with changes to the configuration if the folder lacks them."""
-    return [Command("python", serving.snippet(v5_changes(serving, serving.wanted.max_length)))]
+class Transformers5Engine(Engine):
+    """transformers 5."""
+
+    name = "transformers 5"
+    version = "5.23.0"
+
+    def differences(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of transformers 5, and of its earlier versions, for this kind of layer."""
+        kind, name, past = layers.kind, layers.model_type, layers.rope.original_length
+        if _is_foreign(layers):
+            yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
+        if layers.changes_with_length:
+            text = (
+                "keeps state between calls, so results depend on earlier ones; cached keys keep old angles; "
+                "freezing it at a length makes one fixed table of it"
+            )
+            computes, told = "at every call; cached keys keep old angles", text if kind == "dynamic" else ""
+            yield Difference("switch", "honoured", computes, told, "transformers" if told else "")
+        if layers.key != ALL_LAYERS and kind == "longrope" and name not in _AFTER_5_20:
+            text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
+            yield replace(stops(text, how="run"), who="transformers 5.0 to 5.20", version="5.20.2")
+        if layers.key != ALL_LAYERS and kind == "yarn" and name not in _AFTER_5_8:
+            text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
+            yield replace(stops(text), who="transformers 5.0 to 5.8", version="5.0.0 to 5.8.1")
+        if name == "recurrent_gemma" and layers.is_partial:
+            text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
+            yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
+        if name == "phi3":  # past the trained length the cache is dropped, and the newest token fed alone
+            text = f"forget{{s}} the text before once generation passes {past} tokens; use 5.20 or later"
+            who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
+            yield Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
+
+    def how(self, layers: Layers, field: str) -> How:
+        """Tests build and compare the rotary modules of every model type; there is no maximum length to run into."""
+        return "source" if field == "max length" or _is_foreign(layers) else "run"
+
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns ``from_pretrained``, with changes to the configuration if the folder lacks them."""
+        return [Command("python", serving.snippet(v5_changes(serving, serving.wanted.max_length)))]
+
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice for a schedule that cannot be computed."""
+        return "patch the checkpoint, and ask `ropescale verify`"
 
 
-def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of transformers 5 for this kind of layer."""
-    if _is_foreign(layers):
-        yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
-    if layers.kind == "dynamic":
-        text = (
-            "keeps state between calls, so results depend on earlier ones; cached keys keep old angles; "
-            "freezing it at a length makes one fixed table of it"
-        )
-        yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
-    elif layers.changes_with_length:
-        yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
-    if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _AFTER_5_20:
-        past = layers.rope.original_length
-        text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
-        yield replace(stops(text, how="run"), who="transformers 5.0 to 5.20", version="5.20.2")
-    if layers.key != ALL_LAYERS and layers.kind == "yarn" and layers.model_type not in _AFTER_5_8:
-        text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
-        yield replace(stops(text), who="transformers 5.0 to 5.8", version="5.0.0 to 5.8.1")
-    if layers.model_type == "recurrent_gemma" and layers.is_partial:
-        text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
-        yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
-    if layers.model_type == "phi3":
-        past = layers.rope.original_length  # where the cache is dropped, and the newest token fed alone
-        text = f"forget{{s}} the text before once generation passes {past} tokens; use 5.20 or later"
-        who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
-        yield Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
-
-
-ENGINE = Engine(
-    name="transformers 5",
-    version="5.23.0",
-    differences=_differences,
-    how=_how,
-    serve=_serve,
-    workaround=lambda layers: "patch the checkpoint, and ask `ropescale verify`",
-)
+ENGINE = Transformers5Engine()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
+from typing import Literal
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
@@ -76,9 +76,86 @@ _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rot
 """Fields that the rotary layer uses, which tests run; the others belong to the engine around it."""
 
 
-def _how(layers: Layers, field: str) -> How:
-    """Returns ``served`` for types, fields and values that tests serve; otherwise as :func:`rotary_how`."""
-    return "served" if _is_served(layers, field) else rotary_how(layers, field)
+_HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as it is measured here"
+
+
+class VLLMEngine(Engine):
+    """vLLM.
+
+    Attributes:
+        key: its name in ``model_code.json``.
+        multiplied: the rope types whose table is ``factor`` times as long as ``max_position_embeddings``.
+    """
+
+    name = "vLLM"
+    version = "0.33.0"
+    served_version = "0.32.0"
+    in_card = True
+    key: Literal["vllm", "sglang"] = "vllm"
+    multiplied: tuple[str, ...] = ("linear",)
+
+    def differences(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of vLLM for this kind of layer, and how they are known."""
+        whose = code("vllm", layers)
+        computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
+        for each in chain(computed, _max_length(layers) if whose != "none" else ()):
+            seen = each.status == "honoured" or each.field == "switch"  # in the models that tests serve
+            seen = seen or (layers.kind, layers.whole_type, each.field) == _AS_IT_LIES
+            yield replace(each, how="served") if seen and _is_served(layers, each.field) else each
+
+    def how(self, layers: Layers, field: str) -> How:
+        """Returns ``served`` for types, fields and values that tests serve; otherwise as :func:`rotary_how`."""
+        return "served" if _is_served(layers, field) else rotary_how(layers, field)
+
+    def serve(self, serving: Serving) -> list[Command]:
+        """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
+        told = overrides(self.spelled(serving), self.positions(serving))
+        words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
+        text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
+        sections = (serving.stored.section, serving.stored.raw)
+        stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
+        # vLLM takes half precision for a float32 checkpoint by itself (config/model.py)
+        is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
+        return [Command("sh", text, _HALVED if is_float32 else "")]
+
+    def positions(self, serving: Serving) -> int:
+        """Returns the ``max_position_embeddings`` that the engine needs.
+
+        The code of transformers tabulates nothing, and counts from what is stated.
+        """
+        own = code(self.key, serving.layers[0]) == "own"
+        return needed_positions(serving, self.multiplied) if own else serving.wanted.max_length
+
+    def workaround(self, layers: Layers) -> str:
+        """Returns the advice for a schedule that cannot be served."""
+        if code("vllm", layers) != "own":
+            return "serve it with transformers"
+        if takes_one_row(layers):
+            return f"{_ANOTHER_THETA}, or serve it with transformers"
+        if layers.kind == "proportional":
+            return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
+        others = (
+            "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
+        )
+        return f"use {others}, or serve it with transformers"
+
+    def spelled(self, serving: Serving) -> Serving:
+        """Returns the same schedule with the engine's own keys, if needed."""
+        if code(self.key, serving.layers[0]) != "own":
+            return serving
+        positions = needed_positions(serving, self.multiplied)
+        return serving.spelled(lambda layers: self.own_keys(layers, positions))
+
+    def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
+        """Returns the rope parameters from which the engine computes the wanted numbers."""
+        parameters = layers.parameters
+        if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
+            return {**parameters, "max_trained_positions": layers.rope.original_length}
+        scale, original = layers.attention_factor, layers.rope.original_length
+        if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), scale):
+            mscales = {"short_mscale": scale, "long_mscale": scale}
+            return {**parameters, "original_max_position_embeddings": original, **mscales}
+        return parameters
 
 
 def _is_served(layers: Layers, field: str) -> bool:
@@ -91,88 +168,53 @@ def rotary_how(layers: Layers, field: str) -> How:
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
 
-def _serve(serving: Serving) -> list[Command]:
-    """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
-    told = overrides(_spelled(serving), positions("vllm", serving))
-    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
-    text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
-    sections = (serving.stored.section, serving.stored.raw)
-    stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
-    # vLLM takes half precision for a float32 checkpoint by itself (config/model.py)
-    is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
-    return [Command("sh", text, _HALVED if is_float32 else "")]
-
-
-_HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as it is measured here"
-
-
-def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
-    """Returns the ``max_position_embeddings`` that an engine needs.
-
-    The code of transformers tabulates nothing, and counts from what is stated.
-    """
-    own = code(engine, serving.layers[0]) == "own"
-    return needed_positions(serving, multiplied) if own else serving.wanted.max_length
-
-
-def workaround(layers: Layers) -> str:
-    """Returns the advice for a schedule that cannot be served."""
-    if code("vllm", layers) != "own":
-        return "serve it with transformers"
+def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
+    kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
+    if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
+        yield base_rope(f"never scales the {layers.key} layers of {name}")
+        return
     if takes_one_row(layers):
-        return f"{_ANOTHER_THETA}, or serve it with transformers"
-    if layers.kind == "proportional":
-        return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
-    others = "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
-    return f"use {others}, or serve it with transformers"
-
-
-def _spelled(serving: Serving) -> Serving:
-    """Returns the same schedule with vLLM's own keys, if needed."""
-    if code("vllm", serving.layers[0]) != "own":
-        return serving
-    return serving.spelled(partial(_own_keys, positions=needed_positions(serving)))
-
-
-def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:
-    parameters = layers.parameters
-    if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
-        return {**parameters, "max_trained_positions": layers.rope.original_length}
-    if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), layers.attention_factor):
-        return with_mscales(layers)
-    return parameters
-
-
-def with_mscales(layers: Layers) -> Mapping[str, object]:
-    """Returns longrope with the attention factor where vLLM and SGLang look for it."""
-    scale = layers.attention_factor
-    original = {"original_max_position_embeddings": layers.rope.original_length}
-    return {**layers.parameters, **original, "short_mscale": scale, "long_mscale": scale}
-
-
-def longrope_scale(layers: Layers, positions: int) -> float:
-    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they choose."""
-    stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
-    original = layers.rope.original_length
-    return usual_scale(positions / original, original) if stated is None else stated
-
-
-def deepseek_scale(parameters: Mapping[str, float]) -> float:
-    """Returns the multiplier of cos and sin in the engines' own ``deepseek_yarn``, which reads no attention factor."""
-    given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
-    weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
-    over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
-    return over / under
-
-
-def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of vLLM for this kind of layer, and how they are known."""
-    whose = code("vllm", layers)
-    computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
-    for each in chain(computed, _max_length(layers) if whose != "none" else ()):
-        seen = each.status == "honoured" or each.field == "switch"  # in the models that tests serve
-        seen = seen or (layers.kind, layers.whole_type, each.field) == _AS_IT_LIES
-        yield replace(each, how="served") if seen and _is_served(layers, each.field) else each
+        yield one_row(layers)
+        return
+    if kind == "longrope":
+        if rotates_wrong_pairs(layers):
+            yield wrong_pairs(layers, "stops, or turns the wrong pairs")
+        yield from own_longrope_scale(layers)
+        if layers.changes_with_length:
+            yield one_list()
+    if kind == "yarn":
+        asked, usual = layers.attention_factor, temperature(stated["factor"])
+        overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
+        if overwrites and stated.get("attention_factor") == 1:
+            text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
+            yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
+        elif overwrites and not math.isclose(asked, deepseek_scale(stated)):
+            yield recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
+        elif name == "gpt_oss" and not math.isclose(asked, usual):
+            yield recomputed_scale(asked, usual, " of gpt-oss")
+        if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
+            text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}; {_ANOTHER_THETA}"
+            yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
+    if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
+        yield one_table(layers.length)
+    elif kind == "dynamic" and "alpha" not in stated:
+        text = (
+            f"computes one static table, base RoPE of {length} positions, without max_trained_positions, and reads "
+            "past its end for longer texts (NaN); `ropescale export --for vllm` supplies it and the length"
+        )
+        yield base_rope(text, "run")
+    if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
+        text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
+        yield stops(text, "stops with a ValueError", "run")
+    if kind == "proportional" and stated.get("factor", 1) != 1:
+        yield ignores_factor("run")
+    if layers.is_mla and name not in MLA_BUT_PLAIN:
+        yield from overwritten(layers)
+    elif layers.is_mla and stated.get("mscale_all_dim"):
+        text = f"drops the softmax scale that mscale_all_dim asks for in {name}"
+        yield Difference("softmax scale", "dropped", "1", text)
+    if name == "gpt_oss" and kind != "yarn":
+        yield stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
@@ -190,6 +232,25 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
         yield Difference("max length", "honoured", f"{layers.length}, because max_position_embeddings says so", text)
 
 
+# ---------------------------------------------------------------------------------------------------------
+# Shared with SGLang and mlx-lm
+
+
+def longrope_scale(layers: Layers, positions: int) -> float:
+    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they choose."""
+    stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
+    original = layers.rope.original_length
+    return usual_scale(positions / original, original) if stated is None else stated
+
+
+def deepseek_scale(parameters: Mapping[str, float]) -> float:
+    """Returns the multiplier of cos and sin in the engines' own ``deepseek_yarn``, which reads no attention factor."""
+    given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
+    weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
+    over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
+    return over / under
+
+
 def multiplied_length(layers: Layers) -> Difference:
     """Returns how vLLM and SGLang compute their longest text under linear scaling."""
     text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
@@ -203,25 +264,6 @@ def rotates_wrong_pairs(layers: Layers) -> bool:
     """
     interleaved = layers.configuration.family.interleaved and not layers.is_mla
     return interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
-
-
-def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
-    plain = (layers.model_type, layers.key) in _PLAIN or architecture(layers) in _UNSCALED
-    if plain and layers.kind != "default":
-        yield base_rope(f"never scales the {layers.key} layers of {layers.model_type}")
-        return
-    if takes_one_row(layers):
-        yield one_row(layers)
-        return
-    if layers.kind in _BY_KIND:
-        yield from _BY_KIND[layers.kind](layers)
-    if layers.is_mla and layers.model_type not in MLA_BUT_PLAIN:
-        yield from overwritten(layers)
-    elif layers.is_mla and layers.parameters.get("mscale_all_dim"):
-        text = f"drops the softmax scale that mscale_all_dim asks for in {layers.model_type}"
-        yield Difference("softmax scale", "dropped", "1", text)
-    if layers.model_type == "gpt_oss" and layers.kind != "yarn":
-        yield stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
 
 def takes_one_row(layers: Layers) -> bool:
@@ -244,14 +286,6 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
         yield always_truncates(" on MLA models")
 
 
-def _longrope(layers: Layers) -> Iterator[Difference]:
-    if rotates_wrong_pairs(layers):
-        yield wrong_pairs(layers, "stops, or turns the wrong pairs")
-    yield from own_longrope_scale(layers)
-    if layers.changes_with_length:
-        yield one_list()
-
-
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the attention factor that vLLM and SGLang compute under longrope, if not as asked."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
@@ -259,55 +293,4 @@ def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
         yield recomputed_scale(asked, computed, of_lengths=True)
 
 
-def _yarn(layers: Layers) -> Iterator[Difference]:
-    asked, usual = layers.attention_factor, temperature(layers.parameters["factor"])
-    plain = layers.model_type in MLA_BUT_PLAIN
-    if layers.is_mla and not plain and layers.parameters.get("attention_factor") == 1:
-        text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
-        yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
-    elif layers.is_mla and not plain and not math.isclose(asked, deepseek_scale(layers.parameters)):
-        yield recomputed_scale(asked, deepseek_scale(layers.parameters), " on MLA models")
-    elif layers.model_type == "gpt_oss" and not math.isclose(asked, usual):
-        yield recomputed_scale(asked, usual, " of gpt-oss")
-    if "mrope_section" in layers.parameters and layers.model_type not in _RAMP_OF_TRAINED:
-        length = layers.rope.original_length
-        text = f"computes the ramp of {layers.model_type} from {4 * length} trained tokens instead of {length}"
-        text += f"; {_ANOTHER_THETA}"
-        yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
-
-
-def _dynamic(layers: Layers) -> Iterator[Difference]:
-    if "alpha" in layers.parameters:
-        return
-    if "max_trained_positions" in layers.parameters:
-        yield one_table(layers.length)
-    else:
-        text = (
-            f"computes one static table, base RoPE of {layers.rope.original_length} positions, without "
-            "max_trained_positions, and reads past its end for longer texts (NaN); `ropescale export --for vllm` "
-            "supplies it and the length"
-        )
-        yield base_rope(text, "run")
-
-
-def _proportional(layers: Layers) -> Iterator[Difference]:
-    if not layers.parameters.get("partial_rotary_factor", 1.0):
-        text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
-        yield stops(text, "stops with a ValueError", "run")
-    if layers.parameters.get("factor", 1) != 1:
-        yield ignores_factor("run")
-
-
-_BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic, "proportional": _proportional}
-
-ENGINE = Engine(
-    name="vLLM",
-    version="0.33.0",
-    served_version="0.32.0",
-    differences=_differences,
-    how=_how,
-    serve=_serve,
-    workaround=workaround,
-    spelled=_spelled,
-    in_card=True,
-)
+ENGINE = VLLMEngine()

@@ -32,19 +32,10 @@ copy has the same keys and another size or time."""
 BLOCK = 64 * 2**20
 """Bytes of tensor data held in memory at once."""
 
-_FORMATS = {
-    "UINT8": "<B",
-    "INT8": "<b",
-    "UINT16": "<H",
-    "INT16": "<h",
-    "UINT32": "<I",
-    "UINT64": "<Q",
-    "INT32": "<i",
-    "INT64": "<q",
-    "FLOAT32": "<f",
-    "FLOAT64": "<d",
-    "BOOL": "<?",
-}
+_FORMATS = dict(
+    zip("UINT8 INT8 UINT16 INT16 UINT32 UINT64 INT32 INT64 FLOAT32 FLOAT64 BOOL".split(), "BbHhIQiqfd?", strict=True)
+)
+"""The format of each scalar type for :mod:`struct`, little-endian."""
 _NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
 _KINDS = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
@@ -67,7 +58,7 @@ class Value:
         if self.kind == "STRING":
             return struct.pack("<I", _KINDS["STRING"]) + _string(str(self.value))
         try:
-            return struct.pack("<I", _KINDS[self.kind]) + struct.pack(_FORMATS[self.kind], self.value)
+            return struct.pack("<I", _KINDS[self.kind]) + struct.pack(f"<{_FORMATS[self.kind]}", self.value)
         except (struct.error, OverflowError):
             raise ConfigError(f"{brief(self.value)} is more than a GGUF's {self.kind.lower()} can hold") from None
 
@@ -78,7 +69,7 @@ def is_storable(kind: str, value: object) -> bool:
         return kind == "STRING" and isinstance(value, str)
     wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
     try:
-        struct.pack(_FORMATS[kind], value)
+        struct.pack(f"<{_FORMATS[kind]}", value)
     except (struct.error, OverflowError):
         return False
     return isinstance(value, wanted) and isinstance(value, bool) == (kind == "BOOL")
@@ -155,7 +146,14 @@ class GgufFile:
             with self.path.open("rb") as source:
                 for tensor in kept:
                     source.seek(int(tensor.data_offset))
-                    self._copy(source, file, int(tensor.n_bytes), progress)
+                    size = int(tensor.n_bytes)
+                    while size:
+                        block = source.read(min(BLOCK, size))
+                        if not block:
+                            raise CheckpointError(f"{self.path} became shorter while it was read; try again")
+                        file.write(block)
+                        size -= len(block)
+                        progress(len(block))
                     _pad(file, int(self._reader.alignment))
             for data in added.values():
                 file.write(data)
@@ -194,15 +192,6 @@ class GgufFile:
         offsets = accumulate((-(-size // alignment) * alignment for size in sizes), initial=0)
         placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, offsets)]
         return b"".join([start, *pairs, *placed])
-
-    def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], object]) -> None:
-        while size:
-            block = source.read(min(BLOCK, size))
-            if not block:
-                raise CheckpointError(f"{self.path} became shorter while it was read; try again")
-            file.write(block)
-            size -= len(block)
-            progress(len(block))
 
 
 def open_gguf(path: str | Path) -> GgufFile:
@@ -256,7 +245,7 @@ def _reader_class() -> type[GGUFReader]:
     return Reader
 
 
-_SIZES = {_KINDS[name]: struct.calcsize(form) for name, form in _FORMATS.items()}
+_SIZES = {_KINDS[name]: struct.calcsize(f"<{form}") for name, form in _FORMATS.items()}
 """Bytes of each scalar type."""
 _STRING, _ARRAY = _KINDS["STRING"], _KINDS["ARRAY"]
 _MOST_ITEMS = 2**24

@@ -86,7 +86,14 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
     Raises:
         ConfigError: an adapter or a projector, one part of several, no RoPE, or a rotation of another kind.
     """
-    _refuse_other_files(file)
+    kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
+    if kind is not None and kind.value != "model":
+        other = cut(str(kind.value), 60)
+        raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")
+    if parts is not None and _number(file.path, "split.count", parts.value) > 1:
+        raise ConfigError(
+            f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"
+        )
     architecture = file.keys.get("general.architecture")
     if architecture is None or not isinstance(architecture.value, str):
         raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
@@ -101,43 +108,26 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
     return model
 
 
-def _refuse_other_files(file: GgufFile) -> None:
-    kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
-    if kind is not None and kind.value != "model":
-        other = cut(str(kind.value), 60)
-        raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")
-    if parts is not None and _number(file.path, "split.count", parts.value) > 1:
-        raise ConfigError(
-            f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"
-        )
-
-
 def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
-    """Returns keys and per-pair tensors without ropescale's changes, or with them."""
+    """Returns keys and per-pair tensors without ropescale's changes, as :data:`ORIGINAL` records them, or with them."""
     keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
     tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
-    if ORIGINAL in file.keys and not on_top:
-        had_keys, had_tables = _read_original(file.path, str(file.keys[ORIGINAL].value))
-        keys |= {name: value for name, value in had_keys.items() if value is not None}
-        keys = {name: value for name, value in keys.items() if had_keys.get(name, value) is not None}
-        tables = {name: x for name, x in had_tables.items() if x is not None}
-    return keys, tables
-
-
-def _read_original(path: Path, text: str) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
-    """Reads :data:`ORIGINAL`: the previous value of each key and tensor, or None."""
+    if ORIGINAL not in file.keys or on_top:
+        return keys, tables
     try:
-        was = json.loads(text)
-        keys = {name: pair if pair is None else Value(*pair) for name, pair in was["keys"].items()}
-        tables = {name: x if x is None else list(x) for name, x in was["tables"].items()}
-        stored = [(each.kind, each.value) for each in keys.values() if each]
-        if not all(starmap(is_storable, stored + [("FLOAT64", number) for x in tables.values() for number in x or ()])):
+        was = json.loads(str(file.keys[ORIGINAL].value))
+        had_keys = {name: pair if pair is None else Value(*pair) for name, pair in was["keys"].items()}
+        had_tables = {name: list(x) for name, x in was["tables"].items() if x is not None}
+        stored = [(each.kind, each.value) for each in had_keys.values() if each]
+        numbers = [("FLOAT64", number) for x in had_tables.values() for number in x]
+        if not all(starmap(is_storable, stored + numbers)):
             raise ValueError
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
         raise ConfigError(
-            f"{path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
+            f"{file.path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
         ) from None
-    return keys, tables
+    keys |= had_keys
+    return {name: value for name, value in keys.items() if value is not None}, had_tables
 
 
 def refuse_architecture(model: GgufModel) -> None:
@@ -208,17 +198,27 @@ def _rotary_dim(model: GgufModel) -> int:
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
     """Returns the vendor's scaling as rope parameters; without a name there, as one factor per pair."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
-    kind = model.get("rope.scaling.type") or "linear"
+    kind, name, tables = model.get("rope.scaling.type") or "linear", model.architecture, model.tables
     recorded = model.number("rope.scaling.original_context_length", None)
     original = {} if recorded is None else {"original_max_position_embeddings": recorded}
     if alpha := model.number("rope.scaling.alpha", None):
         return {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha, **original}
-    long, short = _lists(model, kind)
+    # llama.cpp's divisors beyond the original length and up to it; a single table is both
+    long = short = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
+    if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
+        long, short = tables.get(LONG), tables.get(SHORT)
     turning = _turning(long) if long is short and factor == 1 else None
     if turning is not None and extra == 1:
         return {"rope_type": "proportional", "partial_rotary_factor": partial_factor(rope, turning)}
     if long is short is None and kind == "yarn":
-        return {**_yarn_parameters(model, factor, extra), **original}
+        fast, slow = BETAS
+        if name in known.READS_BETAS:
+            fast = model.number("rope.scaling.yarn_beta_fast", fast)
+            slow = model.number("rope.scaling.yarn_beta_slow", slow)
+        multiplier = model.number("rope.scaling.yarn_log_multiplier", 0.0) if name == "mistral3" else 0.0
+        scale = temperature(factor) / temperature(factor, multiplier) * extra
+        betas = {"beta_fast": fast, "beta_slow": slow}
+        return {"rope_type": "yarn", "factor": factor, "attention_factor": scale, **betas, **original}
     if kind == "yarn":
         raise ConfigError(f"{model.path} has both yarn and {FREQS}, which ropescale cannot read together")
     if long is short is None and extra == 1:
@@ -228,28 +228,9 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
     return {"rope_type": "longrope", **lists, "attention_factor": extra, **original}
 
 
-def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequence[float] | None]:
-    """Returns llama.cpp's divisors beyond the original length and up to it; a single table is both."""
-    name, tables = model.architecture, model.tables
-    if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
-        return tables.get(LONG), tables.get(SHORT)
-    freqs = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
-    return freqs, freqs
-
-
 def _turning(factors: Sequence[float] | None) -> int | None:
     """Returns how many pairs turn, if the factors only stop the others (proportional RoPE)."""
     if factors is None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))
     return turning if all(x >= NEVER_TURNS / 10 for x in factors[turning:]) else None
-
-
-def _yarn_parameters(model: GgufModel, factor: float, extra: float) -> dict[str, object]:
-    fast, slow = BETAS
-    if model.architecture in known.READS_BETAS:
-        fast = model.number("rope.scaling.yarn_beta_fast", fast)
-        slow = model.number("rope.scaling.yarn_beta_slow", slow)
-    multiplier = model.number("rope.scaling.yarn_log_multiplier", 0.0) if model.architecture == "mistral3" else 0.0
-    scale = temperature(factor) / temperature(factor, multiplier) * extra
-    return {"rope_type": "yarn", "factor": factor, "attention_factor": scale, "beta_fast": fast, "beta_slow": slow}

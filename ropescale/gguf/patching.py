@@ -101,7 +101,7 @@ def patch_gguf(
     plan = make_plan(config_of(model), request)
     target, refused = target_or_warning(_check_target, file.path, out, force, dry_run)
     route = find_route(model, goal_of(plan))
-    keys, tables = _wanted(file, model, plan, route)
+    (keys, tables), (notes, warnings) = _wanted(file, model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
     had = {name: file.floats(name) for name in tables}
     new_tables = {name: numbers for name, numbers in tables.items() if had[name] != numbers}
@@ -113,8 +113,8 @@ def patch_gguf(
         route=route,
         keys={name: (file.keys.get(name), value) for name, value in new_keys.items()},
         tables={name: (had[name], numbers) for name, numbers in new_tables.items()},
-        notes=[*plan.notes, *_notes(model, route)],
-        warnings=[*refused, *_warnings(model, plan)],
+        notes=[*plan.notes, *notes],
+        warnings=[*refused, *warnings],
     )
     if target is not None and not dry_run:
         check = partial(_refuse_foreign, target) if os.path.lexists(target) else None
@@ -198,24 +198,17 @@ def _refuse_foreign(target: Path, path: Path) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Notes and warnings
-
-
-def _notes(model: GgufModel, route: Route) -> list[str]:
-    name, kind = model.architecture, route.kind
-    apart = known.SLIDING_UNSCALED | (known.SLIDING_HAS_THETA if kind == "none" else frozenset())
-    if not model.windowed:
-        return []
-    if name not in apart:
-        return ["this model keeps one table for all its layers, so the layers with a window change as well"]
-    if kind == "none" and name in known.SLIDING_SHARES_THETA:
-        return ["the layers with a window take their theta from the same key, so they change as well"]
-    return ["layers left as they are: those with a window"]
-
-
-def _warnings(model: GgufModel, plan: Plan) -> list[str]:
-    name, warnings = model.architecture, []
+def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
+    """Returns notes on the layers with a window, and warnings of what else decides about the result."""
+    name, theta_alone, notes, warnings = model.architecture, route.kind == "none", [], []
+    if model.windowed and name not in known.SLIDING_UNSCALED | (
+        known.SLIDING_HAS_THETA if theta_alone else frozenset()
+    ):
+        notes.append("this model keeps one table for all its layers, so the layers with a window change as well")
+    elif model.windowed and theta_alone and name in known.SLIDING_SHARES_THETA:
+        notes.append("the layers with a window take their theta from the same key, so they change as well")
+    elif model.windowed:
+        notes.append("layers left as they are: those with a window")
     if name not in known.ROPE:
         warnings.append(f"{name} is not an architecture of {known.SOURCE}; other versions were not checked")
     if name in known.READS_BETAS:
@@ -225,4 +218,4 @@ def _warnings(model: GgufModel, plan: Plan) -> list[str]:
         warnings.append(
             f"{name}.attention.sliding_window is {window}; those layers see no further, whatever the schedule"
         )
-    return warnings
+    return notes, warnings

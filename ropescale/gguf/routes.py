@@ -94,7 +94,17 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
             f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
             "another theta (ntk, abf) on a file without scaling gives what was asked"
         )
-    return _with_attention_scale(model, route, goal)
+    # rope.scaling.attn_factor multiplies llama.cpp's own scale
+    scale = goal.table.attention_scale
+    own = temperature(goal.number("factor", 1.0)) if route.kind == "yarn" else 1.0
+    if math.isclose(scale, own, rel_tol=1e-6):
+        return route
+    if model.windowed and model.architecture in known.SLIDING_SHARES_SCALE:
+        raise ScheduleError(
+            f"an attention scale of {scale:g} would reach the layers with a window as well in llama.cpp's "
+            f"{model.architecture}, and they keep their own frequencies; give attention_factor={own:.6g}"
+        )
+    return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
 
 
 def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
@@ -123,34 +133,25 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
     """Returns the route by theta, linear or yarn, if llama.cpp's formula gives the table."""
     rope, table = goal.rope, goal.table
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
+    candidates = [(theta, 1.0), (theta, factor)]
+    turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
+    if len(turning) > 1 and turning[0][0] == 0:  # the table may be geometric by another theta, as frozen dynamic NTK's
+        (_, first), (last, slowest) = turning[0], turning[-1]
+        candidates.append(((first / slowest) ** (rope.rotary_dim / (2 * last)), 1 / first))
     stopped = {FREQS: divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
-    for base, divisor in ((theta, 1.0), (theta, factor), *_fitted(table, rope)):
+    for base, divisor in candidates:
         if _are_equal(table.inv_freq, [f / divisor for f in rope.geometric(base)]):
             if math.isclose(divisor, 1.0, rel_tol=1e-9):
                 return Route("rope.freq_base", _keys("none", base), stopped)
             return Route("rope.scaling.type linear", _keys("linear", base, factor=divisor), stopped)
-    return _by_yarn(model, goal, factor)
-
-
-def _fitted(table: Frequencies, rope: Rope) -> list[tuple[float, float]]:
-    """Returns the theta and the factor of a table that is geometric, such as frozen dynamic NTK."""
-    turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
-    if len(turning) < 2 or turning[0][0] != 0:
-        return []
-    (_, first), (last, slowest) = turning[0], turning[-1]
-    return [((first / slowest) ** (rope.rotary_dim / (2 * last)), 1 / first)]
-
-
-def _by_yarn(model: GgufModel, goal: Goal, factor: float) -> Route | None:
-    rope, is_read = goal.rope, model.architecture in known.READS_BETAS
     if goal.parameters["rope_type"] != "yarn" or rope.table is not None:
         return None
-    fast, slow = goal.number("beta_fast", BETAS[0]), goal.number("beta_slow", BETAS[1])
-    if not _are_equal(goal.table.inv_freq, yarn_of_llama_cpp(rope, factor, *((fast, slow) if is_read else BETAS))):
+    betas = goal.number("beta_fast", BETAS[0]), goal.number("beta_slow", BETAS[1])
+    is_read = model.architecture in known.READS_BETAS
+    if not _are_equal(table.inv_freq, yarn_of_llama_cpp(rope, factor, *(betas if is_read else BETAS))):
         return None
-    betas = {"yarn_beta_fast": fast, "yarn_beta_slow": slow} if is_read else {}
-    keys = _keys("yarn", rope.theta, rope.original_length, factor=factor, **betas)
-    return Route("rope.scaling.type yarn", keys)
+    told = dict(zip(("yarn_beta_fast", "yarn_beta_slow"), betas)) if is_read else {}
+    return Route("rope.scaling.type yarn", _keys("yarn", rope.theta, rope.original_length, factor=factor, **told))
 
 
 def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_slow: float = 1.0) -> list[float]:
@@ -169,20 +170,16 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
     if model.architecture in known.TAKES_LISTS:
         keys = _keys("longrope", rope.theta, rope.original_length)
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
-    raise ScheduleError(_no_table(model, goal.schedule))
-
-
-def _no_table(model: GgufModel, schedule: Schedule) -> str:
-    name, label = model.architecture, label_of(schedule)
+    schedule, name = goal.schedule, model.architecture
     why = "does not rotate by them" if name in known.LOADS_IN_VAIN else "has no place for them"
-    text = f"{label} needs one factor per pair, and llama.cpp {why} in {name}"
+    text = f"{label_of(schedule)} needs one factor per pair, and llama.cpp {why} in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
-        return (
+        raise ScheduleError(
             f"{text} (it reads none of yarn's other numbers from the file); write plain yarn and start it with "
             f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
             f"{schedule.extrapolation_factor:g}"
         )
-    return f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it supports there"
+    raise ScheduleError(f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it supports there")
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
@@ -212,17 +209,3 @@ def _keys(kind: str, theta: float, original_length: int | None = None, **scaling
 
 def _are_equal(left: Sequence[float], right: Sequence[float]) -> bool:
     return all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(left, right))
-
-
-def _with_attention_scale(model: GgufModel, route: Route, goal: Goal) -> Route:
-    """Adds ``rope.scaling.attn_factor``, which multiplies llama.cpp's own scale: under yarn 0.1 ln s + 1."""
-    scale = goal.table.attention_scale
-    own = temperature(goal.number("factor", 1.0)) if route.kind == "yarn" else 1.0
-    if math.isclose(scale, own, rel_tol=1e-6):
-        return route
-    if model.windowed and model.architecture in known.SLIDING_SHARES_SCALE:
-        raise ScheduleError(
-            f"an attention scale of {scale:g} would reach the layers with a window as well in llama.cpp's "
-            f"{model.architecture}, and they keep their own frequencies; give attention_factor={own:.6g}"
-        )
-    return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
