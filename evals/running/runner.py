@@ -49,6 +49,7 @@ class Task:
         besides: how many forward passes a batch takes besides one for each shelf.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
         stream: scores several batches at once, and yields each when it is finished; ``score`` is not called then.
+        confirm: makes sure that one of the finished batches would be scored as it was.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Task:
     besides: int = 0
     nll: bool = True
     stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Scored]]] | None = None
+    confirm: Callable[[Batch, Scored], None] | None = None
 
 
 class ScoresBatches(Protocol):
@@ -99,8 +101,9 @@ def task_of(
         finish(nll, sum(each.parts > 1 for each in found.values()))
 
     about = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, **facts}
-    stream = getattr(executor, "stream", None)  # of a server, which scores several batches at once
-    return Task(title, plan, [about], score, finished, tables.live, stream=stream)
+    # A server scores several batches at once, and may be another one when a run goes on.
+    stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
+    return Task(title, plan, [about], score, finished, tables.live, stream=stream, confirm=confirm)
 
 
 @dataclass
@@ -217,6 +220,10 @@ class Runner:
         world = self.group.world
         if world.leads:
             self.store.begin(about)
+        for each in self._tasks if self.left else ():
+            finished = each.shelves[0].batches if each.task.confirm else {}
+            if each.task.confirm and finished:
+                each.task.confirm(each.task.plan.batches[min(finished)], finished[min(finished)])
         try:
             for title, tasks in groupby(self._tasks, key=lambda each: each.task.title):
                 self._run(title, list(tasks))

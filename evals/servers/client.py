@@ -13,15 +13,23 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
+
+from pydantic import ValidationError
 
 from ...errors import DataError, ServerError
 from ...output.formatting import cut, visible
 from ..running.progress import Notes
 
 if TYPE_CHECKING:
-    import httpx2 as httpx
+    import httpx2 as http
+else:  # it comes with huggingface_hub, and was httpx before it was httpx2
+    try:
+        import httpx2 as http
+    except ImportError:
+        import httpx as http
 
 T = TypeVar("T")
 
@@ -42,6 +50,10 @@ _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_SAID = 300
 
 
+class _NotFound(ServerError):
+    """The server does not have this path."""
+
+
 class Client:
     """A kept connection pool to one server. It opens at the first request, and again after :meth:`close`.
 
@@ -55,46 +67,56 @@ class Client:
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT, notes: Notes | None = None) -> None:
-        self.url, self._is_local, self._is_safe = _checked(url)
         self.timeout, self.notes = timeout, notes or Notes()
+        try:
+            parts = urlsplit(url.strip())
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            parts, is_address = urlsplit(""), False
+        if not is_address:
+            raise DataError("the server's address is none; give one such as http://localhost:8000", "server")
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            raise DataError(
+                "the address of a server has a user's name, a password or a query in it; leave it out, and give a key "
+                f"by {KEY}",
+                "server",
+            )
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1').rstrip('/')}"
+        self._is_local = _is_loopback(parts.hostname or "")
+        self._is_safe = self._is_local or parts.scheme == "https"
         key = os.environ.get(KEY, "").strip()
         if not key.isascii() or not key.isprintable():
             raise DataError(f"{KEY} holds what no key does; set it again", "server")
         self._key = key if self._is_safe else ""
-        self._answered = False
+        self._has_answered = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._http: httpx.AsyncClient | None = None
+        self._http: http.AsyncClient | None = None
 
-    def ask(self, path: str, body: Mapping[str, object] | None = None, missing: bool = False) -> dict[str, Any]:
-        """Returns a small answer: of GET, or of POST where there is a body.
-
-        Args:
-            missing: return nothing where the server does not have this path.
+    def ask(self, path: str, read: Callable[[bytes], T], body: Mapping[str, object] | None = None) -> T | None:
+        """Returns a small answer: of GET, or of POST where there is a body; None where the server lacks the path.
 
         Raises:
             ServerError: it cannot be reached, refuses, or answers what cannot be read.
         """
-        waiting = self.start(path, body, SMALL, lambda answer: answer, missing)
+        waiting = self.start(path, body, SMALL, read)
         try:
             return waiting.result()
+        except _NotFound:
+            return None
         finally:
             waiting.cancel()
 
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, object] | None,
-        most: int,
-        read: Callable[[dict[str, Any]], T],
-        missing: bool = False,
-    ) -> Future[T]:
+    def start(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> Future[T]:
         """Sends a request, and returns what will hold its answer; cancelling that gives the request up.
 
         Args:
             most: bytes of the answer.
-            read: makes of the answer what is kept of it.
+            read: makes of the answer what is kept of it; raises pydantic's ValidationError for one that does not fit.
         """
-        return asyncio.run_coroutine_threadsafe(self._asked(path, body, most, read, missing), self._running())
+        if self._loop is None:
+            self._loop, self._http = asyncio.new_event_loop(), self._opened()
+            threading.Thread(target=_run, args=(self._loop, self._http), daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(self._answer(path, body, most, read), self._loop)
 
     def close(self) -> None:
         """Closes the connections, and gives up what is still being asked for."""
@@ -102,15 +124,7 @@ class Client:
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            loop = self._loop = asyncio.new_event_loop()
-            self._http = self._opened()
-            threading.Thread(target=_run, args=(loop, self._http), daemon=True).start()
-        return self._loop
-
-    def _opened(self) -> httpx.AsyncClient:
-        http = _library()
+    def _opened(self) -> http.AsyncClient:
         headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
         headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         return http.AsyncClient(
@@ -121,14 +135,7 @@ class Client:
             trust_env=not self._is_local,  # a proxy has no part in what stays on this machine
         )
 
-    async def _asked(
-        self,
-        path: str,
-        body: Mapping[str, object] | None,
-        most: int,
-        read: Callable[[dict[str, Any]], T],
-        missing: bool,
-    ) -> T:
+    async def _answer(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> T:
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -137,36 +144,36 @@ class Client:
                 await asyncio.sleep(pause)
             try:
                 status, content = await self._once(path, body, most)
-            except _library().RequestError as error:
-                if not self._answered and isinstance(error, _library().ConnectError):
-                    said = self._said(str(error))
-                    raise ServerError(f"{self.url} cannot be reached ({said}); is it running?") from None
-                why = self._said(str(error)) or type(error).__name__
+            except http.RequestError as error:
+                why = self._shown(str(error)) or type(error).__name__
+                if isinstance(error, http.ConnectError) and not self._has_answered:
+                    raise ServerError(f"{self.url} cannot be reached ({why}); is it running?") from None
                 continue
-            self._answered = True
+            self._has_answered = True
             if status in _AGAIN:
                 why = f"it answers {status}{self._reason(content)}"
-            elif status == 404 and missing:
-                return read({})
             elif status != 200:
-                raise ServerError(self._refusal(status, content))
+                raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
             else:
-                answer = _parsed(content)
-                if answer is not None:
-                    return read(answer)
-                why = "its answer is no JSON object"
+                try:
+                    return read(content)
+                except ValidationError as error:
+                    first = error.errors()[0]
+                if first["type"] != "json_invalid":
+                    where = self._shown(".".join(map(str, first["loc"])) or "the answer")
+                    raise ServerError(f"{self.url}{path} answers what cannot be used ({where}: {first['msg']})")
+                why = "its answer is no JSON"
         raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {why}")
 
     async def _once(self, path: str, body: Mapping[str, object] | None, most: int) -> tuple[int, bytes]:
         assert self._http is not None
-        method = "GET" if body is None else "POST"
-        found = bytearray()
-        async with self._http.stream(method, self.url + path, json=body) as answer:
+        content = bytearray()
+        async with self._http.stream("GET" if body is None else "POST", self.url + path, json=body) as answer:
             async for piece in answer.aiter_raw():
-                found += piece
-                if len(found) > most:
+                content += piece
+                if len(content) > most:
                     raise ServerError(f"{self.url}{path} answers more than {most:,} bytes, too many for what was asked")
-            return answer.status_code, bytes(found)
+            return answer.status_code, bytes(content)
 
     def _refusal(self, status: int, content: bytes) -> str:
         if status in (401, 403):
@@ -178,60 +185,33 @@ class Client:
         return f"{self.url} refuses the request ({status}){self._reason(content)}"
 
     def _reason(self, content: bytes) -> str:
-        answer = _parsed(content) or {}
-        error = answer.get("error", answer)
-        said = error.get("message") if isinstance(error, dict) else error
-        return f": {self._said(said)}" if isinstance(said, str) and said else ""
+        """Returns the message in an answer that tells an error; "" for none."""
+        error = None
+        with suppress(ValueError, RecursionError):
+            error = json.loads(content)
+        for name in ("error", "message"):
+            error = error.get(name, error) if isinstance(error, dict) else error
+        return f": {self._shown(error)}" if isinstance(error, str) and error else ""
 
-    def _said(self, text: str) -> str:
-        """Returns the beginning of what a server or a library says, without the key."""
+    def _shown(self, text: str) -> str:
+        """Returns the beginning of a text of a server or a library, without the key."""
         text = text.replace(self._key, "...") if self._key else text
         return visible(cut(" ".join(text.split()), _LONGEST_SAID))
 
 
-def _run(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
+def _run(loop: asyncio.AbstractEventLoop, client: http.AsyncClient) -> None:
     """Runs a loop until it is stopped, then gives up its requests and closes the connections."""
 
-    async def ended() -> None:
+    async def end() -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await http.aclose()
+        await client.aclose()
 
     loop.run_forever()
-    loop.run_until_complete(ended())
+    loop.run_until_complete(end())
     loop.close()
-
-
-def _library() -> Any:
-    """Returns the HTTP library that comes with huggingface_hub, which was httpx before it was httpx2."""
-    try:
-        import httpx2 as found
-    except ImportError:
-        import httpx as found  # type: ignore[import-not-found, no-redef]
-    return found
-
-
-def _checked(url: str) -> tuple[str, bool, bool]:
-    """Returns an address without what follows the server's own, whether it is this machine, and whether a key may go
-    there."""
-    try:
-        parts = urlsplit(url.strip())
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        parts, is_address = urlsplit(""), False
-    if not is_address:
-        raise DataError("the server's address is none; give one such as http://localhost:8000", "server")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise DataError(
-            f"the address of a server has a user's name, a password or a query in it; leave it out, and give a key by "
-            f"{KEY}",
-            "server",
-        )
-    is_local = _is_loopback(parts.hostname or "")
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path}", is_local, is_local or parts.scheme == "https"
 
 
 def _is_loopback(host: str) -> bool:
@@ -239,11 +219,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _parsed(content: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError, MemoryError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, NamedTuple, NotRequired
 
 import numpy as np
+from annotated_types import Len
+from pydantic import FailFast, NonNegativeInt, TypeAdapter
+from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import listed, named
@@ -23,20 +25,43 @@ _LOWEST, _HIGHEST = -9000.0, 0.01
 ROW = 640
 """Bytes that the answer for one token has at most: a number of 20 digits, an id, a rank, and the token's text."""
 
+Request = tuple[str, dict[str, object]]
+"""The path and the body of a request."""
+
+
+class Row(NamedTuple):
+    """A token of a prompt as an answer has it; None for what is not there.
+
+    Attributes:
+        is_top: whether it is the most likely one at its position.
+    """
+
+    id: int | None
+    logprob: float | None
+    is_top: bool | None = None
+
 
 class PromptScoring(ABC):
-    """How the model of an engine is asked.
+    """How the model of an engine is asked. Answers that do not fit raise pydantic's ValidationError.
 
     Attributes:
         model: the name that it is served under.
         limit: the positions that it takes, prompt and answer together; None where it does not say.
+        version: of the engine.
+        limit_option: how it is started with another limit.
     """
 
     name: ClassVar[str]
     version_path: ClassVar[str]
+    limit_option: ClassVar[str]
 
-    def __init__(self, model: str, limit: int | None) -> None:
-        self.model, self.limit = model, limit
+    def __init__(self, model: str, limit: int | None, version: str) -> None:
+        self.model, self.limit, self.version = model, limit, version
+
+    @property
+    def about(self) -> str:
+        """The engine and its version."""
+        return f"{self.name} {self.version}"
 
     @property
     @abstractmethod
@@ -44,82 +69,99 @@ class PromptScoring(ABC):
         """The positions of the longest window that it can score."""
 
     @abstractmethod
-    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
-        """Returns the path and the body that ask for the log-probability of every id but the first.
+    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
+        """Returns the request for the log-probability of every id but the first.
 
         Args:
             ranked: ask whether it is the most likely one, too.
         """
 
     @abstractmethod
-    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
-        """Returns whether each token but the first is the most likely one there."""
+    def rows(self, content: bytes) -> list[Row]:
+        """Reads every position but the first from an answer."""
 
     @abstractmethod
-    def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
-        """Returns the id and the log-probability of every position but the first, as they stand in an answer."""
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
+        """Returns the request for what greedy decoding writes after these ids."""
 
     @abstractmethod
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
-        """Returns the path and the body that ask for what greedy decoding writes after these ids."""
+    def written(self, content: bytes) -> list[int]:
+        """Reads the generated ids from an answer."""
 
-    @abstractmethod
-    def written(self, answer: Mapping[str, Any]) -> list[int]:
-        """Returns the ids that were generated, as they stand in an answer."""
-
-    def generated(self, answer: Mapping[str, Any], most: int) -> np.ndarray:
-        """Returns the ids that were generated, int64 [tokens].
+    def generated(self, content: bytes, most: int) -> np.ndarray:
+        """Returns the generated ids, int64 [tokens].
 
         Raises:
-            ServerError: the answer does not hold ids, or more than were asked for.
+            ServerError: there are more than were asked for.
         """
-        try:
-            ids = self.written(answer)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ServerError(
-                f"{self.name} answers without the ids of generated tokens ({type(error).__name__})"
-            ) from None
-        if not isinstance(ids, list) or len(ids) > most or not all(type(each) is int and each >= 0 for each in ids):
-            raise ServerError(f"{self.name} answers what is no list of at most {most:,} generated ids")
+        ids = self.written(content)
+        if len(ids) > most:
+            raise ServerError(f"{self.name} answers {len(ids):,} generated ids, and at most {most:,} were asked for")
         return np.array(ids, np.int64)
 
-    def ranked(self, answer: Mapping[str, Any], ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def ranked(self, content: bytes, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the NLL as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
 
         Raises:
             ServerError: the answer does not say.
         """
-        nll = self.nll(answer, ids)
-        try:
-            ranks = np.array(self.ranks(answer), bool)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration) as error:
-            raise ServerError(f"{self.name} answers without ranks ({type(error).__name__})") from None
-        if len(ranks) != len(nll):
-            raise ServerError(f"{self.name} answers {len(ranks):,} ranks for {len(nll):,} tokens")
-        return nll, ranks
+        rows = self._checked(self.rows(content), ids)
+        if any(row.is_top is None for row in rows):
+            raise ServerError(f"{self.name} answers without the ranks of tokens")
+        return _nll(rows), np.array([row.is_top for row in rows], bool)
 
-    def nll(self, answer: Mapping[str, Any], ids: Sequence[int]) -> np.ndarray:
+    def nll(self, content: bytes, ids: Sequence[int]) -> np.ndarray:
         """Returns the NLL in nats of every id but the first, fp32 [ids - 1].
 
         Raises:
             ServerError: the answer does not hold one finite log-probability for each of these ids.
         """
-        try:
-            rows = self.rows(answer, ids)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            what = type(error).__name__
-            raise ServerError(f"{self.name} answers without log-probabilities of the prompt ({what})") from None
+        return _nll(self._checked(self.rows(content), ids))
+
+    def _checked(self, rows: list[Row], ids: Sequence[int]) -> list[Row]:
         if len(rows) != len(ids) - 1:
             raise ServerError(f"{self.name} answers {len(rows):,} log-probabilities for {len(ids) - 1:,} tokens")
-        for position, ((found, value), asked) in enumerate(zip(rows, ids[1:], strict=True), 1):
-            if found != asked:
-                there = named(str(found))
-                raise ServerError(f"{self.name} answers for token {there} at position {position:,}, not for {asked}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LOWEST < value < _HIGHEST:
-                shown = named(str(value))
-                hint = "; serve without prefix caching" if value is None else ""
-                raise ServerError(f"{self.name} answers {shown} for the token at position {position:,}{hint}")
-        return -np.array([value for _, value in rows], np.float32)
+        for position, (row, asked) in enumerate(zip(rows, ids[1:], strict=True), 1):
+            if row.id not in (None, asked):
+                raise ServerError(f"{self.name} answers for token {row.id} at position {position:,}, not for {asked}")
+            if row.logprob is None or not _LOWEST < row.logprob < _HIGHEST:
+                hint = "; serve without prefix caching" if row.logprob is None else ""
+                raise ServerError(f"{self.name} answers {row.logprob} for the token at position {position:,}{hint}")
+        return rows
+
+
+def _nll(rows: Sequence[Row]) -> np.ndarray:
+    return -np.array([row.logprob for row in rows], np.float32)
+
+
+# --- vLLM
+
+
+class _Token(TypedDict):
+    logprob: float | None
+    rank: NotRequired[int | None]
+
+
+class _Chosen(TypedDict):
+    token_logprobs: Annotated[list[float | None], Len(1, 1)]
+
+
+class _ScoredChoice(TypedDict):
+    prompt_logprobs: Annotated[list[dict[int, _Token] | None], FailFast()]
+    token_ids: NotRequired[list[int] | None]
+    logprobs: NotRequired[_Chosen | None]
+
+
+class _WrittenChoice(TypedDict):
+    token_ids: Annotated[list[NonNegativeInt], FailFast()]
+
+
+class _Scored(TypedDict):
+    choices: Annotated[list[_ScoredChoice], Len(1, 1)]
+
+
+class _Written(TypedDict):
+    choices: Annotated[list[_WrittenChoice], Len(1, 1)]
 
 
 class VLLM(PromptScoring):
@@ -129,103 +171,123 @@ class VLLM(PromptScoring):
     that one generated token: no other is allowed, and its raw log-probability is the one that a longer prompt gives.
     """
 
-    name, version_path = "vLLM", "/version"
+    name, version_path, limit_option = "vLLM", "/version", "--max-model-len"
+    _scored, _written = TypeAdapter(_Scored), TypeAdapter(_Written)
 
     @property
     def longest(self) -> int | None:
         return self.limit
 
-    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
+    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         body |= {"cache_salt": uuid.uuid4().hex}  # no prefix of another request is taken for this one's
         if len(ids) == self.limit:
             body |= {"prompt": list(ids[:-1]), "logprobs": 0, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
         return "/v1/completions", body
 
-    def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
-        [choice] = answer["choices"]
-        rows = [_of_one(row, id) for row, id in zip(choice["prompt_logprobs"][1:], ids[1:])]
-        rows += [(-1, None)] * (len(choice["prompt_logprobs"]) - 1 - len(rows))
-        if len(ids) == self.limit:
-            ([last], [value]) = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    def rows(self, content: bytes) -> list[Row]:
+        [choice] = self._scored.validate_json(content, strict=True)["choices"]
+        rows = [_row(found) for found in choice["prompt_logprobs"][1:]]
+        last = choice.get("logprobs")  # asked for where the window has the whole limit
+        if last is not None:
+            [value], [id] = last["token_logprobs"], choice.get("token_ids") or [None]
             if value == 0:
                 raise ServerError("vLLM answers processed log-probabilities; serve with --logprobs-mode raw_logprobs")
-            rows.append((last, value))
+            rows.append(Row(id, value))
         return rows
 
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": new_tokens, "temperature": 0}
         return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
 
-    def written(self, answer: Mapping[str, Any]) -> list[int]:
-        [choice] = answer["choices"]
+    def written(self, content: bytes) -> list[int]:
+        [choice] = self._written.validate_json(content, strict=True)["choices"]
         return choice["token_ids"]
 
-    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
-        return [next(iter(row.values()))["rank"] == 1 for row in answer["choices"][0]["prompt_logprobs"][1:]]
+
+def _row(found: dict[int, _Token] | None) -> Row:
+    """Returns the token of a position: the first one there, and with ``prompt_logprobs: 0`` the only one."""
+    id, token = next(iter((found or {}).items()), (None, None))
+    if token is None:
+        return Row(id, None)
+    rank = token.get("rank")
+    return Row(id, token["logprob"], None if rank is None else rank == 1)
 
 
-def _of_one(row: Mapping[str, Any] | None, id: int) -> tuple[int, Any]:
-    """Returns a row's id and log-probability: those of the id that was asked for, or of another that is there."""
-    if row is None:
-        return id, None
-    found = str(id) if str(id) in row else next(iter(row))
-    return int(found), row[found]["logprob"]
+# --- SGLang
+
+_Logprob = tuple[float | None, int, object]
+"""A log-probability, the token's id and its text."""
+
+
+class _Meta(TypedDict):
+    input_token_logprobs: Annotated[list[_Logprob], FailFast()]
+    input_top_logprobs: NotRequired[list[list[_Logprob] | None] | None]
+
+
+class _Generate(TypedDict):
+    meta_info: _Meta
+
+
+class _Output(TypedDict):
+    output_ids: Annotated[list[NonNegativeInt], FailFast()]
 
 
 class SGLang(PromptScoring):
     """SGLang's ``/generate`` with ``return_logprob`` from the first position on."""
 
     name, version_path = "SGLang", "/get_server_info"
+    limit_option = "--context-length, one more than the window"
+    _scored, _written = TypeAdapter(_Generate), TypeAdapter(_Output)
 
     @property
     def longest(self) -> int | None:
         return None if self.limit is None else self.limit - 1  # one token is generated
 
-    def request(self, ids: Sequence[int], ranked: bool = False) -> tuple[str, dict[str, Any]]:
-        sampling = {"max_new_tokens": 1, "temperature": 0}
-        return "/generate", {
-            "input_ids": list(ids),
-            "sampling_params": sampling,
-            "return_logprob": True,
-            "logprob_start_len": 0,
-            **({"top_logprobs_num": 1} if ranked else {}),
-        }
+    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
+        body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        body |= {"return_logprob": True, "logprob_start_len": 0}
+        return "/generate", {**body, "top_logprobs_num": 1} if ranked else body
 
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> tuple[str, dict[str, Any]]:
+    def rows(self, content: bytes) -> list[Row]:
+        about = self._scored.validate_json(content, strict=True)["meta_info"]
+        own, best = about["input_token_logprobs"][1:], (about.get("input_top_logprobs") or [])[1:]
+        tops = [top[0][1] if top else None for top in best] or [None] * len(own)
+        return [
+            Row(id, value, None if top is None else top == id) for (value, id, _), top in zip(own, tops, strict=False)
+        ]
+
+    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
         sampling = {"max_new_tokens": new_tokens, "temperature": 0, "repetition_penalty": 1.0}
         return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
 
-    def written(self, answer: Mapping[str, Any]) -> list[int]:
-        return answer["output_ids"]
-
-    def ranks(self, answer: Mapping[str, Any]) -> list[bool]:
-        about = answer["meta_info"]
-        best = about["input_top_logprobs"][1:]
-        return [top[0][1] == own[1] for top, own in zip(best, about["input_token_logprobs"][1:], strict=True)]
-
-    def rows(self, answer: Mapping[str, Any], ids: Sequence[int]) -> list[tuple[int, Any]]:
-        return [(id, value) for value, id, *_ in answer["meta_info"]["input_token_logprobs"][1:]]
+    def written(self, content: bytes) -> list[int]:
+        return self._written.validate_json(content, strict=True)["output_ids"]
 
 
-ENGINES: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
+# --- which engine answers
+
+
+class _Card(TypedDict):
+    id: str
+    owned_by: NotRequired[str | None]
+    max_model_len: NotRequired[int | None]
+
+
+class _Models(TypedDict):
+    data: NotRequired[list[_Card]]
+
+
+class _Version(TypedDict):
+    version: NotRequired[str]
+
+
+_MODELS, _VERSION = TypeAdapter(_Models), TypeAdapter(_Version)
+_BY_OWNER: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
 """The engines that can score, by the ``owned_by`` of their models."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """An engine and its model, as a server describes itself."""
-
-    engine: PromptScoring
-    version: str
-
-    @property
-    def about(self) -> str:
-        """The engine and its version."""
-        return f"{self.engine.name} {self.version}"
-
-
-def served_by(client: Client, wanted: str | None = None) -> Served:
+def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     """Asks a server which engine it is, and which model it serves.
 
     Args:
@@ -235,31 +297,25 @@ def served_by(client: Client, wanted: str | None = None) -> Served:
         ServerError: it cannot be reached, or is no engine that can score a prompt.
         DataError: it does not serve that model.
     """
-    there = client.ask("/v1/models", missing=True).get("data")
-    cards = [each for each in there if isinstance(each, dict)] if isinstance(there, list) else []
-    cards = [card for card in cards if isinstance(card.get("id"), str)]
-    owner = str(cards[0].get("owned_by")) if cards else ""
-    kind = ENGINES.get(owner)
+    cards = (client.ask("/v1/models", _MODELS.validate_json) or {}).get("data", [])
+    owner = cards[0].get("owned_by") if cards else None
+    kind = _BY_OWNER.get(owner or "")
+    if owner == "llamacpp":
+        raise ServerError(
+            f"{client.url} is llama-server, which gives no log-probabilities of a prompt; measure the file with "
+            "llama-perplexity -m model.gguf -f text, or with llama-cpp-python (logits_all=True)"
+        )
     if kind is None:
-        raise ServerError(_cannot(client.url, owner))
+        what = f"a server of {named(owner)}" if owner else "no server that says which engine it is"
+        raise ServerError(
+            f"{client.url} is {what}; vLLM (vllm serve) and SGLang can score a prompt, and so can the checkpoint "
+            "itself: ropescale eval MODEL"
+        )
     found = [card for card in cards if wanted in (None, card["id"])]
     if not found:
         names = listed([named(card["id"]) for card in cards])
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
-    limits = [card.get("max_model_len") for card in (*found, *cards)]  # an adapter has its base's
-    limit = next((each for each in limits if isinstance(each, int)), None)
-    version = client.ask(kind.version_path, missing=True).get("version")
-    return Served(kind(found[0]["id"], limit), version if isinstance(version, str) else "of an unknown version")
-
-
-def _cannot(url: str, owner: str) -> str:
-    if owner == "llamacpp":
-        return (
-            f"{url} is llama-server, which gives no log-probabilities of a prompt; measure the file with "
-            "llama-perplexity -m model.gguf -f text, or with llama-cpp-python (logits_all=True)"
-        )
-    what = f"a server of {named(owner)}" if owner and owner != "None" else "no server that says which engine it is"
-    return (
-        f"{url} is {what}; vLLM (vllm serve) and SGLang can score a prompt, and so can the checkpoint itself: "
-        "ropescale eval MODEL"
-    )
+    limits = (card.get("max_model_len") for card in (*found, *cards))  # an adapter has its base's
+    limit = next((each for each in limits if each is not None), None)
+    version = (client.ask(kind.version_path, _VERSION.validate_json) or {}).get("version", "of an unknown version")
+    return kind(found[0]["id"], limit, version)

@@ -31,7 +31,7 @@ from ..running.variants import HeldPass, HeldTables
 from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING
 from ..store import Facts
-from .running import baseline_of, facts_of, refuse_another, tables_of, work
+from .running import baseline_of, facts_of
 from .server import ServedWindows, Server
 
 if TYPE_CHECKING:
@@ -99,18 +99,16 @@ class ServedRecommendRun(RecommendRun):
         return []
 
     def _passes_of(self, spec: str) -> list[HeldPass]:
-        return [HeldPass(tables_of(self.servers[spec]), self.objective.lengths)]
+        return [HeldPass(self.servers[spec].tables, self.objective.lengths)]
 
     def _scoring(self, tables: HeldTables, documents: Sequence[Document], bos: int | None) -> ServedWindows:
         return ServedWindows(cast(Server, tables.variant), documents, bos)
 
     def _runner(self) -> Runner:
-        return Runner(self.facts, self._store, self._group, self.notes, "server", work)
+        return Runner(self.facts, self._store, self._group, self.notes, "server")
 
     def _check(self, first: Batch, part: Corpus) -> None:
-        for server in self.servers.values():
-            ids = ServedWindows(server, part.documents, self.corpus.bos).ids(first)
-            refuse_another(server, self._store, self.facts, ids)
+        """Nothing: the runner compares an answer of before with one of now."""
 
     @cached_property
     def _truncation_plan(self) -> tuple[Truncating | None, str]:
@@ -119,7 +117,7 @@ class ServedRecommendRun(RecommendRun):
         stride, said = choose(part, trained, rest)
         if stride is None or trained != self.objective.short:
             return None, said
-        return Truncating.planned(part, tables_of(self.servers[AS_IS]), trained, stride, 1), said
+        return Truncating.planned(part, self.servers[AS_IS].tables, trained, stride, 1), said
 
     def _deployment(self) -> Deployment:
         config = AutoConfig.from_pretrained(cast("str | Path", self.options.path))  # None is refused below

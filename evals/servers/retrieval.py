@@ -20,9 +20,9 @@ from ..retrieving.running import ANSWERING, RetrievalRun, pack
 from ..retrieving.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch, Scored
-from ..store import Store
-from .running import baseline_of, facts_of, refuse_another, tables_of, work
+from ..scoring.batches import Batch, Scored, plan_pass
+from ..store import Store, key_of
+from .running import baseline_of, facts_of
 from .server import Server, in_parallel
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ServedRetrieval(RetrievalRun):
             server.refuse(max(prompt_set.lengths) + 1, tokenizer)  # the rank of the last token needs one more
         if about.vocabulary is not None:
             prompt_set.check_ids(about.vocabulary)
-        self.protocol = {"servers": {each.label: each.served.about for each in servers}}
+        self.protocol = {"servers": {each.label: each.engine.about for each in servers}}
 
     @property
     def model_facts(self) -> ModelFacts:  # type: ignore[override]
@@ -66,17 +66,27 @@ class ServedRetrieval(RetrievalRun):
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Asks every server, one after the other; :attr:`answers` has the complete ones even after an interruption."""
         store = store or Store()
-        runner = Runner(self.facts, store, group or Group(World()), self.notes, "server", work)
+        runner = Runner(self.facts, store, group or Group(World()), self.notes, "server")
         try:
             lengths = self.prompt_set.lengths
-            runner.take([self._task(length, tables_of(each)) for each in self.servers for length in lengths])
+            runner.take([self._task(length, each.tables) for each in self.servers for length in lengths])
             if runner.announce(self._about):
                 for server in self.servers:
-                    refuse_another(server, store, self.facts, self.prompt_set.every[0].ids(0).tolist())
+                    self._confirm(server, store)
             runner.run(self._about)
         finally:
             for server in self.servers:
                 server.client.close()
+
+    def _confirm(self, server: Server, store: Store) -> None:
+        """Scores the longest prompt again, and compares it with what the store keeps of it."""
+        ids = self.prompt_set.every[-1].ids(0).tolist()
+        facts = {**self.facts, "probe": key_of({"ids": ids}), "rotation": server.tables.rotation}
+        shelf = store.shelf(facts, plan_pass([len(ids)], len(ids), None, False, 1))
+        if 0 in shelf.batches:
+            server.refuse_another(ids, shelf.batches[0].nll)
+        else:
+            shelf.put(0, Scored(server.score(ids)))
 
     def _together(self, prompts: Sequence[Prompt]) -> int:
         return 1

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from ...adapters import read_configs
 from ...configs.configuration import trained_in
-from ...errors import DataError, RopescaleError, ServerError
+from ...errors import DataError, RopescaleError
 from ...schedules.base import length_dependent
 from ...schedules.specs import Spec
 from ..data import documents as data_documents
@@ -24,32 +21,12 @@ from ..running import fingerprints
 from ..running.corpus_run import CorpusRun, Job, Truncating, choose
 from ..running.runner import Runner, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
-from ..running.variants import HeldTables
-from ..scoring.batches import Scored, plan_pass
 from ..scoring.scorer import SCORING
 from ..store import Facts, Store, key_of
 from .server import UNNAMED, ServedWindows, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TOLERANCE = 0.05
-"""Nats per token, on average, by which a server may answer otherwise than before: half precision rounds with what is
-computed beside it."""
-
-_PROBE = 8192
-"""Tokens that are scored again at most."""
-
-
-class ServedTables(HeldTables):
-    """The tables of a server, which nobody here can change or read."""
-
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        yield
-
-    def check(self) -> None:
-        pass
 
 
 class ServedRun(CorpusRun):
@@ -90,20 +67,14 @@ class ServedRun(CorpusRun):
         """Measures by every server, one after the other; what is complete is in :attr:`passes`."""
         store, group = store or Store(), group or Group(World())
         _, self._stride = self._as_before(store.last)
-        self.batch_tokens = 1  # a request has one window
-        runner = Runner(self.facts, store, group, self.notes, "server", work)
+        runner = Runner(self.facts, store, group, self.notes, "server")
         try:
             jobs = [job for server in self.servers for job in self._jobs(server)]
             last, told = self._truncating(jobs)
             runner.take([*(self._task(job) for job in jobs), *last])
             self._announce_special()
-            to_run = runner.announce(self._about)
-            if to_run:
+            if runner.announce(self._about):
                 self._tell_left_out(told)
-                first = ServedWindows(self.servers[0], self.corpus.documents, self.corpus.bos)
-                ids = first.ids(jobs[0].plan.batches[0])
-                for server in self.servers:
-                    refuse_another(server, store, self.facts, ids)
             runner.run(self._about)
         finally:
             for server in self.servers:
@@ -112,13 +83,13 @@ class ServedRun(CorpusRun):
     @property
     def protocol(self) -> dict[str, object]:
         """The engines of the servers, for the results; not their addresses."""
-        return {"servers": {each.label: each.served.about for each in self.servers}}
+        return {"servers": {each.label: each.engine.about for each in self.servers}}
 
     # --- planning ---
 
     def _jobs(self, server: Server) -> list[Job]:
         """Plans all lengths in one pass, because a server has one table for all; or one of each where windows slide."""
-        tables, lengths = tables_of(server), self.corpus.lengths
+        tables, lengths = server.tables, self.corpus.lengths
         self._figures[tables.table_sha256] = tables.figures
         if self.options.stride is not None:
             return [Job(tables, (length,), self._plan(length)) for length in lengths]
@@ -142,7 +113,7 @@ class ServedRun(CorpusRun):
             return [], f"truncation is left out: {_NO_BASE}"
         self._stride = stride
         windows = ServedWindows(server, self.corpus.documents, None)
-        planned = Truncating.planned(self.corpus, tables_of(server), self.trained_length, stride, self.batch_tokens)
+        planned = Truncating.planned(self.corpus, server.tables, self.trained_length, stride, self.batch_tokens)
         return [planned.task(windows, partial(setattr, self, "truncation"))], said
 
     # --- asking and saying ---
@@ -197,38 +168,6 @@ def baseline_of(servers: Sequence[Server], asked: str | None) -> str:
     return asked or (AS_IS if AS_IS in labels else labels[0])
 
 
-def tables_of(server: Server) -> ServedTables:
-    """Returns what a server's numbers depend on, hashed; its address is none of it."""
-    served = server.served
-    digest = key_of({"engine": served.engine.name, "version": served.version, "model": served.engine.model,
-                     "served_as": server.label})  # fmt: skip
-    return ServedTables(cast(Any, server), None, digest, digest, {})
-
-
-def refuse_another(server: Server, store: Store, facts: Facts, ids: Sequence[int]) -> None:
-    """Makes sure that a server computes what it computed when a run began: the first tokens of a text are scored
-    again, and compared with the answer that the store keeps.
-
-    Raises:
-        ServerError: it answers otherwise.
-    """
-    ids = ids[:_PROBE]
-    plan = plan_pass([len(ids)], len(ids), None, False, 1)
-    shelf = store.shelf({**facts, "probe": key_of({"ids": list(ids)}), "rotation": tables_of(server).rotation}, plan)
-    found, before = server.score(ids), shelf.batches.get(0)
-    if before is None:
-        shelf.put(0, Scored(found))
-        return
-    apart = float(np.abs(found - before.nll).mean())
-    if apart > TOLERANCE:
-        raise ServerError(
-            f"{server.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
-            f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
-            "begin in another folder",
-            "out",
-        )
-
-
 @dataclass(frozen=True)
 class ServedFacts:
     """The served model: the "model" part of results.json, its trained length, its ids."""
@@ -252,9 +191,9 @@ def facts_of(
     text: Any = (config or {}).get("text_config", config) or {}
     stated = text.get("vocab_size", None if tokenizer is None else len(tokenizer))
     vocabulary = stated if isinstance(stated, int) else None
-    identity = key_of({"served": config or servers[0].served.engine.model})
+    identity = key_of({"served": config or servers[0].engine.model})
     model: ModelFacts = {
-        "path": str(path or servers[0].served.engine.model),
+        "path": str(path or servers[0].engine.model),
         "config_sha256": identity,
         "weights": identity,
         "dtype": "in the server's dtype",
@@ -270,8 +209,3 @@ def _follows_length(spec: Spec) -> bool:
         return length_dependent(spec.build())
     except (RopescaleError, AttributeError):
         return False
-
-
-def work(positions: int) -> float:
-    """Weighs a token by the length of its window, as :func:`.batches.cost` does."""
-    return 1 + positions / 32768

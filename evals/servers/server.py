@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import named
 from ...schedules import specs
 from ..data.documents import Document
 from ..metrics.stored import AS_IS
+from ..running.variants import HeldTables
 from ..scoring.batches import Batch, Scored
+from ..store import key_of
 from .client import SMALL, TIMEOUT, Client
-from .engines import ROW, Served, served_by
+from .engines import ROW, PromptScoring, engine_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,8 +34,19 @@ R = TypeVar("R")
 UNNAMED = "served"
 """The label of a server of which nobody said under which schedule it computes."""
 
+TOLERANCE = 0.05
+"""Nats per token, on average, by which a server may answer otherwise than before: half precision rounds with what is
+computed beside it."""
+
 TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx_1 = {'a': [3.14]}"
 """What both tokenizers are given: letters, digits, signs and spaces that tokenizers treat in different ways."""
+
+
+class _Tokens(TypedDict):
+    tokens: list[int]
+
+
+_TOKENS = TypeAdapter(_Tokens)
 
 
 class Server:
@@ -66,14 +83,22 @@ class Server:
         self.client = Client(url, timeout)
 
     @cached_property
-    def served(self) -> Served:
+    def engine(self) -> PromptScoring:
         """The engine and the model, as the server describes itself."""
-        return served_by(self.client, self.name)
+        return engine_of(self.client, self.name)
 
     @property
     def is_unscaled(self) -> bool:
         """Whether it is served as the unchanged model."""
         return self.label == AS_IS
+
+    @cached_property
+    def tables(self) -> ServedTables:
+        """The facts that its numbers depend on, hashed; its address is none of them."""
+        engine = self.engine
+        digest = key_of({"engine": engine.name, "version": engine.version, "model": engine.model,
+                         "served_as": self.label})  # fmt: skip
+        return ServedTables(self, None, digest, digest, {})
 
     def refuse(self, longest: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Refuses what this server cannot score, before anything is scored.
@@ -82,29 +107,44 @@ class Server:
             DataError: windows beyond its limit, or another tokenizer.
             ServerError: it cannot be reached, or cannot score.
         """
-        engine = self.served.engine
+        url, engine = self.client.url, self.engine
         if engine.longest is not None and longest > engine.longest:
             raise DataError(
-                f"{self.client.url} takes windows of {engine.longest:,} positions, and the longest here has "
-                f"{longest:,}; serve it with a larger one ({_LIMITS[engine.name]}), or measure shorter lengths",
+                f"{url} takes windows of {engine.longest:,} positions, and the longest here has {longest:,}; serve it "
+                f"with a larger one ({engine.limit_option}), or measure shorter lengths",
                 "lengths",
             )
-        if tokenizer is not None:
-            self._compare(tokenizer)
-
-    def _compare(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if tokenizer is None:
+            return
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
-        body = {"model": self.served.engine.model, "prompt": TEXT, "add_special_tokens": False}
-        there = self.client.ask("/tokenize", body, missing=True).get("tokens")
-        if there is None:
-            self.client.notes.warn(
-                f"warning: {self.client.url} has no /tokenize; whether its tokenizer is this one is not known"
-            )
-        elif there != own:
+        body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
+        answer = self.client.ask("/tokenize", _TOKENS.validate_json, body)
+        if answer is None:
+            self.client.notes.warn(f"warning: {url} has no /tokenize; whether its tokenizer is this one is not known")
+        elif answer["tokens"] != own:
             raise DataError(
-                f"the tokenizer of {self.client.url} is another one (it gives {len(there):,} tokens for a text that "
-                f"has {len(own):,} here, or other ids); give the one of the model that is served",
+                f"the tokenizer of {url} is another one (it gives {len(answer['tokens']):,} tokens for a text that has "
+                f"{len(own):,} here, or other ids); give the one of the model that is served",
                 "tokenizer",
+            )
+
+    def refuse_another(self, ids: Sequence[int], before: np.ndarray) -> None:
+        """Makes sure that it computes what it computed when a run began.
+
+        Args:
+            ids: of a window, which it scores again.
+            before: the NLL of the last of them.
+
+        Raises:
+            ServerError: it answers otherwise.
+        """
+        apart = float(np.abs(self.score(ids)[-len(before) :] - before).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{self.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
+                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
+                "begin in another folder",
+                "out",
             )
 
     # --- scoring ---
@@ -123,24 +163,31 @@ class Server:
 
     def start(self, ids: Sequence[int]) -> Future[np.ndarray]:
         """Asks for a window, and returns what will hold its NLL."""
-        engine = self.served.engine
-        path, body = engine.request(ids)
-        return self.client.start(path, body, SMALL + ROW * len(ids), partial(engine.nll, ids=ids))
+        return self.client.start(*self.engine.request(ids), SMALL + ROW * len(ids), partial(self.engine.nll, ids=ids))
 
     def start_ranked(self, ids: Sequence[int]) -> Future[tuple[np.ndarray, np.ndarray]]:
         """Asks for a window, and returns what will hold its NLL, and whether each token is the most likely one."""
-        engine = self.served.engine
-        path, body = engine.request(ids, ranked=True)
-        return self.client.start(path, body, SMALL + 2 * ROW * len(ids), partial(engine.ranked, ids=ids))
+        read = partial(self.engine.ranked, ids=ids)
+        return self.client.start(*self.engine.request(ids, ranked=True), SMALL + 2 * ROW * len(ids), read)
 
     def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
         """Asks for what greedy decoding writes after some ids, and returns what will hold its ids."""
-        engine = self.served.engine
-        path, body = engine.continuation(ids, new_tokens)
-        return self.client.start(path, body, SMALL + ROW * new_tokens, partial(engine.generated, most=new_tokens))
+        path, body = self.engine.continuation(ids, new_tokens)
+        return self.client.start(path, body, SMALL + ROW * new_tokens, partial(self.engine.generated, most=new_tokens))
 
 
-_LIMITS = {"vLLM": "--max-model-len", "SGLang": "--context-length, one more than the window"}
+@dataclass(frozen=True)
+class ServedTables(HeldTables):
+    """The tables of a server, which nobody here can change or read."""
+
+    variant: Server  # type: ignore[assignment]
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        yield
+
+    def check(self) -> None:
+        pass
 
 
 def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:
@@ -177,21 +224,26 @@ class ServedWindows:
 
         What has been answered is yielded before an error is raised; what has not is given up.
         """
-        for batch, future in in_parallel(
-            batches, lambda each: self.server.start(self.ids(each)), self.server.concurrency
-        ):
-            yield batch, self._scored(batch, future)
+        for batch, future in in_parallel(batches, self._start, self.server.concurrency):
+            [feed] = batch.feeds
+            try:
+                nll = future.result()
+            except ServerError as error:
+                raise ServerError(f"{named(self.documents[feed.document].name)}: {error}") from None
+            yield batch, Scored(nll[len(nll) - feed.window.count :])
 
-    def ids(self, batch: Batch) -> list[int]:
-        """Returns the ids of its window."""
+    def confirm(self, batch: Batch, before: Scored) -> None:
+        """Makes sure that the server computes what it computed before an interruption.
+
+        Raises:
+            ServerError: it answers otherwise.
+        """
+        self.server.refuse_another(self._ids(batch), before.nll)
+
+    def _start(self, batch: Batch) -> Future[np.ndarray]:
+        return self.server.start(self._ids(batch))
+
+    def _ids(self, batch: Batch) -> list[int]:
         [feed] = batch.feeds
         first = [] if self.bos is None else [self.bos]
         return [*first, *map(int, self.documents[feed.document].ids[feed.window.start : feed.window.stop])]
-
-    def _scored(self, batch: Batch, future: Future[np.ndarray]) -> Scored:
-        [feed] = batch.feeds
-        try:
-            nll = future.result()
-        except ServerError as error:
-            raise ServerError(f"{named(self.documents[feed.document].name)}: {error}") from None
-        return Scored(nll[len(nll) - feed.window.count :])

@@ -42,6 +42,8 @@ NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
 CANNOT_TELL = "cannot tell: both are as far as rounding explains"
 NOT_PROVED = "not proved: the model does not fit into this machine's memory"
+_VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
+"""By whether stock transformers on the folder, and without its schedule, are as near as rounding explains."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def verify_served(
         model: the folder that is meant to be served, with its schedule in ``config.json``.
         length: tokens of the text; past the trained length, and at most what the server takes.
         dtype: what the server computes in, as far as is known: it decides the tolerance (half precision where it is not
-            given). Stock transformers computes in it, too; by default in float32 on a CPU.
+            given). Stock transformers computes in it, too; by default in float32 on a CPU. Where one of the two models,
+            and not the other, agrees with the server as only float32 can, that decides whatever is given.
 
     Raises:
         DataError: a folder without a schedule, a server that stops before the trained length, another tokenizer.
@@ -105,32 +108,49 @@ def verify_served(
     folder, _ = find_loadable(model, revision, weights=True)
     config = read_config(folder)
     trained = max(rope.original_length for rope in read_rope(config).values())
-    ids = _text(server, folder, trained, length, trust_remote_code)
+    longest = server.engine.longest
+    size = length or min(trained + PAST, longest or trained + PAST)
+    if size <= trained:
+        raise DataError(
+            f"a text of {size:,} tokens ends within the {trained:,} that the model was trained at, where its schedule "
+            "need not show; take a longer one, or serve it with a higher limit",
+            "lengths",
+        )
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    server.refuse(size, tokenizer)
+    ids = written(tokenizer, size)[:size]
+    if len(ids) < size:
+        raise CheckpointError(f"{folder} has a tokenizer that writes no text of {size:,} tokens; give a shorter length")
     found = server.score(ids)
     past = slice(max(trained - 1, 0), None)  # row 0 is of the token at position 1
     stock = unscaled = None
+    kind = dtype if dtype in TOLERANCES else "half precision"
+    verdict, tolerance = NOT_PROVED, TOLERANCES.get(kind, TOLERANCES["bfloat16"])
     if fits(folder, dtype, device):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
-            held = max(server.served.engine.limit or 0, len(ids))
-            both = _both(loaded, config, ids, held)
-            stock, unscaled = (float(np.abs(found[past] - own[past]).mean()) for own in both)
+            both = _both(loaded, config, ids, max(server.engine.limit or 0, size))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-    kind = dtype if dtype in TOLERANCES else "bfloat16"
+        else:
+            stock, unscaled = (float(np.abs(found[past] - own[past]).mean()) for own in both)
+            exact = TOLERANCES["float32"]
+            if (stock <= exact) != (unscaled <= exact):
+                kind, tolerance = "float32", exact
+            verdict = _VERDICTS[stock <= tolerance, unscaled <= tolerance]
     return ServedVerification(
         model=str(model),
         url=server.client.url,
         trained=trained,
-        length=len(ids),
+        length=size,
         stock=stock,
         unscaled=unscaled,
-        tolerance=TOLERANCES[kind],
-        dtype=kind if dtype in TOLERANCES else "half precision",
+        tolerance=tolerance,
+        dtype=kind,
         within=float(found[: past.start].mean()),
         beyond=float(found[past].mean()),
-        verdict=_verdict(stock, unscaled, TOLERANCES[kind]),
+        verdict=verdict,
     )
 
 
@@ -141,24 +161,6 @@ def fits(folder: Path, dtype: str | None, device: str | None) -> bool:
     stated = str(read_config(folder).get("dtype") or read_config(folder).get("torch_dtype"))
     widened = 2 if "16" in stated and (dtype == "float32" or (dtype is None and place.type == "cpu")) else 1
     return widened * stored < 0.9 * total_memory(place)
-
-
-def _text(server: Server, folder: Path, trained: int, length: int | None, trusted: bool) -> list[int]:
-    """Returns the ids of the text that is compared."""
-    longest = server.served.engine.longest
-    size = length or min(trained + PAST, longest or trained + PAST)
-    if size <= trained:
-        raise DataError(
-            f"a text of {size:,} tokens ends within the {trained:,} that the model was trained at, where its schedule "
-            "need not show; take a longer one, or serve it with a higher limit",
-            "lengths",
-        )
-    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    server.refuse(size, tokenizer)
-    ids = written(tokenizer, size)[:size]
-    if len(ids) < size:
-        raise CheckpointError(f"{folder} has a tokenizer that writes no text of {size:,} tokens; give a shorter length")
-    return ids
 
 
 def _both(
@@ -182,15 +184,3 @@ def _both(
             with each.live():
                 found.append(scorer.score(torch.tensor([ids]))[0].numpy())
     return found[0], found[1]
-
-
-def _verdict(stock: float | None, unscaled: float | None, tolerance: float) -> str:
-    if stock is None or unscaled is None:
-        return NOT_PROVED
-    verdicts = {
-        (True, False): LIVE,
-        (False, True): NOT_LIVE,
-        (False, False): NEITHER,
-        (True, True): CANNOT_TELL,
-    }
-    return verdicts[stock <= tolerance, unscaled <= tolerance]
