@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -89,63 +88,92 @@ class TrainingCallback(TrainerCallback):
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
-        self.named = True  # runs are called by schedule and step
         self.measured: dict[int, Figures] = {}
 
     # --- Trainer's events ---
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
+    ) -> None:
         """Puts the schedule in, before the model is wrapped or compiled."""
-        self.patch = self.proof.install(kwargs["model"]) or self.patch
+        self.patch = self.proof.install(model) or self.patch
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: nn.Module,
+        processing_class: object = None,
+        **_: object,
     ) -> None:
         """Proves the schedule, and measures the model before the first step."""
-        model = kwargs["model"]
         self.patch = self.proof.install(model) or self.patch  # a model that was made anew since
         self.proof.prove(model)
         self.proof.watch(model)
-        self._begin(args, state, model, kwargs.get("processing_class"))
+        self._begin(args, state, model, processing_class)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
+    ) -> None:
         """Looks every so many steps and before a save; measures, unless Trainer evaluates, where it is done then."""
         if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
-            self.proof.check(kwargs["model"], numbers=control.should_save)
+            self.proof.check(model, numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
-            self._measure(state, kwargs["model"])
+            self._measure(state, model)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
         """Looks before a save at the end of an epoch."""
         if control.should_save:
-            self.proof.check(kwargs["model"], numbers=True)
+            self.proof.check(model, numbers=True)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: nn.Module,
+        processing_class: object = None,
+        metrics: Figures | None = None,
+        **_: object,
+    ) -> None:
         """Measures, and adds the figures to Trainer's metrics."""
-        model = kwargs["model"]
         self.proof.check(model, numbers=state.global_step > 0)  # whether it is the best, and so saved, is known after
         if self.measuring is None:
-            self._begin(args, state, model, kwargs.get("processing_class"))
+            self._begin(args, state, model, processing_class)
         self._measure(state, model)
-        kwargs.get("metrics", {}).update(self.measured.get(state.global_step, {}))
+        if metrics is not None:
+            metrics.update(self.measured.get(state.global_step, {}))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Completes the checkpoint that Trainer has just written."""
-        model = plain(kwargs["model"])
-        self.proof.check(model)
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        if self.save and carries_ours(model):
-            settle_leader(partial(_complete, model, folder, kwargs.get("processing_class")))
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: nn.Module,
+        processing_class: object = None,
+        **_: object,
+    ) -> None:
+        """Completes the checkpoint that Trainer has just written, unless it is elsewhere, as in a search for
+        hyperparameters."""
+        own, folder = plain(model), Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        self.proof.check(own)
+        tokenizer = processing_class if isinstance(processing_class, PreTrainedTokenizerBase) else None
+        if self.save and carries_ours(own):
+            settle_leader(lambda: complete(own, folder, tokenizer) if folder.is_dir() else None)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
         """Looks, and measures after the last step."""
-        self.proof.check(kwargs["model"], numbers=True)
+        self.proof.check(model, numbers=True)
         self.proof.unwatch()
-        self._measure(state, kwargs["model"])
+        self._measure(state, model)
 
     # --- measuring ---
 
@@ -155,7 +183,7 @@ class TrainingCallback(TrainerCallback):
         refuse_unmeasurable(model)
         tokenizer = self.tokenizer or (processing if isinstance(processing, PreTrainedTokenizerBase) else None)
         out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
-        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer, self.named)
+        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer)
         self._note(state, self.measuring.begin(model, state.global_step))
 
     def _measure(self, state: TrainerState, model: nn.Module) -> None:
@@ -174,12 +202,6 @@ class TrainingCallback(TrainerCallback):
         if state.is_world_process_zero:
             said = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in figures.items())
             Notes.of(self.options.progress).tell(f"step {state.global_step:,}: {said}")
-
-
-def _complete(model: nn.Module, folder: Path, processing: object) -> None:
-    """Completes a checkpoint, unless it is elsewhere, as in a search for hyperparameters."""
-    if folder.is_dir():
-        complete(model, folder, processing if isinstance(processing, PreTrainedTokenizerBase) else None)
 
 
 def _check(

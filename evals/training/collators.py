@@ -8,17 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from ...errors import DataError
-
-if TYPE_CHECKING:
-    pass
 
 Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, torch.Tensor | Sequence[int]]]
@@ -111,20 +106,16 @@ class PoseWindows:
                 "positions",
                 "window",
             )
-        drawn = [self._drawn(ids, window) for ids in rows]
-        ids, positions = (torch.stack(each) for each in zip(*drawn, strict=True))
-        labels = ids.clone()
-        return {"input_ids": ids, "labels": labels, "position_ids": positions, "attention_mask": torch.ones_like(ids)}
-
-    def _drawn(self, ids: torch.Tensor, window: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns a window's tokens and positions, int64 [window] each."""
-        source = generator(ids, self.seed)
-        first = _between(1, (window + 1) // 2, source)
-        end = _between(window, len(ids), source)
-        skip = _between(0, self.target - window, source)
-        positions = torch.arange(window)
-        positions[first:] += skip
-        return torch.cat([ids[:first], ids[end - (window - first) : end]]), positions
+        kept, positions = [], torch.arange(window).repeat(len(rows), 1)
+        for row, place in zip(rows, positions, strict=True):
+            source = generator(row, self.seed)
+            first = _between(1, (window + 1) // 2, source)
+            end = _between(window, len(row), source)
+            place[first:] += _between(0, self.target - window, source)
+            kept.append(torch.cat([row[:first], row[end - (window - first) : end]]))
+        ids = torch.stack(kept)
+        mask = torch.ones_like(ids)
+        return {"input_ids": ids, "labels": ids.clone(), "position_ids": positions, "attention_mask": mask}
 
 
 def stacked(features: Features) -> torch.Tensor:
@@ -170,11 +161,6 @@ class Packed(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
         ids = torch.from_numpy(self.windows[number].astype(np.int64))
         return {"input_ids": ids, "labels": ids.clone()}
-
-    @cached_property
-    def sha256(self) -> str:
-        """The hash of all windows, in order."""
-        return hashlib.sha256(np.ascontiguousarray(self.windows, "<i4").tobytes()).hexdigest()
 
 
 def pack(documents: Iterable[Sequence[int] | np.ndarray], length: int, bos: int | None, eos: int | None) -> Packed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,11 +23,10 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.utils.hooks import RemovableHandle
 
 
-def plain(model: Any) -> Any:
+def plain(model: nn.Module) -> nn.Module:
     """Returns the model inside a compiled one, or inside DistributedDataParallel; adapters and FSDP stay.
 
     Its forward pass is the same, without compilation, and without waiting for other processes under data parallelism.
@@ -35,32 +34,22 @@ def plain(model: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif isinstance(model, DistributedDataParallel):
-            model = model.module
-        else:
+        inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
+        if inner is None:
             return model
-
-
-class LastLoss:
-    """A forward hook that keeps the loss of the last pass in training mode, where the model itself computes one."""
-
-    value: torch.Tensor | None = None
-
-    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
-        if module.training:
-            first = output[0] if isinstance(output, tuple) and output else None
-            loss = output.get("loss") if isinstance(output, Mapping) else first
-            self.value = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+        model = inner
 
 
 def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
     """Says what is not finite, in a sentence; empty where all is. Of weights in several processes, this one's part."""
     if loss is not None and not math.isfinite(loss.item()):
         return f"the last loss is {loss.item()}; {_ADVICE}"
-    trained = {name: _own(each) for name, each in model.named_parameters() if each.requires_grad}
-    trained = {name: each for name, each in trained.items() if each.numel()}
+    trained: dict[str, torch.Tensor] = {}
+    for name, each in model.named_parameters():
+        local = getattr(each, "to_local", None)
+        own = each if local is None else local()
+        if each.requires_grad and own.numel():
+            trained[name] = own.detach()
     if not trained or math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
         return ""
     wrong = [name for name, each in trained.items() if not each.isfinite().all()]
@@ -68,10 +57,6 @@ def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
 
 
 _ADVICE = "nothing is saved of this step; train with a lower learning rate, or in bfloat16 instead of float16"
-
-
-def _own(parameter: Any) -> torch.Tensor:
-    return (parameter.to_local() if hasattr(parameter, "to_local") else parameter).detach()
 
 
 @dataclass
@@ -87,7 +72,7 @@ class Proof:
     schedule: object = None
     options: RequestOptions | None = None
     saved: bool = True
-    _loss: LastLoss = field(default_factory=LastLoss)
+    _loss: torch.Tensor | None = None
     _hook: RemovableHandle | None = None
 
     def install(self, model: nn.Module) -> Patch | None:
@@ -107,14 +92,32 @@ class Proof:
                 difference.
         """
         model = plain(model)
-        settle(lambda: self._at_rest(model))
+
+        def at_rest() -> Verdict:
+            report = examine_tables(model)
+            if report.problems:
+                return Verdict("; ".join(report.problems))
+            if self.schedule is not None:
+                self._refuse_other(model)
+            if self.saved:
+                refuse_incompletable(model)
+            return Verdict(carried=f"{report.intended} (tables {fingerprints.table_sha256(model)[:12]})")
+
+        settle(at_rest)
         settle(lambda: Verdict("; ".join(examine_model(model).problems)))
 
     def watch(self, model: nn.Module) -> None:
         """Keeps the losses of a model's passes in training, of which :meth:`check` looks at the last."""
         self.unwatch()
-        self._loss = LastLoss()
-        self._hook = plain(model).register_forward_hook(self._loss)
+        self._loss = None
+        self._hook = plain(model).register_forward_hook(self._keep_loss)
+
+    def _keep_loss(self, module: nn.Module, _: object, output: object) -> None:
+        """Keeps the loss of the last pass in training mode, where the model itself computes one."""
+        if module.training:
+            first = output[0] if isinstance(output, tuple) and output else None
+            loss = output.get("loss") if isinstance(output, Mapping) else first
+            self._loss = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
 
     def unwatch(self) -> None:
         """Ends :meth:`watch`."""
@@ -133,17 +136,7 @@ class Proof:
         model = plain(model)
         settle(lambda: Verdict("; ".join(examine_tables(model).problems)))
         if numbers:
-            settle(lambda: Verdict(problem_of(model, self._loss.value)))
-
-    def _at_rest(self, model: nn.Module) -> Verdict:
-        report = examine_tables(model)
-        if report.problems:
-            return Verdict("; ".join(report.problems))
-        if self.schedule is not None:
-            self._refuse_other(model)
-        if self.saved:
-            refuse_incompletable(model)
-        return Verdict(carried=f"{report.intended} (tables {fingerprints.table_sha256(model)[:12]})")
+            settle(lambda: Verdict(problem_of(model, self._loss)))
 
     def _refuse_other(self, model: nn.Module) -> None:
         """Refuses a model that carries another schedule than was asked for.
