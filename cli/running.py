@@ -109,14 +109,16 @@ def servers_of(options: dict[str, Any]) -> list[Server]:
     Raises:
         DataError: not one schedule and one name for each, or none and something is said of them.
     """
-    from ..evals.servers.server import Server
-
     urls = options.pop("servers")
     of_each = {name: options.pop(name) for name in ("served_as", "served_name")}
     for name, given in of_each.items():
         if given and len(given) != len(urls):
             raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
     how = take(options, ("concurrency", "timeout"))
+    if not urls:
+        return []
+    from ..evals.servers.server import Server
+
     nobody = [None] * len(urls)
     each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
     return [Server(url, served_as, name=name, **how) for url, served_as, name in each]
