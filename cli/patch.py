@@ -28,7 +28,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
-    from ..checkpoints.uploading import Upload
     from ..planning.layers import PlannedLayer
 
 
@@ -132,8 +131,14 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     plan, where = done.plan, str(done.folder) if done.folder else out
     rows = [["model", f"{model} ({plan.planned.model_type})"]]
     if done.upload is None or where is not None or in_place:  # else it goes to the Hub alone
-        rows.append([_written(done, in_place), where or "-"])
-    rows += _hub_rows(done.upload)
+        way = "changed in place" if in_place else "written to"
+        rows.append([way if done.folder else f"would be {way}", where or "-"])
+    if sent := done.upload:
+        facts = ["private"] if sent.private else []
+        facts += [f"{len(sent.files)} files", size(sum(sent.files.values()))]
+        facts += ["and the weights"] if sent.weights_elsewhere else []
+        way = "uploaded to" if sent.url else "would be uploaded to"
+        rows.append([way, f"{sent.url or sent.repository} ({', '.join(facts)})"])
     for key, layer in plan.layers.items():
         rows += [
             ["layers", key],
@@ -142,9 +147,12 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
             ["route", _route(layer, parameters_of(plan.planned, key))],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]
+    before, after = _maximum_before(done), plan.planned.max_length
+    ways = ", ".join(f"{count} x {_HOW[how]}" for how, count in Counter(done.links.values()).items())
+    weights = f"{ways}; not read" if ways else "untouched" if in_place or done.folder is None else "none"
     rows += [
-        ["max_position_embeddings", _change(_maximum_before(done), plan.planned.max_length)],
-        ["weights", _weights(done, in_place)],
+        ["max_position_embeddings", f"{before} -> {after}" if before != after else f"{before}, as it was"],
+        ["weights", weights],
     ]
     return "\n\n".join([markdown(["patched", "value"], rows), *_changes(done.changes)])
 
@@ -157,26 +165,6 @@ def _changes(changes: Mapping[str, str]) -> Iterator[str]:
     if diffs:
         yield f"```diff\n{''.join(diffs.values())}```"
     yield "\n".join(f"* {name}: {text}" for name, text in changes.items() if name not in diffs)
-
-
-def _change(before: int, after: int) -> str:
-    return f"{before} -> {after}" if before != after else f"{before}, as it was"
-
-
-def _hub_rows(upload: Upload | None) -> list[list[str]]:
-    if upload is None:
-        return []
-    said = ["private"] if upload.private else []
-    said += [f"{len(upload.files)} files", size(sum(upload.files.values()))]
-    said += ["and the weights"] if upload.weights_elsewhere else []
-    what = "uploaded to" if upload.url else "would be uploaded to"
-    return [[what, f"{upload.url or upload.repository} ({', '.join(said)})"]]
-
-
-def _written(done: PatchedCheckpoint, in_place: bool) -> str:
-    if done.folder is None:
-        return "would be changed in place" if in_place else "would be written to"
-    return "changed in place" if in_place else "written to"
 
 
 def _arithmetic(original: int, length: int) -> str:
@@ -195,10 +183,3 @@ def _route(layer: PlannedLayer, parameters: Mapping[str, object]) -> str:
 
 
 _HOW = {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}
-
-
-def _weights(done: PatchedCheckpoint, in_place: bool) -> str:
-    if not done.links:
-        return "untouched" if in_place or done.folder is None else "none"
-    counted = Counter(done.links.values())
-    return ", ".join(f"{count} x {_HOW[how]}" for how, count in counted.items()) + "; not read"

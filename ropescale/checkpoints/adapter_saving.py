@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from ..errors import CheckpointError
 from ..files import read_json, translated, write_synced
@@ -53,15 +52,6 @@ def linkable(found: Carried) -> Path:
     return source
 
 
-def fill(
-    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
-) -> dict[str, str]:
-    """Lets PEFT write an adapter into a hidden folder, and adds to it as :func:`write_adapter_base` does."""
-    linkable(found)  # before PEFT says what it misses in such a base
-    save_pretrained(model, folder)
-    return write_adapter_base(model, found, tokenizer, target, folder)
-
-
 def write_adapter_base(
     model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
@@ -77,7 +67,10 @@ def write_adapter_base(
     source = linkable(found)
     with translated(source, "read"):
         refuse_changed(model, source, folder)
-    _remove_base(folder / BASE)
+    base = folder / BASE  # its links must not be there when weights get another mode
+    if os.path.lexists(base) and (why := why_not_ours(base)):
+        raise CheckpointError(why)
+    remove_ours(base)
     for path in sorted(folder.rglob(ADAPTER)):
         # PEFT reads a relative path from where it runs, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
@@ -90,14 +83,7 @@ def write_adapter_base(
         write_synced(folder / "tokenizer_config.json", raised)
     write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
     share(folder, "README.md")
-    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
-
-
-def _remove_base(base: Path) -> None:
-    """Removes a base that an earlier call wrote; its links must not be there when weights get another mode."""
-    if os.path.lexists(base) and (why := why_not_ours(base)):
-        raise CheckpointError(why)
-    remove_ours(base)
+    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, base).items()}
 
 
 def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
@@ -131,33 +117,29 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
         CheckpointError: names the tensor.
     """
     from safetensors import safe_open
+    from transformers import conversion_mapping
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if _is_converted(base):
+    is_quantized = getattr(base.config, "quantization_config", None) is not None
+    if is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None:
         return
     saved = set(_saved_names(adapter))
-    present = {name: each for name, each in _present(base).items() if name not in saved}
-    for path in _shards(source):
+    merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
+    parameters = {
+        _plain(name): each.data
+        for name, each in base.named_parameters()
+        if not each.is_meta and not name.startswith(merged)
+    }
+    whole = source / "model.safetensors"
+    for path in [whole] if whole.exists() else sorted(source.glob("model-*-of-*.safetensors")):
         with safe_open(path, "pt") as file:
-            for name in present.keys() & set(file.keys()):
-                if not _is_same(present[name], file.get_tensor(name)):
+            for name in (parameters.keys() - saved) & set(file.keys()):
+                if not _is_same(parameters[name], file.get_tensor(name)):
                     raise CheckpointError(
                         f"the base's weights differ from those in {source}, which would be linked: {name}; "
                         "merge_and_unload and save the whole model, or save the changed base first, load that, and "
                         "attach the adapter to it"
                     )
-
-
-def _is_converted(base: Any) -> bool:
-    from transformers import conversion_mapping
-
-    is_quantized = getattr(base.config, "quantization_config", None) is not None
-    return is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None
-
-
-def _shards(source: Path) -> list[Path]:
-    whole = source / "model.safetensors"
-    return [whole] if whole.exists() else sorted(source.glob("model-*-of-*.safetensors"))
 
 
 def _saved_names(adapter: Path) -> Iterator[str]:
@@ -167,13 +149,6 @@ def _saved_names(adapter: Path) -> Iterator[str]:
     for path in adapter.rglob("*.safetensors"):
         with safe_open(path, "pt") as file:
             yield from (_plain(name.removeprefix("base_model.model.")) for name in file.keys())  # noqa: SIM118
-
-
-def _present(base: nn.Module) -> Mapping[str, torch.Tensor]:
-    """Returns the tensors in memory by the names that they have in a checkpoint."""
-    merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
-    named = base.named_parameters()
-    return {_plain(name): each.data for name, each in named if not each.is_meta and not name.startswith(merged)}
 
 
 def _plain(name: str) -> str:

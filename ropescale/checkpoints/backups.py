@@ -11,18 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, ConfigError
 from ..files import deferred, read_bytes, read_json, sha256, write_synced
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps what it replaced."""
@@ -38,23 +33,14 @@ class Manifest:
     """The content of ``manifest.json``.
 
     Attributes:
-        replaced: names whose originals are kept here.
-        added: names that were not there.
-        written: SHA-256 of everything that ropescale wrote under each name.
-        originals: SHA-256 of each original.
+        originals: SHA-256 of each original that is kept here, by name.
+        written: SHA-256 of everything that ropescale wrote under each name; a name without an original was added.
         finished: whether the change was completed.
     """
 
-    replaced: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)
-    written: dict[str, list[str]] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
+    written: dict[str, list[str]] = field(default_factory=dict)
     finished: bool = True
-
-    @property
-    def names(self) -> list[str]:
-        """Every name that patching wrote."""
-        return self.replaced + self.added
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -72,14 +58,19 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
     assert set(files) <= set(FILES), "restoring would refuse the others"
     with _locked(folder, make=True) as backup:
         manifest = _manifest(backup)
-        _refuse_changed(folder, manifest, "patching again")
-        _keep_originals(folder, backup, list(files), manifest)
+        _refuse_changed(folder, manifest.written, manifest, "patching again")
+        _keep_originals(folder, backup, [name for name in files if name not in manifest.written], manifest)
         for name, content in files.items():
             manifest.written.setdefault(name, []).append(sha256(content))
         _store(backup, manifest, finished=False)
         for name, content in files.items():
-            _replace(folder, name, content, manifest)
-        manifest.written = {**manifest.written, **{name: [sha256(content)] for name, content in files.items()}}
+            part, target = backup / _PART, folder / name
+            write_synced(part, content)
+            if target.exists():
+                shutil.copymode(target, part)
+            _refuse_changed(folder, [name], manifest, "patching")
+            os.replace(part, target)
+            manifest.written[name] = [sha256(content)]
         _store(backup, manifest, finished=True)
 
 
@@ -98,10 +89,11 @@ def put_back(folder: Path) -> bool:
         changed = (backup / _MANIFEST).exists()
         _refuse_damaged(folder, backup, manifest)
         if changed:
-            _refuse_changed(folder, manifest, "restoring")
-            for name in manifest.names:
-                _refuse_foreign(folder / name, name, manifest, "restoring")
-                if name in manifest.added:
+            _refuse_changed(folder, manifest.written, manifest, "restoring")
+            _store(backup, manifest, finished=False)
+            for name in manifest.written:
+                _refuse_changed(folder, [name], manifest, "restoring")
+                if name not in manifest.originals:
                     (folder / name).unlink(missing_ok=True)
                 elif os.path.lexists(backup / name):  # else a restore that was interrupted has put it back
                     os.replace(backup / name, folder / name)
@@ -119,10 +111,8 @@ def is_interrupted(folder: Path) -> bool:
     backup = folder / BACKUP
     if not (backup / _MANIFEST).exists():
         return False
-    manifest = _manifest(backup)
-    restored = any(not os.path.lexists(backup / name) for name in manifest.replaced)
-    recorded = os.path.lexists(folder / FILES[1])  # nobody knows what a configuration without a record was made of
-    return restored or not recorded or not manifest.finished
+    recorded = os.path.lexists(folder / "ropescale.json")  # without it nobody knows what a configuration was made of
+    return not _manifest(backup).finished or not recorded
 
 
 @contextmanager
@@ -167,7 +157,7 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
     """
     for name in FILES:
         kept, current = backup / name, folder / name
-        if name not in manifest.replaced:
+        if name not in manifest.originals:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
                 raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; put it back by hand if it is yours")
         elif os.path.lexists(kept):
@@ -177,21 +167,15 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
             raise ConfigError(f"{kept} is missing, and {current} is not the original; download that file again")
 
 
-def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
-    """Refuses to overwrite files that were changed since: no backup has those changes."""
-    for name in manifest.names:
-        _refuse_foreign(folder / name, name, manifest, doing)
-
-
-def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
-    """Refuses to overwrite a file that is neither what ropescale wrote nor the original."""
-    ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
-    if not os.path.lexists(path):
-        return
-    if path.is_symlink() or sha256(read_bytes(path)) not in ours:
-        raise CheckpointError(
-            f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
-        )
+def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doing: str) -> None:
+    """Refuses to overwrite a file that is neither what ropescale wrote nor the original: no backup has it."""
+    for name in names:
+        path, ours = folder / name, [*manifest.written[name], manifest.originals.get(name)]
+        if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
+            raise CheckpointError(
+                f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away "
+                "first"
+            )
 
 
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:
@@ -201,19 +185,18 @@ def _is_copy(folder: Path, backup: Path, name: str) -> bool:
     return both and read_bytes(kept) == read_bytes(current)
 
 
-def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:
-    """Adds to the backup what is not in it yet: after a second patch it still holds the first originals."""
-    new = [name for name in names if name not in manifest.names]
-    existing = [name for name in new if os.path.lexists(folder / name)]
-    for name in existing:
+def _keep_originals(folder: Path, backup: Path, names: Iterable[str], manifest: Manifest) -> None:
+    """Copies the files of these names that exist into the backup."""
+    for name in names:
+        if not os.path.lexists(folder / name):
+            continue
         if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
             raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
-        write_synced(backup / _PART, read_bytes(folder / name))
+        content = read_bytes(folder / name)
+        write_synced(backup / _PART, content)
         shutil.copystat(folder / name, backup / _PART)
         os.replace(backup / _PART, backup / name)
-        manifest.originals[name] = sha256(read_bytes(backup / name))
-    manifest.replaced += existing
-    manifest.added += [name for name in new if name not in existing]
+        manifest.originals[name] = sha256(content)
 
 
 def _manifest(backup: Path) -> Manifest:
@@ -227,46 +210,24 @@ def _manifest(backup: Path) -> Manifest:
     _refuse_linked(backup)
     if not path.exists():
         return Manifest()
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    needed = {"replaced": None, "added": None, "finished": None}
+    needed = dict.fromkeys(asdict(Manifest()))
     try:
-        manifest = _adapter().validate_python(needed | read_json(path))
+        manifest = TypeAdapter(Manifest).validate_python(needed | read_json(path))
     except ValidationError:
         manifest = None
-    names = manifest.names if manifest else []
-    distinct = len({*names} & {*FILES}) == len(names)  # a file named twice would go back twice
     there = [backup / name for name in FILES if os.path.lexists(backup / name)]
-    if manifest is None or not distinct or any(each.is_symlink() or not each.is_file() for each in there):
+    damaged = manifest is None or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}
+    if damaged or any(kept.is_symlink() or not kept.is_file() for kept in there):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return manifest
-
-
-@cache
-def _adapter() -> TypeAdapter[Manifest]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Manifest)
 
 
 def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
     manifest.finished = finished
     write_synced(backup / _PART, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
     os.replace(backup / _PART, backup / _MANIFEST)
-
-
-def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> None:
-    """Writes a file in one step; the half-written one lies in the backup, where restoring clears it away.
-
-    Raises:
-        CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.
-    """
-    part, target = folder / BACKUP / _PART, folder / name
-    write_synced(part, content)
-    if target.exists():
-        shutil.copymode(target, part)
-    _refuse_foreign(target, name, manifest, "patching")
-    os.replace(part, target)
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:

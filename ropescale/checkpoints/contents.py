@@ -101,19 +101,19 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
         source: the checkpoint as it is.
         files: the new content of each file, by name. One that says the same as before is left out.
     """
-    found = {name: _change(source / name, content) for name, content in files.items()}
-    return {name: text for name, text in found.items() if text}
+    changed = {}
+    for name, content in files.items():
+        path = source / name
+        if name == RECORD:
+            changed[name] = f"{'replaced' if path.exists() else 'new file'}: what was changed, and how to undo it"
+        elif path.suffix == ".json":
+            changed[name] = diff(read_json(path), json.loads(content), name)
+        else:
+            changed[name] = _card_change(read_bytes(path) if path.exists() else None, content)
+    return {name: text for name, text in changed.items() if text}
 
 
-def _change(path: Path, content: bytes) -> str:
-    if path.name == RECORD:
-        return f"{'replaced' if path.exists() else 'new file'}: what was changed, and how to undo it"
-    if path.suffix == ".json":
-        return diff(read_json(path), json.loads(content), path.name)
-    return _added(read_bytes(path) if path.exists() else None, content)
-
-
-def _added(old: bytes | None, new: bytes) -> str:
+def _card_change(old: bytes | None, new: bytes) -> str:
     """Returns ``+38 lines: section "Context extension"``; empty where a card is unchanged."""
     before, after = (Counter((text or b"").splitlines()) for text in (old, new))
     more, fewer = (after - before).total(), (before - after).total()
@@ -146,20 +146,14 @@ def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterat
 
 
 def _short(value: object) -> str:
+    """Returns a value on one line: of long lists of numbers the ends, to six digits."""
     if isinstance(value, Mapping):
         return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        ends = ", ".join(map(_figure, value[:3])), ", ".join(map(_figure, value[-2:]))
-        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
+        # a whole number beyond every float comes as it is, cut
+        ends = [f"{v:.6g}" if abs(v) < 1e300 else brief(v) for v in (*value[:3], *value[-2:])]
+        return f"[{', '.join(ends[:3])}, ... {len(value)} numbers ..., {', '.join(ends[3:])}]"
     return cut(json.dumps(value), _LONGEST)
-
-
-def _figure(value: float) -> str:
-    """Writes six digits; a whole number beyond every float comes as it is, cut."""
-    try:
-        return f"{value:.6g}"
-    except OverflowError:
-        return brief(value)
 
 
 def number(value: object) -> float | None:

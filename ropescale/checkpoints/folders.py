@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import logging
 import os
@@ -11,11 +10,10 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..errors import CheckpointError, ConfigError, RopescaleError
+from ..errors import CheckpointError, ConfigError
 from ..files import (
     deferred,
     entry_of,
@@ -70,23 +68,12 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
         name = below / entry.name
         if entry.name in SKIPPED:
             continue
-        if _leads_to_itself(folder / name):
-            raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
         if entry.is_symlink():
             refuse_system(folder / name)
         if not os.path.isdir(folder / name):
             yield name
         elif (real := os.path.realpath(folder / name)) not in above:
             yield from _walk(folder, name, above | {real})
-
-
-def _leads_to_itself(path: Path) -> bool:
-    """Whether a link leads in a circle."""
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
 
 
 def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
@@ -127,7 +114,7 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     if there in (here := Path.cwd(), *here.parents):
         raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
     for name in files_of(source):
-        if is_weight(name.name) and there in (source / name).resolve().parents:
+        if is_weight(name.name) and there in Path(os.path.realpath(source / name)).parents:
             raise CheckpointError(
                 f"{target} holds the weights that {source / name} links to, so replacing it would destroy them; "
                 "choose another folder"
@@ -288,7 +275,7 @@ def link_or_copy(
     for name in files_of(source):
         if name.as_posix() in (*files, RECORD) or leave(name):
             continue
-        path, real = source / name, (source / name).resolve()
+        path, real = source / name, Path(os.path.realpath(source / name))
         if not real.exists():
             raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
         if not real.is_file():
@@ -314,11 +301,6 @@ def share(folder: Path, like: str) -> None:
     for name in files_of(folder):
         if is_weight(name.name):
             (folder / name).chmod(mode)
-
-
-def is_of_weights(name: Path) -> bool:
-    """Whether a file holds weights, or lists the files that do."""
-    return is_weight(name.name) or name.name.endswith(".index.json")
 
 
 def _link(real: Path, destination: Path, how: str) -> str:
@@ -384,40 +366,35 @@ def _shards(index: Path) -> set[str]:
 # Symbolic links that lead out of a checkpoint: a copy would include what they lead to.
 
 
-@dataclass(frozen=True, order=True)
-class Link:
-    """A link that leads out of a checkpoint.
-
-    Attributes:
-        name: its path, relative to the checkpoint's folder.
-        target: the path it leads to, at the end of all links.
-    """
-
-    name: str
-    target: str
+_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
+"""A model's file in the Hub's cache, where names are hashes."""
 
 
-def leaving_links(folder: Path, ours: Collection[str] = (), *, by_record: bool = True) -> list[Link]:
-    """Returns the links below a folder that lead out of it, sorted; what they lead to is not looked at.
+def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
+    """Returns the links in a checkpoint that lead out of it, with the path at their end; that is not looked at.
+
+    The files of the Hub's cache count as the checkpoint's own.
 
     Args:
         folder: a checkpoint.
-        ours: names of links to weights that were made by whoever asks.
-        by_record: whether the record in the folder is believed, which may be anybody's.
+        ours: names of links to weights that the caller has made.
     """
-    root, blobs, recorded = os.path.realpath(folder), _blobs(folder), _recorded(folder) if by_record else {}
-    away = []
-    for name in links_in(folder):
+    root, away = os.path.realpath(folder), {}
+    for name in sorted({*links_in(folder)} - {*ours}):
         target = os.path.realpath(folder / name)
         inside = target == root or target.startswith(os.path.join(root, ""))
-        cached = os.path.dirname(target) == blobs or _BLOB.fullmatch(Path(target).as_posix()) is not None
-        if not (inside or cached or name in ours or _is_recorded(folder / name, name, recorded)):
-            away.append(Link(name, target))
-    return sorted(away)
+        if not inside and not _BLOB.fullmatch(Path(target).as_posix()):
+            away[name] = target
+    return away
 
 
-def link_warning(links: list[Link]) -> Iterator[str]:
-    """Yields one line about the links that lead out of a checkpoint, if there are any."""
+def link_warning(folder: Path) -> Iterator[str]:
+    """Yields one line about the links that lead out of a checkpoint, if there are any but from weights to weights."""
+    links = {
+        name: target
+        for name, target in leaving_links(folder).items()
+        if not (is_weight(os.path.basename(name)) and is_weight(os.path.basename(target)))
+    }
     if links:
         yield f"{_named(links)}; whoever is given the result gets what lies there: remove what is not of this model"
 
@@ -429,7 +406,7 @@ def refuse_leaving_links(folder: Path, ours: Collection[str] = ()) -> None:
         CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
     """
     with translated(folder, "read"):
-        links = leaving_links(folder, ours, by_record=False)
+        links = leaving_links(folder, ours)
         lost = [name for name in links_in(folder) if not (folder / name).exists()]
     if links:
         raise CheckpointError(
@@ -443,11 +420,12 @@ def refuse_leaving_links(folder: Path, ours: Collection[str] = ()) -> None:
         )
 
 
-def _named(links: list[Link]) -> str:
+def _named(links: Mapping[str, str]) -> str:
     """Returns ``the link a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
+    name, target = next(iter(links.items()))
     more = len(links) - 1
     others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
-    return f"the link {named(links[0].name)} leads out of the checkpoint, to {named(links[0].target)}{others}"
+    return f"the link {named(name)} leads out of the checkpoint, to {named(target)}{others}"
 
 
 def links_in(folder: Path, below: str = "") -> Iterator[str]:
@@ -460,39 +438,3 @@ def links_in(folder: Path, below: str = "") -> Iterator[str]:
             yield name
         elif entry.is_dir(follow_symlinks=False):
             yield from links_in(folder, name)
-
-
-def _blobs(folder: Path) -> str | None:
-    """Returns where the files of a snapshot in the Hub's cache lie: ``models--ORG--NAME/blobs``; None elsewhere.
-
-    The folder may also be one within the snapshot, ``models--ORG--NAME/snapshots/REVISION/FOLDER``.
-    """
-    real = Path(os.path.realpath(folder))
-    for snapshot in (real, *real.parents):
-        repository = snapshot.parent.parent
-        if snapshot.parent.name == "snapshots" and repository.name.startswith("models--"):
-            return str(repository / "blobs")
-    return None
-
-
-_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
-"""A model's file in the Hub's cache, where names are hashes."""
-
-
-def _recorded(folder: Path) -> Mapping[str, object]:
-    """Reads the entries of our record in a folder; none where it is missing or damaged."""
-    try:
-        files = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
-    except RopescaleError:
-        return {}
-    return files if isinstance(files, dict) else {}
-
-
-def _is_recorded(path: Path, name: str, recorded: Mapping[str, object]) -> bool:
-    """Whether our record vouches for a link.
-
-    Anybody can write a record, so it vouches for no more than weights that lead to weights, by their name.
-    """
-    known = entry_of(path, "symlink")
-    leads_to = os.path.basename(os.path.realpath(path))
-    return recorded.get(Path(name).as_posix()) == known and is_weight(path.name) and is_weight(leads_to)

@@ -80,7 +80,9 @@ def carried(model: nn.Module) -> Carried:
     _refuse_other_tables(model, plan)
     config = _of_source(source, plan)
     if config is None:
-        base = _as_saved(model, plan)
+        now = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.original.raw))
+        written = json.loads(now.to_json_string(use_diff=True)) | _stated({"dtype": "", "architectures": ""}, model)
+        base = dict(sorted(written.items()))  # as save_pretrained would write it for the model without the schedule
     else:
         base = _changed_since(config, make_plan(config, plan.request).config, model)
     kept = source if base == config else None
@@ -211,13 +213,6 @@ def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
         "architectures": [type(model).__name__.removeprefix("FSDP")],
     }
     return {key: value for key, value in now.items() if config.get(key) is not None}
-
-
-def _as_saved(model: nn.Module, plan: Plan) -> dict[str, object]:
-    """Returns the ``config.json`` that ``save_pretrained`` would write for the model without the schedule."""
-    config = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.original.raw))
-    written = json.loads(config.to_json_string(use_diff=True)) | _stated({"dtype": "", "architectures": ""}, model)
-    return dict(sorted(written.items()))
 
 
 def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

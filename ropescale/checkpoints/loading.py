@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, ConfigError, DataError
-from ..files import open_regular, refuse_special_files
+from ..files import refuse_special_files
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 from .folders import refuse_wild_indexes
@@ -108,7 +107,8 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
     if mismatched:
         name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
-        there = f": {_shape(shapes[0])} in the file and {_shape(shapes[1])} in the model" if len(shapes) == 2 else ""
+        sizes = [" x ".join(map(str, shape)) for shape in shapes]
+        there = f": {sizes[0]} in the file and {sizes[1]} in the model" if len(sizes) == 2 else ""
         raise CheckpointError(
             f"{folder}: {len(mismatched)} weights are not of the shape that config.json asks for, {name} among them"
             f"{there}; restore both from where they were downloaded"
@@ -120,10 +120,6 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
             "them up; complete the download"
         )
     return (model if place is None else model.to(place)).eval()
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 @contextmanager
@@ -194,14 +190,17 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
     """
     if trust_remote_code:
         return
+    from transformers.models.auto import modeling_auto
+
     config = read_config(folder)
+    known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_MAPPING_NAMES}
     ending = "read that code, and trust it if it may run here"
     for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
-        code = remote_code(section)
-        if code and not _is_known(section):
+        code, kind = remote_code(section), section.get("model_type")
+        if code and not (isinstance(kind, str) and kind in known):
             raise ConfigError(
                 f"{folder} needs custom code ({cut(code, 100)}), because transformers knows no model type "
-                f"{brief(section.get('model_type'))}; {ending}",
+                f"{brief(kind)}; {ending}",
                 "trust_remote_code",
             )
     for name, value in _leaves(config):
@@ -265,38 +264,27 @@ _PACKED = re.compile(r"(\.weight|_proj)$")
 
 def _refuse_whole_numbers(folder: Path) -> None:
     """Refuses quantized weights without their scales, which would be taken for the weights themselves."""
+    from safetensors import SafetensorError, safe_open
+
     config = read_config(folder)
     sections = [config, *(value for value in config.values() if isinstance(value, Mapping))]
     if any(key in section for section in sections for key in ("quantization_config", "compression_config")):
         return
     for file in sorted(folder.glob("model*.safetensors")):
-        found = [(name, kind) for name, kind in _stored(file) if _PACKED.search(name) and kind in _WHOLE]
-        if found:
-            name, kind = found[0]
+        kinds: dict[str, str] = {}
+        with suppress(SafetensorError), safe_open(file, "pt") as opened:  # transformers reports a damaged one
+            packed = [name for name in opened.keys() if _PACKED.search(name)]  # noqa: SIM118
+            kinds = {name: opened.get_slice(name).get_dtype() for name in packed}
+        whole = [name for name, kind in kinds.items() if kind in _WHOLE]
+        if whole:
             raise CheckpointError(
-                f"{file}: {len(found)} weights are whole numbers, {cut(name, 100)} ({kind}) among them, and "
-                "config.json has no quantization_config that says what they stand for; give the checkpoint that they "
-                "were made from"
+                f"{file}: {len(whole)} weights are whole numbers, {cut(whole[0], 100)} ({kinds[whole[0]]}) among them, "
+                "and config.json has no quantization_config that says what they stand for; give the checkpoint that "
+                "they were made from"
             )
 
 
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
-_LARGEST_HEADER = 100 * 10**6
-"""Bytes; safetensors refuses more."""
-
-
-def _stored(file: Path) -> Iterator[tuple[str, str]]:
-    """Yields the name and dtype of every tensor in a safetensors file; nothing where it cannot be parsed."""
-    with open_regular(file) as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        header = opened.read(size) if size <= _LARGEST_HEADER else b""
-    try:
-        tensors = json.loads(header)
-    except (ValueError, RecursionError):  # transformers reports this itself
-        return
-    for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
-        if isinstance(tensor, dict):
-            yield name, str(tensor.get("dtype"))
 
 
 def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
@@ -321,14 +309,6 @@ def remote_code(config: Mapping[str, object]) -> str | None:
         return None
     wanted = ("AutoModelForCausalLM", "AutoConfig", "AutoModel")
     return next((str(listed[name]) for name in wanted if listed.get(name)), None)
-
-
-def _is_known(config: Mapping[str, object]) -> bool:
-    from transformers.models.auto import modeling_auto
-
-    known = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
-    kind = config.get("model_type")
-    return isinstance(kind, str) and any(kind in names for names in known)
 
 
 def _code(trusted: bool) -> dict[str, bool]:

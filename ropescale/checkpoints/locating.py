@@ -9,6 +9,8 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..files import local_path, read_json, translated
 from ..output.formatting import brief, cut, first_line
+from .backups import is_interrupted
+from .folders import left_aside
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
@@ -23,10 +25,16 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
         weights: False leaves the weight files where they are, on the Hub.
 
     Raises:
-        CheckpointError: no such folder, not a checkpoint, or the Hub cannot supply it.
+        CheckpointError: no such folder, not a checkpoint but an adapter, say, or the Hub cannot supply it.
     """
     folder = locate(model, revision, weights=weights)
-    _refuse_adapter(folder)
+    if (folder / ADAPTER).exists():  # with a config.json beside it transformers still loads the base
+        base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
+        raise CheckpointError(
+            f"{folder} is a PEFT adapter; patch the base{named} into a new folder, then write that folder into "
+            f"base_model_name_or_path in {ADAPTER}; the adapter should have been trained under the same schedule"
+        )
     return checked(folder)
 
 
@@ -49,7 +57,11 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
             raise CheckpointError(
                 f"revision is for a model on the Hub, and {model} is a folder; leave it out", "revision"
             )
-        _refuse_interrupted(path)
+        if is_interrupted(path):
+            raise CheckpointError(
+                f"{path} was being patched in place, and that was interrupted (or goes on now); undo it with "
+                f"`ropescale restore {path}`, or patch it in place again"
+            )
         return path
     if path.is_file():
         raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
@@ -75,34 +87,10 @@ several times over, which takes a hundred times its size."""
 
 def refuse_set_aside(folder: Path) -> None:
     """Refuses a missing folder that a killed ``force`` had renamed to ``NAME~`` and not replaced yet."""
-    from .folders import left_aside
-
     if not os.path.lexists(folder) and (aside := left_aside(folder)):
         raise CheckpointError(
             f"there is no folder {folder}: a command that replaced it was killed, or is at work; rename {aside} to "
             f"{folder}"
-        )
-
-
-def _refuse_interrupted(folder: Path) -> None:
-    """Refuses a half-finished patch, which is neither the one model nor the other."""
-    from .backups import is_interrupted
-
-    if is_interrupted(folder):
-        raise CheckpointError(
-            f"{folder} was being patched in place, and that was interrupted (or goes on now); undo it with "
-            f"`ropescale restore {folder}`, or patch it in place again"
-        )
-
-
-def _refuse_adapter(folder: Path) -> None:
-    """Refuses an adapter; with a config.json beside it transformers still loads the base."""
-    if (folder / ADAPTER).exists():
-        base = read_json(folder / ADAPTER).get("base_model_name_or_path")
-        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
-        raise CheckpointError(
-            f"{folder} is a PEFT adapter; patch the base{named} into a new folder, then write that folder into "
-            f"base_model_name_or_path in {ADAPTER}; the adapter should have been trained under the same schedule"
         )
 
 
@@ -125,7 +113,7 @@ def checked(folder: Path) -> Path:
 
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
 
-_PATIENCE = 10.0
+PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
 
 
@@ -156,7 +144,7 @@ def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> 
         return "HF_HUB_OFFLINE is set"
     try:
         ask = HfApi().dataset_info if kind == "dataset" else HfApi().model_info
-        ask(name, revision=revision, timeout=_PATIENCE)
+        ask(name, revision=revision, timeout=PATIENCE)
     except HfHubHTTPError:
         return None
     except Exception as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engines import ENGINES, engine_warnings
-from ..engines.base import Engine, Source, as_it_lies, needs_remote_code
+from ..engines.base import Source, as_it_lies, needs_remote_code
 from ..engines.exported import exported, scaling_option, words
 from ..errors import ConfigError
 from ..files import read_bytes
@@ -83,18 +83,13 @@ model = AutoPeftModelForCausalLM.from_pretrained("PATH")
 def _with_section(readme: Path, body: str) -> bytes:
     """Returns a card that ends in this section, which replaces an earlier one."""
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
-    kept = _without_section(text).rstrip()
-    ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
-    return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
-
-
-def _without_section(text: str) -> str:
-    """Removes our sections from a card; step by step, because a pattern would need hours for a hostile one."""
-    parts, at = [], 0
+    parts, at = [], 0  # step by step, because a pattern would need hours for a hostile card
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)
-    return "\n\n".join([*parts, text[at:].lstrip() if at else text])
+    kept = "\n\n".join([*parts, text[at:].lstrip() if at else text]).rstrip()
+    ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
+    return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
 
 
 def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
@@ -107,22 +102,20 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
-    """Returns the engines' commands, and right below them what each would compute differently."""
-    caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
-    shown = [engine for engine in ENGINES.values() if engine.in_card]
-    blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in shown)
-    return blocks + (
-        f"\n\nBefore you serve it, know what these engines do differently:\n\n{caveats}" if caveats else ""
-    )
-
-
-def _commands(engine: Engine, plan: Plan, source: str, name: str) -> str:
-    """Returns what to paste for one engine, or why there is nothing."""
+    """Returns what to paste for each engine, or why there is nothing, and then what each computes differently."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
-    done = exported(engine, as_it_lies(name, plan.planned, plan.length, told), specs)
-    return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)
+    blocks = []
+    for engine in ENGINES.values():
+        if engine.in_card:
+            done = exported(engine, as_it_lies(name, plan.planned, plan.length, told), specs)
+            commands = (command.fenced() for command in done.commands)
+            blocks.append(f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(commands))
+    caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
+    if caveats:
+        blocks.append(f"Before you serve it, know what these engines do differently:\n\n{caveats}")
+    return "\n\n".join(blocks)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from .folders import (
     check_target,
     files_of,
     is_weight,
-    leaving_links,
     link_or_copy,
     link_warning,
     links_in,
@@ -279,32 +278,29 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
         yield above / to.name.partition("/")[2]
 
 
-# --- warnings: what engines compute differently, and files that still hold the old limit
+# ---------------------------------------------------------------------------------------------------------
+# Warnings: differences between engines, and files that still hold the old limit
 
 
-def warnings_of(source: Path, plan: Plan, weights: bool) -> list[str]:
-    """Returns all warnings; ``weights`` says whether those of the source should be there (a dry run leaves them)."""
-    return [
-        *(_no_weights(source) if weights else ()),
-        *link_warning(leaving_links(source)),
-        *_old_limits(source, plan),
-        *_unknown_type(plan),
-        *engine_warnings(plan),
-    ]
-
-
-def _no_weights(source: Path) -> Iterator[str]:
-    if not any(is_weight(name.name) for name in files_of(source)):
+def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
+    """Yields all warnings; ``weights`` says whether those of the source should be there (a dry run leaves them)."""
+    if weights and not any(is_weight(name.name) for name in files_of(source)):
         yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
-
-
-def _unknown_type(plan: Plan) -> Iterator[str]:
-    model_type = plan.planned.model_type
+    yield from link_warning(source)
+    yield from other_limits(source, plan.length)
+    section, model_type = plan.planned.section, plan.planned.model_type
+    window = number(section.get("sliding_window"))
+    if window and 0 < window < plan.length and section.get("use_sliding_window", True):
+        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
+    for name in ("params.json", "original/params.json"):
+        if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
+            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
     if model_type not in class_defaults.load():
         yield (
             f"model type {brief(model_type)} is not one that ropescale knows; `ropescale verify` shows whether its "
             "code reads these keys"
         )
+    yield from engine_warnings(plan)
 
 
 def other_limits(folder: Path, length: int) -> Iterator[str]:
@@ -315,21 +311,11 @@ def other_limits(folder: Path, length: int) -> Iterator[str]:
     generation = number(optional_json(folder / "generation_config.json").get("max_length")) or 0
     if _UNCHOSEN < generation < length:
         yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
-    limit = _truncation(folder / "tokenizer.json")
-    if limit is not None and limit < length:
-        yield f"tokenizer.json: cuts texts at {limit} tokens"
-
-
-def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
-    """Yields files and fields of the source that still say the old length."""
-    yield from other_limits(source, plan.length)
-    section = plan.planned.section
-    window = number(section.get("sliding_window"))
-    if window and 0 < window < plan.length and section.get("use_sliding_window", True):
-        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
-    for name in ("params.json", "original/params.json"):
-        if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
-            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
+    if (folder / "tokenizer.json").exists():
+        with open_regular(folder / "tokenizer.json") as file:  # it may be huge, and this stands in its first lines
+            match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
+        if match and int(match[1]) < length:
+            yield f"tokenizer.json: cuts texts at {match[1]} tokens"
 
 
 _UNCHOSEN = 20
@@ -338,16 +324,7 @@ _UNCHOSEN = 20
 _PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
 """Keys of ``params.json`` that Mistral's and Meta's own engines read."""
 
-_TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)')
-
-
-def _truncation(path: Path) -> int | None:
-    """Returns where ``tokenizer.json`` cuts texts; the file may be huge, and this stands in its first lines."""
-    if not path.exists():
-        return None
-    with open_regular(path) as file:
-        match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
-    return int(match[1]) if match and len(match[1]) < 20 else None
+_TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d{1,19})\b')
 
 
 def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from ..files import local_path, read_json, translated, write_synced
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
 from . import adapter_saving
-from .folders import build_folder, check_target, files_of, is_of_weights, is_weight, link_or_copy, share, write_record
+from .folders import build_folder, check_target, files_of, is_weight, link_or_copy, share, write_record
 from .in_memory import Carried, carried, is_adapted, refuse_parts, save_pretrained
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, read_record
@@ -73,54 +72,60 @@ def save(
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
     target = check_target(found.source, folder)
-    if is_adapted(whole):
-        fill = partial(adapter_saving.fill, whole, found, tokenizer, target)
-    else:
-        options = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
-        fill = partial(_fill, whole, found, tokenizer, options)
+    adapted = is_adapted(whole)
+    if adapted:
+        adapter_saving.linkable(found)  # before PEFT says what it misses in a base without weights
+    options: dict[str, int | str] = {} if adapted or max_shard_size is None else {"max_shard_size": max_shard_size}
+
+    def fill(new: Path) -> dict[str, str]:
+        save_pretrained(whole, new, **options)
+        if adapted:
+            return adapter_saving.write_adapter_base(whole, found, tokenizer, target, new)
+        _write_all_but_weights(whole, found, tokenizer, new)
+        share(new, "config.json")
+        return {name: "copy" for name in sorted(os.listdir(new)) if is_weight(name)}
+
     build_folder(target, fill, found.record)
     return target
 
 
-def _fill(
-    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, options: dict[str, Any], folder: Path
-) -> dict[str, str]:
-    """Lets transformers write the weights, and writes everything else as patching does."""
-    save_pretrained(model, folder, **options)
-    generation = generation_config(model, found.source, folder)
-    if found.source is not None:
-        with translated(found.source, "read"):
-            link_or_copy(found.source, folder, generation, "copy", is_of_weights)
-    if tokenizer is not None:
+def _write_all_but_weights(
+    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> None:
+    """Writes everything but the weights, as patching does, into a folder that transformers saved the model into."""
+    _remove_derived_settings(model, found.source, folder)
+    if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
+    if (source := found.source) is not None:
+
+        def stays(name: Path) -> bool:
+            above = source / name.parts[0] in folder.absolute().parents
+            written = name.as_posix() != "README.md" and (folder / name).exists()
+            of_weights = is_weight(name.name) or name.name.endswith(".index.json")
+            return above or written or of_weights or _is_trainers(name.parts[0])
+
+        with translated(source, "read"):
+            link_or_copy(source, folder, {}, "copy", stays)
     found.write(folder)
-    share(folder, "config.json")
-    return {name: "copy" for name in sorted(os.listdir(folder)) if is_weight(name)}
 
 
-def generation_config(model: Any, source: Path | None, folder: Path) -> dict[str, bytes]:
-    """Returns the generation settings that were just written, where they are not the source's; else removes them.
+def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
+    """Removes the generation settings that transformers wrote, where they are the source's or made up.
 
-    Transformers makes settings up from the configuration where a checkpoint has none.
+    Transformers makes them up from the configuration where a checkpoint has none.
     """
     from transformers import GenerationConfig
 
-    written = folder / "generation_config.json"
+    written, now = folder / "generation_config.json", model.generation_config
     if source is None or not written.exists():
-        return {}
-    now = model.generation_config
+        return
     if (source / written.name).exists():
-        same = _settings(GenerationConfig.from_pretrained(source)) == _settings(now)
+        before = GenerationConfig.from_pretrained(source)
+        same = now.to_dict() | {"transformers_version": before.transformers_version} == before.to_dict()
     else:
         same = now._from_model_config
-    if not same:
-        return {written.name: written.read_bytes()}
-    written.unlink()
-    return {}
-
-
-def _settings(config: Any) -> dict[str, object]:
-    return {key: value for key, value in config.to_dict().items() if key not in ("transformers_version",)}
+    if same:
+        written.unlink()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -178,23 +183,11 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
         if is_adapted(model):
             links = adapter_saving.write_adapter_base(model, found, tokenizer, path, path)
         else:
-            links = _complete_whole(model, found, tokenizer, path)
+            _write_all_but_weights(model, found, tokenizer, path)
+            _keep_resumable(path)
+            links = {name: "copy" for name in _ours(path) if is_weight(name)}
         write_record(path, found.record, links, _ours(path))
     return path
-
-
-def _complete_whole(
-    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, folder: Path
-) -> dict[str, str]:
-    for name, content in generation_config(model, found.source, folder).items():
-        write_synced(folder / name, content)
-    if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
-        save_pretrained(tokenizer, folder)
-    if found.source is not None:
-        _copy_missing(found.source, folder)
-    found.write(folder)
-    _keep_resumable(folder)
-    return {name: "copy" for name in _ours(folder) if is_weight(name)}
 
 
 def _keep_resumable(folder: Path) -> None:
@@ -214,17 +207,6 @@ def _keep_resumable(folder: Path) -> None:
             PreTrainedConfig.from_json_file(str(path))
     except AttributeError:
         write_synced(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}, path.name))
-
-
-def _copy_missing(source: Path, folder: Path) -> None:
-    """Copies what the trainer did not write: other files than weights, and the card without our section."""
-
-    def stays(name: Path) -> bool:
-        above = source / name.parts[0] in folder.absolute().parents
-        there = name.as_posix() != "README.md" and (folder / name).exists()
-        return above or there or is_of_weights(name) or _is_trainers(name.parts[0])
-
-    link_or_copy(source, folder, {}, "copy", stays)
 
 
 def _ours(folder: Path) -> Iterator[str]:

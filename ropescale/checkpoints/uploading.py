@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RunError
-from ..files import Entry, sha256_of
+from ..files import sha256_of
 from ..output.formatting import argument, first_line, named, shell_word
 from .folders import SKIPPED, files_of, refuse_leaving_links
+from .locating import PATIENCE
 from .metadata.record import NAME as RECORD
 from .metadata.record import files_in
 
@@ -27,9 +28,6 @@ _EMPTY = {".gitattributes"}
 
 _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
 """Those, and files that its web page may add."""
-
-_PATIENCE = 10.0
-"""Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
@@ -104,7 +102,7 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
     info = None
     with _translated(to):
         with suppress(RepositoryNotFoundError):
-            info = to.api().model_info(name, timeout=_PATIENCE, files_metadata=True)
+            info = to.api().model_info(name, timeout=PATIENCE, files_metadata=True)
         user = to.api().whoami()
     _refuse_user(to, user)
     if info is None:
@@ -210,6 +208,8 @@ def _refuse_user(to: Repository, user: Mapping[str, Any]) -> None:
 def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
     """Returns the repository's files that its own record lists, sorted.
 
+    Their old content stays in the repository's history in any case.
+
     Raises:
         CheckpointError: it holds files that the record does not list, or that were changed since they were sent, so
             that replacing it would delete somebody's work.
@@ -227,7 +227,13 @@ def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSib
             more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
             raise _refusal(f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send")
         for name in sorted(existing.keys() & listed.keys()):
-            if _is_changed(to, info, existing[name], listed[name], cache):
+            file, entry = existing[name], listed[name]
+            if "how" in entry:  # weights, which were not read: their size counts where they were copied
+                changed = "size" in entry and entry["size"] != file.size
+            else:
+                digest = file.lfs.sha256 if file.lfs else sha256_of(_download(to, info, name, cache))
+                changed = digest != entry.get("sha256")
+            if changed:
                 raise _refusal(f"{to.name} on the Hub holds {named(name)} that was changed since ropescale sent it")
     return tuple(sorted(existing.keys() & {RECORD, *listed}))
 
@@ -235,18 +241,6 @@ def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSib
 def _refusal(why: str) -> CheckpointError:
     what = "delete what you do not need there, or choose another name"
     return CheckpointError(f"{why}, so force leaves it; {what}", "force")
-
-
-def _is_changed(to: Repository, info: ModelInfo, file: RepoSibling, entry: Entry, cache: str) -> bool:
-    """Whether a file was changed since it was sent.
-
-    The record has no checksum of weights, because they were not read: their name counts, and their size where they
-    were copied. The old content stays in the repository's history in any case.
-    """
-    if "how" in entry:
-        return "size" in entry and entry["size"] != file.size
-    digest = file.lfs.sha256 if file.lfs else sha256_of(_download(to, info, file.rfilename, cache))
-    return digest != entry.get("sha256")
 
 
 def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
@@ -257,7 +251,7 @@ def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
     with _translated(to):
         return Path(
             to.api().hf_hub_download(
-                to.name, name, revision=info.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=bar
+                to.name, name, revision=info.sha, cache_dir=cache, etag_timeout=PATIENCE, tqdm_class=bar
             )
         )
 

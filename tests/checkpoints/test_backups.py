@@ -25,23 +25,33 @@ def patch(folder: Path) -> None:
     ropescale.patch_checkpoint(folder, None, "yarn:factor=4", in_place=True)
 
 
-@pytest.mark.parametrize("key", ["added", "replaced"])
-@pytest.mark.parametrize(
-    "name",
-    ["../canary", "{canary}", "model.safetensors", "ropescale-backup", ".", "", "\0", 5, None, ["a"], "config.json"],
-)
-def test_a_manifest_reaches_nothing_but_what_patching_writes(folder: Path, key: str, name: object) -> None:
+@pytest.mark.parametrize("key", ["written", "originals"])
+@pytest.mark.parametrize("name", ["../canary", "{canary}", "model.safetensors", "ropescale-backup", ".", "", "\0"])
+def test_a_manifest_reaches_nothing_but_what_patching_writes(folder: Path, key: str, name: str) -> None:
     patch(folder)
     manifest = folder / "ropescale-backup" / "manifest.json"
-    added = str(folder.parent / "canary") if name == "{canary}" else name
-    edit(manifest.parent, manifest.name, **{key: [*read(manifest)[key], added]})
+    added = name.format(canary=folder.parent / "canary")
+    edit(manifest.parent, manifest.name, **{key: read(manifest)[key] | {added: ["0"] if key == "written" else "0"}})
     (folder / "ropescale-backup" / "model.safetensors").write_bytes(b"planted")
     for act in (restore, patch):
         with untouched(folder.parent, r"manifest.json is damaged", ConfigError):
             act(folder)
 
 
-@pytest.mark.parametrize("content", [{"replaced": ["config.json"], "added": []}, None])
+@pytest.mark.parametrize("damage", [{"written": 5}, {"originals": None}, {"originals": ["config.json"]}, {}])
+def test_a_damaged_manifest_is_named_and_the_originals_stay(folder: Path, damage: dict[str, object]) -> None:
+    patch(folder)
+    if damage:
+        edit(folder / "ropescale-backup", "manifest.json", **damage)
+    else:
+        (folder / "ropescale-backup" / "manifest.json").write_text("{}")
+    with untouched(folder.parent, r"manifest.json is damaged", ConfigError):
+        restore(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [{"originals": {"config.json": "0"}, "written": {"config.json": []}, "finished": True}, None]
+)
 def test_a_backup_that_is_a_link_is_not_followed(folder: Path, content: object) -> None:
     other = folder.parent / "other"
     other.mkdir()

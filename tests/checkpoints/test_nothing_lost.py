@@ -446,13 +446,13 @@ def test_an_in_place_that_was_killed_at_any_step_is_continued_from_the_originals
     assert refused > 0
 
 
-@pytest.mark.parametrize("key", ["added", "replaced"])
+@pytest.mark.parametrize("originals", [{}, {"README.md": "0"}])
 @pytest.mark.parametrize("finished", [False, True, None])
-def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(source, key, finished):
+def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(source, originals, finished):
     (source / "README.md").write_text("my own notes")
     (source / backups.BACKUP).mkdir()
     (source / backups.BACKUP / "README.md").write_text("planted")
-    content = {"replaced": [], "added": [], "written": {}, "finished": finished} | {key: ["README.md"]}
+    content = {"originals": originals, "written": {"README.md": []}, "finished": finished}
     (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
     before = tree(source)
     with suppress(CheckpointError, ConfigError):
@@ -712,7 +712,7 @@ def test_originals_without_a_manifest_are_named(source):
 def test_a_manifest_without_hashes_removes_nothing(source, name):
     plant(source / name)
     (source / backups.BACKUP).mkdir()
-    content = {"replaced": [], "added": [name], "finished": True}
+    content = {"originals": {}, "written": {name: []}, "finished": True}
     (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
     with untouched(source, f"{name} was changed since"):
         restore(source)

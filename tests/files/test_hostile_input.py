@@ -407,15 +407,6 @@ def test_memory_that_is_shared_is_not_the_systems(model):
     assert Path("out", "notes.txt").read_text() == "a text"
 
 
-@pytest.mark.parametrize("targets", [{"self": "self"}, {"a": "b", "b": "a"}])
-def test_links_that_lead_in_a_circle_are_named(model, capsys, targets):
-    (model / "sub").mkdir()
-    for name, target in targets.items():
-        (model / "sub" / name).symlink_to(target)
-    said = refused(capsys, PATCH)
-    assert any(said.endswith(f"{name} is a link that leads back to itself; remove it\n") for name in targets)
-
-
 def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):
     monkeypatch.setattr("ropescale.checkpoints.folders.MOST_FILES", 50)
     for name in "abcdef":
