@@ -97,12 +97,6 @@ def test_the_page_shows_them_after_the_table(model, ran, words):
     assert [line.partition(":")[0] for line in others.splitlines()] == ["* README.md", "* ropescale.json"]
 
 
-def test_the_json_has_them_beside_the_diff_of_the_configuration(model, ran):
-    found = json.loads(ran("patch", "model", "--schedule", "yarn:factor=4", "--dry-run", "--json").out)
-    assert set(found["changes"]) == {"config.json", "tokenizer_config.json", "README.md", "ropescale.json"}
-    assert found["config_diff"] == found["changes"]["config.json"]
-
-
 def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model):
     tokens = {str(i): {"content": f"<{i}>", "lstrip": False, "special": True} for i in range(100_000)}
     old = {"added_tokens_decoder": tokens, "chat_template": "x" * 100_000, "model_max_length": 1}

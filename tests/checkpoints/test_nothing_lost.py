@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -102,14 +100,16 @@ def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, out
             force(source, out, dry_run=dry_run)
 
 
-def test_two_links_in_one_folder_are_no_second_copy(source, tmp_path):
-    os.link(source / WEIGHTS, source / "model-2.safetensors")
+@pytest.mark.parametrize("names", [[], ["model-2.safetensors"]])
+def test_the_last_link_to_weights_is_left_and_a_second_name_in_the_folder_is_no_copy(source, tmp_path, names):
+    for name in names:
+        os.link(source / WEIGHTS, source / name)
     patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
     other = checkpoint(tmp_path / "other")
     shutil.rmtree(source)
-    with pytest.raises(CheckpointError, match="the only copy left"):
+    with pytest.raises(CheckpointError, match="the only copy left of these weights"):
         force(other, tmp_path / "out")
-    assert (tmp_path / "out" / WEIGHTS).stat().st_nlink == 2
+    assert (tmp_path / "out" / WEIGHTS).stat().st_nlink == 1 + len(names)
 
 
 @pytest.mark.parametrize("link", ["symlink", "copy"])
@@ -118,14 +118,6 @@ def test_weights_that_were_saved_over_a_symlink_or_a_copy_are_left(source, tmp_p
     fine_tune(tmp_path / "out" / WEIGHTS)
     with untouched(tmp_path, WEIGHTS):
         force(source, tmp_path / "out")
-
-
-def test_the_last_link_to_weights_is_left(source, out, tmp_path):
-    shutil.rmtree(source)
-    other = checkpoint(tmp_path / "other")
-    with pytest.raises(CheckpointError, match="the only copy left of these weights"):
-        force(other, out)
-    assert (out / WEIGHTS).exists()
 
 
 def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, tmp_path):
@@ -145,12 +137,6 @@ def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, r
     (fake / "ropescale.json").write_text(record)
     with untouched(tmp_path, r"fake/ropescale.json.*force.*remove"):
         force(source, fake)
-
-
-def test_a_record_without_a_list_of_files_gives_no_leave_to_delete(source, out, tmp_path):
-    edit(out, "ropescale.json", files=None)
-    with untouched(tmp_path, r"does not list the files.*remove it yourself"):
-        force(source, out)
 
 
 @pytest.mark.parametrize("name", ["../thesis.txt", "/etc/passwd", "nested/../../thesis.txt", "", ".", "a//b", "\0"])
@@ -202,24 +188,6 @@ def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch,
     assert set(os.listdir(source)) == {"config.json", WEIGHTS, "LICENSE", "nested"}
 
 
-def test_a_result_of_another_patch_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch):
-    """Two at once into one folder, the other being quicker."""
-    from ropescale.checkpoints import patching
-
-    out, check = tmp_path / "out", patching.check_target
-
-    def overtaken(*arguments: object) -> Path:
-        target = check(*arguments)
-        monkeypatch.setattr(patching, "check_target", check)
-        patch_checkpoint(source, out, "linear:factor=2")
-        return target
-
-    monkeypatch.setattr(patching, "check_target", overtaken)
-    with pytest.raises(CheckpointError, match="appeared meanwhile"):
-        patch_checkpoint(source, out, "yarn:factor=4")
-    assert rope_type(out) == "linear"
-
-
 def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     during(monkeypatch, lambda: plant(tmp_path / "out" / "thesis.txt"))
@@ -245,9 +213,7 @@ def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out,
         force(source, out)
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError(2, "gone"), PermissionError(13, "no"), MemoryError(), KeyError("x")]
-)
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), MemoryError()])
 def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(source, out, monkeypatch, error):
     """A file that a trainer writes there may come and go while it is looked at."""
 
@@ -380,25 +346,6 @@ def test_a_result_that_was_set_aside_is_named_by_the_next_patch_and_left(stopped
     (tmp_path / "gone~").mkdir()  # a folder of this name without a record is nobody's result
     with pytest.raises(CheckpointError, match="there is no folder"):
         restore(tmp_path / "gone")
-
-
-def test_leftovers_are_swept_beside_a_living_patch_which_is_left_alone(source, tmp_path, monkeypatch):
-    out, seen = tmp_path / "out", []
-
-    def sweep() -> None:
-        living = set(os.listdir(tmp_path))
-        dead = tmp_path / files.hidden_name("out")
-        plant(dead / "half" / "a file")
-        (tmp_path / f"{dead.name}-lock").touch()
-        files.sweep_leftovers(out)
-        assert set(os.listdir(tmp_path)) == living
-        seen.append(living)
-
-    during(monkeypatch, sweep)
-    patch_checkpoint(source, out, "yarn:factor=4")
-    assert len(seen) == 1
-    assert len(seen[0]) == 3  # the source, the hidden folder and its lock
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -600,18 +547,6 @@ def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
 
-def test_a_process_that_is_terminated_exits_with_143(source, tmp_path):
-    words = ["-c", "import sys, time; from ropescale.cli.main import main; from ropescale.checkpoints import patching\n"
-             "patching.patch_checkpoint = lambda *a, **k: (print('ready', flush=True), time.sleep(60))\n"
-             "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
-    child = subprocess.Popen([sys.executable, *words, "patch", str(source), "-o", "x", "--schedule", "yarn"],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-    assert child.stdout.readline() == "ready\n"
-    child.terminate()
-    assert child.wait(60) == 143
-    assert child.stderr.read().strip() == "terminated (SIGTERM)"
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What only passes through a temporary folder
 
@@ -638,18 +573,6 @@ def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path,
             assert (living / "model" / "config.json").exists()
     assert kept.stat().st_mode & 0o777 == 0o700
     assert set(tmp_path.iterdir()) == {kept, tmp_path / "ropescale-mine"}
-
-
-@pytest.mark.parametrize("linked", [0, 1])
-def test_a_temporary_folder_that_is_a_link_leads_to_no_removal(tmp_path, monkeypatch, linked):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    link = left_over(tmp_path)[linked]
-    elsewhere = link.rename(tmp_path / "elsewhere")
-    link.symlink_to(elsewhere)
-    before = tree(elsewhere)
-    with files.temporary_folder(keep=RunError):
-        pass
-    assert elsewhere.exists() and tree(elsewhere) == before
 
 
 def test_a_temporary_folder_of_another_user_is_not_swept(tmp_path, monkeypatch):

@@ -181,12 +181,6 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ra
     assert "makes of ./-x" in Path("-y", "README.md").read_text()
 
 
-def test_a_model_in_a_hostile_folder_has_a_card_like_any_other(tmp_path):
-    folder = write_checkpoint(tmp_path / "a\n```\n# x", LLAMA)
-    ropescale.patch_checkpoint(folder, tmp_path / "out", "ntk-su:factor=4")
-    checked((tmp_path / "out" / "README.md").read_text())
-
-
 def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, ran):
     folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
     out = ran("patch", folder, "--dry-run", "--schedule", "yarn:factor=4").out
