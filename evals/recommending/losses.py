@@ -67,8 +67,7 @@ class CandidateLosses:
 
     def mean(self, candidate: str, within: Sequence[int], column: Column | None = None) -> float:
         """Returns a mean loss per token over some windows: the objective, or that of one column."""
-        values, shares = self._of(candidate, within, column)
-        return float(values.sum() / shares.sum()) if shares.sum() else float("nan")
+        return self.estimate(candidate, within, column).mean
 
     def estimate(self, candidate: str, within: Sequence[int], column: Column | None = None) -> Estimate:
         """Returns :meth:`mean` with its interval over documents, or over windows where these are few."""

@@ -1,15 +1,14 @@
 """Recommends a schedule: candidates race on half of the text, and the other half decides among the finalists.
 
-The model is loaded once and its rotary tables are swapped; every pass is a task of :mod:`..running.runner`.
+Each round, and the comparison of the finalists, is a measurement of perplexity on some of the windows.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,30 +17,24 @@ import numpy as np
 
 from ...checkpoints.locating import read_config
 from ...errors import DataError
-from ...models.rotary_modules import evaluating
+from ...models.rotary_modules import unwrapped
 from ...schedules.specs import parse, repeated
-from ..data import documents as data_documents
-from ..data.documents import Document
 from ..data.windows import prefix
-from ..metrics.stored import AS_IS, ModelFacts, Truncation
+from ..metrics.stored import AS_IS, ModelFacts, positions_of
 from ..parallel.processes import Group, World
 from ..running import fingerprints
-from ..running.corpus_run import Truncating
+from ..running.corpus_run import CorpusRun, Truncating
 from ..running.options import TextOptions
+from ..running.perplexity import PerplexityRun
 from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
-from ..running.runner import Runner, ScoresBatches, Task, task_of
 from ..running.selection import Corpus, PerplexityOptions
-from ..running.variants import HeldPass, HeldTables, Variant, passes_of, trained_length
-from ..scoring import memory
-from ..scoring.batches import Batch, plan_pass
-from ..scoring.executor import Executor
-from ..scoring.scorer import SCORING, Scorer
+from ..running.variants import label
 from ..searching.options import SearchOptions
 from ..searching.running import SearchRun
 from ..searching.windows import feed_text
 from ..statistics.intervals import PERCENT
-from ..store import Facts, Store
+from ..store import Store
 from . import wording
 from .candidates import Candidates, objective_and_candidates
 from .deployment import BYTES, Deployment, cache_of, serving_dtype
@@ -52,12 +45,9 @@ from .race import FINALISTS, Round, expected, run_race, share_kept, split_window
 from .results import Recommendation
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from ..data.sources import TextSource
-
-_BACKWARD = 3
-"""How many times as long a token takes with its gradient."""
 
 
 def prepare(
@@ -102,30 +92,24 @@ class RecommendRun:
         candidates: Candidates,
         options: RecommendOptions,
     ) -> None:
+        self.model = model
         self._begin(corpus, objective, candidates, options)
-        self.scorer = Scorer(model, options.logits_bytes)
-        self.vocabulary = self.scorer.vocabulary
-        data_documents.check_ids(corpus.documents, self.vocabulary, corpus.bos)
-        self.variants = {each: Variant(model, each, options.patching) for each in candidates.specs}
-        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
-            self.scorer.model, objective.target, options.logits_bytes
-        )
-        race, held_out = split_windows(corpus.windows)
-        if race:
-            self.race, self.held_out = sorted(race), sorted(held_out)
 
     def _begin(self, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions) -> None:
         """Takes what every recommendation has, whoever computes the losses."""
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = Notes.of(options.progress)
-        self.race = self.held_out = list(range(len(corpus.documents)))
+        everything = list(range(len(corpus.documents)))
+        race, held_out = ([], everything) if candidates.served else map(sorted, split_windows(corpus.windows))
+        self.race, self.held_out = (race, held_out) if race or candidates.served else (everything, everything)
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
         self._masks = [column_masks(each, objective, corpus.has_bos) for each in corpus.documents]
         self.losses = CandidateLosses.empty(corpus.windows, self._masks, objective.weights)
-        self._passes: dict[str, list[HeldPass]] = {}
         self._store, self._group = Store(), Group(World())
+        self.whole = self._measurement(self._part(everything), candidates.specs, self._reading())
+        self.batch_tokens = self.whole.batch_tokens
 
     @property
     def finished(self) -> str:
@@ -141,23 +125,20 @@ class RecommendRun:
         """
         self._store, self._group = store or self._store, group or self._group
         last, known = self._store.last, self.batch_tokens
-        if self.options.batch_tokens is None and last.get("facts") == self.facts:  # another size is another plan
+        if self.options.batch_tokens is None and last.get("whole") == self.whole.facts:  # another size is another plan
             before = last.get("batch_tokens")
             known = before if isinstance(before, int) else known
         self.batch_tokens = self._group.from_leader(known)
         if last:
             self.notes.tell("what is finished in the folder is not measured again")
-        with self._ready():
-            self._announce()
-            rounds = self._run_race()
-            if self.options.search and self.objective.is_beyond:
-                self._search()
-            specs = self.candidates.specs
-            kept = {*self.candidates.always, *(rounds[-1].kept if rounds else specs)}
-            finalists = [each for each in specs if each in kept]
-            self._measure(finalists, self.held_out, "held-out text")
-            if self._truncating is not None:
-                self._measure_truncation(self._truncating)
+        self._announce()
+        rounds = self._run_race()
+        if self.options.search and self.objective.is_beyond:
+            self._search()
+        specs = self.candidates.specs
+        kept = {*self.candidates.always, *(rounds[-1].kept if rounds else specs)}
+        finalists = [each for each in specs if each in kept]
+        self._measure(finalists, self.held_out, "held-out text", self._truncation[0])
         self.rounds, self.finalists = rounds, finalists
 
     def planned(self) -> dict[str, Any]:
@@ -175,7 +156,7 @@ class RecommendRun:
             held_out=self.held_out,
             deployment=self._deployment(),
             tolerance=self.options.tolerance,
-            vocabulary=self.vocabulary,
+            vocabulary=self.model_facts.get("vocabulary"),
         )
         return Recommendation(
             model={**self.model_facts, "trained_length": self.objective.trained},
@@ -185,88 +166,75 @@ class RecommendRun:
             evidence=evidence,
         )
 
-    @cached_property
+    @property
     def model_facts(self) -> ModelFacts:
         """The "model" part of results.json."""
-        return fingerprints.describe(self.scorer.model, self.options.path)
-
-    @cached_property
-    def facts(self) -> Facts:
-        """The facts that every number depends on, besides a task's own."""
-        return {
-            "kind": Recommendation.kind,
-            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
-            "logits_bytes": self.options.logits_bytes,
-            "scoring": SCORING,
-            **fingerprints.arithmetic(self.scorer.model),
-            "text": self.corpus.sha256,
-            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
-            "bos": self.corpus.bos,
-        }
+        return self.whole.model_facts
 
     # --- measuring ---
 
-    def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str) -> CandidateLosses:
-        """Measures candidates on windows in all processes, and returns all losses so far."""
-        part = self._part(windows)
-        sizes = [len(document.ids) for document in part.documents]
-        tasks = []
-        for spec in specs:
-            for one in self._passes_of(spec):
-                length = one.lengths[-1]
-                plan = plan_pass(sizes, length, None, self.corpus.has_bos, self.batch_tokens)
-                finish = partial(self._keep, spec, one.lengths, windows)
-                scores = self._scoring(one.tables, part.documents, self.corpus.bos)
-                tasks.append(task_of(title, plan, length, one.tables, scores, finish, windows=list(windows)))
-        distinct = {str(task.facts): task.plan for task in tasks}  # others with the same tables share them
-        self.fed += sum(plan.cost.positions for plan in distinct.values())
-        self._carry_out(tasks, part)
-        return self.losses
+    def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> CorpusRun:
+        """Returns the measurement of schedules on a corpus."""
+        run = PerplexityRun(self.model, corpus, specs, None, options)
+        if "whole" in vars(self):  # the weights are hashed once
+            run.model_facts = self.model_facts
+        return run
 
-    def _carry_out(self, tasks: Sequence[Task], part: Corpus) -> None:
-        """Runs tasks; every process gets the first one's losses, and so makes the same decisions."""
-        runner = self._runner()
-        runner.take(tasks)
-        if runner.left:
-            self._check(runner.left[0], part)
-        runner.run(
-            {
-                "kind": Recommendation.kind,
-                "facts": self.facts,
-                "lengths": list(self.objective.lengths),
-                "batch_tokens": self.batch_tokens,
-                "schedules": self.candidates.specs,
-            }
-        )
-        self.losses = self._group.from_leader(self.losses)
-
-    def _keep(
-        self, spec: str, lengths: Sequence[int], windows: Sequence[int], nll: Sequence[np.ndarray], _: int
-    ) -> None:
-        """Sums the losses of a pass; the columns beyond the trained length belong to the pass at the target."""
-        columns = [*lengths, *((BEYOND, FAR, OTHERS) if lengths[-1] == self.objective.target else ())]
-        for number, each in zip(windows, nll, strict=True):
-            masks = self._masks[number]
-            self.losses.put(spec, number, {column: _sum(each, masks[column]) for column in columns})
+    def _reading(self, **changes: object) -> PerplexityOptions:
+        """Returns how the text of a round is fed."""
+        return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int]) -> Corpus:
-        """Returns the corpus with some of its windows alone."""
+        """Returns the corpus with some of its windows alone, and the lengths that every candidate is measured at."""
         part = copy.copy(self.corpus)
+        part.lengths = self.objective.needed
         part.documents = [self.corpus.documents[number] for number in windows]
         part.windows = windows_by_document(self.corpus.windows, windows)
         return part
 
-    def _passes_of(self, spec: str) -> list[HeldPass]:
-        """Returns the passes of a candidate: one at the target, or one for each table where they follow the length."""
-        if spec not in self._passes:
-            held = self.variants[spec].tables(self.objective.needed)
-            if all(tables.frozen_at is None for tables in held.values()):
-                held = dict.fromkeys(self.objective.lengths, held[self.objective.target])
-            self._passes[spec] = passes_of(held)
-        return self._passes[spec]
+    def _measure(
+        self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None
+    ) -> CandidateLosses:
+        """Measures candidates on windows in all processes, and returns all losses so far.
+
+        Every process gets the first one's losses, and so makes the same decisions.
+
+        Args:
+            stride: of truncation, which is measured beside them; None leaves it out.
+        """
+        part = self._part(windows)
+        part.options = self._reading(
+            batch_tokens=self.batch_tokens, truncation=None if stride else False, truncation_stride=stride
+        )
+        run, names = self._measurement(part, specs, part.options), {label(spec): spec for spec in specs}
+        run.title, run.about = title, {"kind": Recommendation.kind, "whole": self.whole.facts}
+        run.run(self._store, self._group)
+        for each in run.passes:
+            # A pass that serves all lengths that are needed has one table, and so serves any length.
+            shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
+            beyond = (BEYOND, FAR, OTHERS) if each.lengths[-1] == self.objective.target else ()
+            self.fed += each.cost.positions if each.cost and each.forward_passes else 0
+            for number, nll in zip(windows, each.nll, strict=True):
+                masks = self._masks[number]
+                sums = {column: _sum(nll, masks[column]) for column in (*shorter, *beyond)}
+                self.losses.put(names[each.schedule], number, sums)
+        if run.truncation is not None:
+            self.fed += run.truncation.positions
+            # Up to the trained length its losses are those of the model as it is.
+            before = np.zeros(prefix(self.objective.short, self.corpus.has_bos).count, np.float32)
+            for number, nll in zip(windows, run.truncation.nll, strict=True):
+                whole = np.concatenate([before, nll])
+                sums = {column: _sum(whole, mask) for column, mask in self._masks[number].items()}
+                for length in self.objective.lengths:
+                    sums[length] += self.losses.sum(AS_IS, number, min(length, self.objective.short))
+                self.losses.put(TRUNCATION, number, sums)
+        self.losses.sums, self.fed = self._group.from_leader((self.losses.sums, self.fed))
+        return self.losses
 
     def _run_race(self) -> list[Round]:
         specs, always = self.candidates.specs, self.candidates.always
+        if not self.race:
+            return []
         if len(specs) <= len(always):
             self._measure(specs, self.race, "the race's text")
             return []
@@ -285,57 +253,22 @@ class RecommendRun:
         sizes = len(self.candidates.specs), len(self.candidates.always), self.race, self.held_out
         return share_kept(*sizes, self._truncation_positions / self.objective.target)
 
-    # --- baselines ---
-
     @cached_property
-    def _truncation_plan(self) -> tuple[Truncating | None, str]:
-        """Truncation on the text that decides, where it costs no more than the finalists; and a note for the user."""
-        if trained_length(self.scorer.model) != self.objective.short:
+    def _truncation(self) -> tuple[int | None, str]:
+        """The stride of truncation on the text that decides, where it costs no more than the finalists; and a note."""
+        if self.whole.trained_length != self.objective.short:
             return None, ""
         finalists = FINALISTS + len(self.candidates.always)
         rest = finalists * len(self.held_out) * self.objective.target
-        return Truncating.of(self.scorer.model, self._part(self.held_out), rest, self.batch_tokens)
-
-    # --- what a loaded model does, and servers do otherwise ---
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return evaluating(self.scorer.model)
-
-    def _scoring(self, tables: HeldTables, documents: Sequence[Document], bos: int | None) -> ScoresBatches:
-        return Executor(self.scorer, documents, bos, self.notes.warn)
-
-    def _runner(self) -> Runner:
-        work = partial(memory.work, self.scorer.model)
-        return Runner(self.facts, self._store, self._group, self.notes, self.scorer.device, work, "in this round")
-
-    def _check(self, first: Batch, part: Corpus) -> None:
-        """Makes sure that the first batch can be scored."""
-        Executor(self.scorer, part.documents, self.corpus.bos, self.notes.warn).check(first)
-
-    @property
-    def _truncating(self) -> Truncating | None:
-        return self._truncation_plan[0]
+        planned, told = Truncating.of(unwrapped(self.model), self._part(self.held_out), rest, self.batch_tokens)
+        return planned and planned.stride, told
 
     @property
     def _truncation_positions(self) -> int:
-        return 0 if self._truncating is None else self._truncating.plan.cost.positions
-
-    def _measure_truncation(self, truncating: Truncating) -> None:
-        """Measures truncation: up to the trained length its losses are those of the model as it is."""
-        short, has_bos = self.objective.short, self.corpus.has_bos
-        before = np.zeros(prefix(short, has_bos).count, np.float32)
-
-        def finish(found: Truncation) -> None:
-            for number, nll in zip(self.held_out, found.nll, strict=True):
-                whole = np.concatenate([before, nll])
-                sums = {column: _sum(whole, mask) for column, mask in self._masks[number].items()}
-                for length in self.objective.lengths:
-                    sums[length] += self.losses.sum(AS_IS, number, min(length, short))
-                self.losses.put(TRUNCATION, number, sums)
-
-        part = self._part(self.held_out)
-        self.fed += truncating.plan.cost.positions
-        self._carry_out([truncating.task(self._scoring(truncating.tables, part.documents, None), finish)], part)
+        (stride, _), short = self._truncation, self.objective.short
+        return (
+            0 if stride is None else positions_of([self.objective.target - short] * len(self.held_out), short, stride)
+        )
 
     def _search(self) -> None:
         """Adds the schedule that a search finds on the text of the race, which shares nothing with what decides."""
@@ -351,15 +284,13 @@ class RecommendRun:
         documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos
         try:
             windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
-            run = SearchRun(self.scorer.model, windows, options, compared=False)
+            run = SearchRun(unwrapped(self.model), windows, options, compared=False)
         except DataError as error:
             self.notes.warn(f"warning: nothing is searched: {error}")
             return
         run.run(self._store, self._group)
         self.fed += run.spent
-        spec = self._group.from_leader(run.result().spec)
-        self.candidates = self.candidates.with_searched(spec)
-        self.variants.setdefault(spec, Variant(self.scorer.model, spec, self.options.patching))
+        self.candidates = self.candidates.with_searched(self._group.from_leader(run.result().spec))
 
     @property
     def _search_tokens(self) -> int:
@@ -386,8 +317,8 @@ class RecommendRun:
         given = [parse(each) for each in self.options.schedules]
         for note in (*repeated(given), *self.candidates.repeated):
             self.notes.tell(f"note: {note}; it is measured once")
-        if self._truncation_plan[1]:
-            self.notes.tell(self._truncation_plan[1])
+        if self._truncation[1]:
+            self.notes.tell(self._truncation[1])
 
     def _protocol(self) -> dict[str, object]:
         goal = self.objective
@@ -410,19 +341,24 @@ class RecommendRun:
         }
 
     def _deployment(self) -> Deployment:
-        model, options = self.scorer.model, self.options
-        path = Path(self.model_facts["path"])  # the configuration there names the dtype of the weights
-        stored = read_config(path) if (path / "config.json").is_file() else {}
-        dtype = serving_dtype(stored, self.model_facts["dtype"])
+        (config, dtype, weights), options = self._weights(), self.options
         return Deployment(
             model=options.name or self.model_facts["path"],
             revision=options.revision,
             request=options.patching,
-            cache=cache_of(model.config.get_text_config(), dtype),
-            weights=self.model_facts["parameters"] * BYTES.get(dtype, 2),
-            memory=options.memory if isinstance(options.memory, int) else None,
+            cache=cache_of(config, dtype),
+            weights=weights,
+            memory=options.memory if weights and isinstance(options.memory, int) else None,
             engine=options.engine,
         )
+
+    def _weights(self) -> tuple[PreTrainedConfig, str, int]:
+        """Returns the language model's configuration, the dtype that it is served in, and the bytes of its weights."""
+        path = Path(self.model_facts["path"])  # the configuration there names the dtype of the weights
+        stored = read_config(path) if (path / "config.json").is_file() else {}
+        dtype = serving_dtype(stored, self.model_facts["dtype"])
+        weights = self.model_facts["parameters"] * BYTES.get(dtype, 2)
+        return unwrapped(self.model).config.get_text_config(), dtype, weights
 
 
 def _sum(nll: np.ndarray, mask: np.ndarray) -> float:

@@ -55,6 +55,8 @@ class CorpusRun:
         variants: what is measured, each with a label.
         baseline: the label of what the others are compared with.
         trained_length: the context that the model was trained at, if known.
+        title: the name of the round that this is of a run that says the rest itself; "" for a run of its own.
+        about: what the next run in the same folder is told besides.
         facts: what the numbers of every pass depend on, next to the pass's own.
         model_facts: the "model" part of results.json.
         batch_tokens: positions that are fed together.
@@ -68,6 +70,7 @@ class CorpusRun:
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
         self.baseline, self.trained_length = baseline, trained
         self.batch_tokens = 1
+        self.title, self.about = "", dict[str, object]()
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
@@ -144,6 +147,7 @@ class CorpusRun:
             "batch_tokens": self.batch_tokens,
             "schedules": [variant.label for variant in self.variants],
             **({"truncation_stride": self._stride} if self._stride else {}),
+            **self.about,
         }
 
     def _as_before(self, last: Facts) -> tuple[int, int | None]:

@@ -69,17 +69,18 @@ class PerplexityRun(CorpusRun):
         """
         store, group = store or Store(), group or Group(World())
         self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
-        work = partial(memory.work, self.scorer.model)
-        runner = Runner(self.facts, store, group, self.notes, self.scorer.device, work)
+        work, part = partial(memory.work, self.scorer.model), "in this round" if self.title else "to go"
+        runner = Runner(self.facts, store, group, self.notes, self.scorer.device, work, part)
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
         with evaluating(self.scorer.model):
             jobs, compared, last, told = self._taken(runner, executor)
-            self._announce_special()
-            to_run = runner.announce(self._about)
-            if told and (to_run or not last):
-                self.notes.tell(told)
-            if to_run:
-                self._announce_cost(jobs, compared)
+            if not self.title:
+                self._announce_special()
+                to_run = runner.announce(self._about)
+                if told and (to_run or not last):
+                    self.notes.tell(told)
+                if to_run:
+                    self._announce_cost(jobs, compared)
             if runner.left:
                 executor.check(runner.left[0])
             runner.run(self._about)
@@ -144,7 +145,7 @@ class PerplexityRun(CorpusRun):
 
     def _task(self, job: Job, executor: Executor) -> Task:
         length, finish = job.lengths[-1], partial(self._finish, job)
-        return task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, executor, finish)
+        return task_of(self.title or f"{job.label} at {length:,}", job.plan, length, job.tables, executor, finish)
 
     def _comparing(self, jobs: Sequence[Job], executor: Executor) -> list[Task]:
         """Plans the short-context cost: every schedule beside the baseline, at one length."""

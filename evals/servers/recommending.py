@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,28 +13,18 @@ from transformers import AutoConfig
 from ...adapters import read_configs
 from ...configs.configuration import trained_in
 from ...errors import DataError
-from ..data import documents as data_documents
 from ..data.chats import Given
-from ..data.documents import Document
-from ..metrics.stored import AS_IS, ModelFacts
 from ..recommending.candidates import Candidates
-from ..recommending.deployment import Deployment, cache_of, serving_dtype
+from ..recommending.deployment import serving_dtype
 from ..recommending.options import Objective, RecommendOptions, objective_of
-from ..recommending.race import Round
 from ..recommending.running import RecommendRun, text_options
-from ..running import fingerprints
-from ..running.corpus_run import Truncating, choose
-from ..running.runner import Runner
-from ..running.selection import Corpus
-from ..running.variants import HeldPass, HeldTables
-from ..scoring.batches import Batch
-from ..scoring.scorer import SCORING
-from ..store import Facts
-from .running import baseline_of, facts_of
-from .server import ServedWindows, Server
+from ..running.corpus_run import choose
+from ..running.selection import Corpus, PerplexityOptions
+from .running import ServedRun, baseline_of
+from .server import Server
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class ServedRecommendRun(RecommendRun):
@@ -64,73 +53,22 @@ class ServedRecommendRun(RecommendRun):
                 "a recommendation takes a server of the unchanged model (served_as base), and one of each schedule",
                 "served_as",
             )
-        candidates = dataclasses.replace(Candidates.unchanged([each.label for each in others]), served=True)
-        self._begin(corpus, objective, candidates, options)
-        self.race = []
-        unscaled = next(each for each in servers if each.is_unscaled)
-        self.servers = dict(zip(candidates.specs, [unscaled, *others], strict=True))
-        about = facts_of(servers, options.path, tokenizer)
-        self._model, self.vocabulary, self.batch_tokens = about.model, about.vocabulary, 1
-        for server in servers:
-            server.client.notes = self.notes
-            server.refuse(objective.target, tokenizer)
-        if about.vocabulary is not None:
-            data_documents.check_ids(corpus.documents, about.vocabulary, corpus.bos)
+        self.servers, self.tokenizer = servers, tokenizer
+        candidates = Candidates.unchanged([each.label for each in others])
+        self._begin(corpus, objective, dataclasses.replace(candidates, served=True), options)
 
-    @property
-    def model_facts(self) -> ModelFacts:  # type: ignore[override]
-        return self._model
+    def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
+        return ServedRun(self.servers, corpus, None, options, self.tokenizer)
 
     @cached_property
-    def facts(self) -> Facts:
-        return {
-            "kind": "recommendation by servers",
-            **{name: self._model[name] for name in ("weights", "config_sha256", "dtype")},
-            "scoring": SCORING,
-            "text": self.corpus.sha256,
-            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
-            "bos": self.corpus.bos,
-        }
+    def _truncation(self) -> tuple[int | None, str]:
+        trained, target = self.objective.trained, self.objective.target
+        stride, told = choose(self.corpus, trained, len(self.servers) * len(self.held_out) * target)
+        return stride if trained == self.objective.short else None, told
 
-    def _ready(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def _run_race(self) -> list[Round]:
-        return []
-
-    def _passes_of(self, spec: str) -> list[HeldPass]:
-        return [HeldPass(self.servers[spec].tables, self.objective.lengths)]
-
-    def _scoring(self, tables: HeldTables, documents: Sequence[Document], bos: int | None) -> ServedWindows:
-        return ServedWindows(cast(Server, tables.variant), documents, bos)
-
-    def _runner(self) -> Runner:
-        return Runner(self.facts, self._store, self._group, self.notes, "server")
-
-    def _check(self, first: Batch, part: Corpus) -> None:
-        """Nothing: the runner compares an answer of before with one of now."""
-
-    @cached_property
-    def _truncation_plan(self) -> tuple[Truncating | None, str]:
-        rest = len(self.servers) * len(self.held_out) * self.objective.target
-        trained, part = self.objective.trained, self._part(self.held_out)
-        stride, said = choose(part, trained, rest)
-        if stride is None or trained != self.objective.short:
-            return None, said
-        return Truncating.planned(part, self.servers[AS_IS].tables, trained, stride, 1), said
-
-    def _deployment(self) -> Deployment:
+    def _weights(self) -> tuple[PreTrainedConfig, str, int]:
         config = AutoConfig.from_pretrained(cast("str | Path", self.options.path))  # None is refused below
-        dtype = serving_dtype(config.to_dict(), "bfloat16")
-        return Deployment(
-            model=self.options.name or self._model["path"],
-            revision=self.options.revision,
-            request=self.options.patching,
-            cache=cache_of(config.get_text_config(), dtype),
-            weights=0,
-            memory=None,
-            engine=self.options.engine,
-        )
+        return config.get_text_config(), serving_dtype(config.to_dict(), "bfloat16"), 0
 
 
 def prepare_recommendation(

@@ -72,9 +72,10 @@ class ServedRun(CorpusRun):
             jobs = [job for server in self.servers for job in self._jobs(server)]
             last, told = self._truncating(jobs)
             runner.take([*(self._task(job) for job in jobs), *last])
-            self._announce_special()
-            if runner.announce(self._about):
-                self._tell_left_out(told)
+            if not self.title:
+                self._announce_special()
+                if runner.announce(self._about):
+                    self._tell_left_out(told)
             runner.run(self._about)
         finally:
             for server in self.servers:
@@ -98,7 +99,7 @@ class ServedRun(CorpusRun):
     def _task(self, job: Job) -> Task:
         windows = ServedWindows(cast(Server, job.tables.variant), self.corpus.documents, self.corpus.bos)
         length, finish = job.lengths[-1], partial(self._finish, job)
-        return task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
+        return task_of(self.title or f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
 
     def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
         """Plans truncation by the server of the unchanged model, and returns what is to be said of it."""
