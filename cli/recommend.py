@@ -110,7 +110,8 @@ def command(
     With --server, servers of vLLM or SGLang score, each with its --served-as, one of them base; --tokenizer names the
     checkpoint that they serve. Nothing races then: all of the text decides among what they serve, by the same rule.
     """
-    from ..evals.recommending.candidates import check_early
+    from ..adapters import read_configs
+    from ..evals.recommending.candidates import objective_and_candidates
     from ..evals.recommending.options import RecommendOptions
     from ..request import RequestOptions
 
@@ -119,7 +120,7 @@ def command(
     known = {each.name for each in fields(RecommendOptions)}
     given = {name: value for name, value in options.items() if name in known and value is not None}
     chosen = RecommendOptions(patching=patching, name=name, **given)
-    check_early(name, options["revision"], target_length, chosen)
+    objective_and_candidates(*read_configs(name, options["revision"]), target_length, chosen)  # refuses early
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     prepare = partial(_prepared, servers, name, source, target_length, chosen, options)

@@ -5,18 +5,17 @@ They follow from the configuration alone, before torch is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 
-from ...adapters import read_configs
 from ...configs.configuration import trained_in
 from ...engines.base import layers_of
 from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of
-from ...planning.plan import Plan, make_plan
+from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
 from ...schedules import base, specs
 from ...schedules.fields import parameters
@@ -78,7 +77,7 @@ class Candidates:
         same: specs that compute the same as a candidate, by its spec.
         factor: the smallest factor that reaches the target.
         wanted: the specs that the user named, with that factor where they lack one.
-        files: by spec, the file that it came from.
+        files: by spec of the user, the file that it came from; "" for none.
         searched: the spec that a search found.
         served: whether servers compute them, so that all of the text decides.
     """
@@ -95,10 +94,10 @@ class Candidates:
     @classmethod
     def unchanged(cls, others: Iterable[str]) -> Candidates:
         """Returns the model as it is, and what the user wants to try beside it."""
-        given = distinct(map(specs.parse, others))
-        texts = [AS_IS, *(_text(each) for each in given)]
-        made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(dict.fromkeys(texts))]
-        return cls(made, {}, {}, 1.0, tuple(each.spec for each in made[1:]), _files(given))
+        files = _files(distinct(map(specs.parse, others)))
+        texts = dict.fromkeys([AS_IS, *files])
+        made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(texts)]
+        return cls(made, {}, {}, 1.0, tuple(texts)[1:], files)
 
     @property
     def specs(self) -> list[str]:
@@ -109,7 +108,7 @@ class Candidates:
     def names(self) -> dict[str, str]:
         """Short names of the candidates that came from files, and of the one that was searched, by spec."""
         found = {} if self.searched is None else {self.searched: "searched"}
-        return {**found, **names_of(self.files)}
+        return {**found, **names_of({spec: file for spec, file in self.files.items() if file})}
 
     def named(self, spec: str) -> str:
         """Returns what sentences and tables call a candidate."""
@@ -117,7 +116,7 @@ class Candidates:
 
     def given(self, spec: str) -> str:
         """Returns a candidate as commands are given it: the file that it came from, if any."""
-        return self.files.get(spec, spec)
+        return self.files.get(spec) or spec
 
     @property
     def repeated(self) -> list[str]:
@@ -179,32 +178,37 @@ def find_candidates(
     if engine is not None and engine not in ENGINES:
         said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
         raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
-    factor = sufficient_factor(config, target, request)
-    asked = distinct(_filled(spec, factor) for spec in others)
+    linear = make_plan(config, Request.of("linear", **{**request, "target_length": target, "factor": None}))
+    factor = max(float(getattr(each, "factor", 1.0)) for each in linear.schedules.values())
+    asked = distinct(
+        each.with_fields(factor=factor) if isinstance(each, specs.Spec) and each.lacks("factor") else each
+        for each in map(specs.parse, others)
+    )
     for each in asked:
         with of_several(each, len(asked)):
             make_plan(config, Request.of(each, **request))
-    given = [_text(each) for each in asked]
-    made, left_out = [_as_is(now or config, config, target, request)], {}
-    for name in [*_names(left_out), *given]:
-        found, why = _fitting(config, [name] if name in given else grid(name, factor), target, request, engine)
-        made += found
-        if not found:
-            left_out[name] = why
+    files, left_out, tried = _files(asked), dict[str, str](), dict[str, list[str]]()
+    for name in base.names():
+        needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
+        unknown = [each for each in needed if each != "factor" and name not in _HOLDS]
+        if unknown:
+            left_out[name] = f"needs {listed(unknown)}, which no target length gives"
+        elif name != AS_IS:
+            tried[name] = grid(name, factor)
+    made = [_as_is(now or config, config, target, request)]
+    for name, spellings in {**tried, **{spec: [spec] for spec in files}}.items():
+        found = [_candidate(config, spec, target, request, engine) for spec in spellings]
+        fitting = [each for each in found if isinstance(each, Candidate)]
+        made += fitting
+        if not fitting:
+            left_out[name] = str(found[0])
     kept: dict[Tables | str, Candidate] = {}  # the simplest of those that compute the same
     same: dict[str, list[str]] = {}
     for each in sorted(made, key=lambda each: each.rank):
         first = kept.setdefault(each.tables or each.spec, each)
         if first is not each:
             same.setdefault(first.spec, []).append(each.spec)
-    return Candidates(list(kept.values()), left_out, same, factor, tuple(given), _files(asked))
-
-
-def sufficient_factor(config: Mapping[str, object], target: int, request: RequestOptions) -> float:
-    """Returns the smallest factor that reaches a target: of ``linear``, as every option of the request has it."""
-    asked: RequestOptions = {**request, "target_length": target, "factor": None}
-    plan = make_plan(config, Request.of("linear", **asked))
-    return max(float(getattr(each, "factor", 1.0)) for each in plan.schedules.values())
+    return Candidates(list(kept.values()), left_out, same, factor, tuple(files), files)
 
 
 def grid(name: str, factor: float) -> list[str]:
@@ -224,69 +228,35 @@ def spelled(name: str, fields: Mapping[str, float]) -> str:
     return f"{name}:{','.join(f'{key}={value:.10g}' for key, value in fields.items())}" if fields else name
 
 
-def _names(left_out: dict[str, str]) -> Iterator[str]:
-    """Yields the schedules whose fields follow from a target, and notes why others do not."""
-    for name in base.names():
-        needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
-        unknown = [each for each in needed if each != "factor" and name not in _HOLDS]
-        if unknown:
-            left_out[name] = f"needs {listed(unknown)}, which no target length gives"
-        elif name != AS_IS:
-            yield name
-
-
-def _filled(spec: str, factor: float) -> ParsedSpec:
-    """Returns a user's spec with the smallest sufficient factor where it takes one and names none."""
-    parsed = specs.parse(spec)
-    return parsed.with_fields(factor=factor) if isinstance(parsed, specs.Spec) and parsed.lacks("factor") else parsed
-
-
-def _text(asked: ParsedSpec) -> str:
-    """Returns a spec on one line that can be read again: of a file with long lists, the file."""
-    text = spelled_out(asked)
-    try:
-        again = is_same(specs.parse(text), asked)
-    except ScheduleError:
-        again = False
-    return text if again else file_of(asked) or text
-
-
 def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
-    return {_text(each): file for each in asked if (file := file_of(each))}
-
-
-def _fitting(
-    config: Mapping[str, object], tried: Sequence[str], target: int, request: RequestOptions, engine: str | None
-) -> tuple[list[Candidate], str]:
-    """Returns the candidates among specs, and the first reason why one is none."""
-    found, why = [], ""
-    for spec in tried:
+    """Returns the files of schedules, by spec on one line that can be read again: of long lists, that is the file."""
+    files = {}
+    for each in asked:
+        text, file = spelled_out(each), file_of(each)
         try:
-            plan = make_plan(config, Request.of(spec, **request))
-        except (ScheduleError, ConfigError) as error:
-            why = why or str(error)
-            continue
-        reason = _reason(plan, engine)
-        why = why or reason
-        if not reason:
-            found.append(_candidate(spec, plan, target))
-    return found, why
+            again = is_same(specs.parse(text), each)
+        except ScheduleError:
+            again = False
+        files[text if again else file or text] = file
+    return files
 
 
-def _reason(plan: Plan, engine: str | None) -> str:
-    """Says why a schedule that fits is not tried; "" if it is."""
+def _candidate(
+    config: Mapping[str, object], spec: str, target: int, request: RequestOptions, engine: str | None
+) -> Candidate | str:
+    """Returns the candidate of a spec, or why it is none.
+
+    Fewer fields are simpler, then a form of transformers' own, then by schedule.
+    """
+    try:
+        plan = make_plan(config, Request.of(spec, **request))
+    except (ScheduleError, ConfigError) as error:
+        return str(error)
     if plan.unsavable:
         return plan.unsavable
-    if engine is None:
-        return ""
-    chosen = ENGINES[engine]
-    found = (each for layers in layers_of(plan) for each in chosen.differences(layers) if each.status != "honoured")
-    lost = next(found, None)
-    return "" if lost is None else f"{chosen.name} computes {lost.computes} for its {lost.field}"
-
-
-def _candidate(spec: str, plan: Plan, target: int) -> Candidate:
-    """Returns the candidate of a spec. Fewer fields are simpler, then a form of transformers' own, then by schedule."""
+    for difference in chain.from_iterable(map(ENGINES[engine].differences, layers_of(plan)) if engine else ()):
+        if difference.status != "honoured":
+            return f"{ENGINES[engine].name} computes {difference.computes} for its {difference.field}"
     parsed = specs.one(specs.parse(spec), "a candidate")
     native = all(layers.kind != "longrope" for layers in layers_of(plan))
     extra = len([key for key in parsed.fields if key != "factor"])
@@ -294,10 +264,13 @@ def _candidate(spec: str, plan: Plan, target: int) -> Candidate:
     factor = parsed.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     rank = (1 + extra, 0 if native else 1, place, size, spec)
+    # What a fixed schedule computes, by layer type: two that compute the same need one measurement.
+    held = ((key, layer.table(target)) for key, layer in plan.layers.items())
+    tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
     if any(base.length_dependent(each) for each in plan.schedules.values()):
         reach = plan.config.get("text_config", plan.config).get("max_position_embeddings")
-        return Candidate(spec, rank, parsed.plainest, _tables(plan, target), reach)
-    return Candidate(spec, rank, _tables(plan, target))
+        return Candidate(spec, rank, parsed.plainest, tables, reach)
+    return Candidate(spec, rank, tables)
 
 
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
@@ -306,21 +279,6 @@ def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int,
     found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
     return Candidate(AS_IS, (0, 0, 0, 1.0, AS_IS), tables)
-
-
-def _tables(plan: Plan, target: int) -> Tables:
-    """Returns what a fixed schedule computes, by layer type; two that compute the same need one measurement."""
-    found = ((key, layer.table(target)) for key, layer in plan.layers.items())
-    return tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
-
-
-def check_early(model: str, revision: str | None, target: int, options: RecommendOptions) -> None:
-    """Refuses from names and files alone what a recommendation would refuse after it has loaded its libraries.
-
-    Raises:
-        RopescaleError: the model's folder, its configuration, the target, a weight or a schedule cannot be.
-    """
-    objective_and_candidates(*read_configs(model, revision), target, options)
 
 
 def objective_and_candidates(

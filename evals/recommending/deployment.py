@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,32 +72,20 @@ def cache_of(config: PreTrainedConfig, dtype: str) -> Cache:
         config: of the language model.
         dtype: of the cache, such as ``bfloat16``.
     """
-    latent = getattr(config, "kv_lora_rank", None)
-    numbers = int(latent) + int(getattr(config, "qk_rope_head_dim", 0) or 0) if latent else _keys_and_values(config)
+
+    def stated(name: str) -> int:
+        return int(getattr(config, name, None) or 0)
+
+    heads, latent, window = stated("num_attention_heads") or 1, stated("kv_lora_rank"), stated("sliding_window")
+    head = stated("head_dim") or stated("hidden_size") // heads
+    keys_and_values = 2 * head * (stated("num_key_value_heads") or heads)
+    numbers = latent + stated("qk_rope_head_dim") if latent else keys_and_values
     each = numbers * BYTES.get(dtype, 2)
-    kinds = _kinds(config)
-    window = int(getattr(config, "sliding_window", None) or 0)
+    usual = "sliding_attention" if window and getattr(config, "use_sliding_window", True) else "full_attention"
+    kinds = getattr(config, "layer_types", None) or [usual] * (stated("num_hidden_layers") or 1)
     short = sum("sliding" in kind or "chunked" in kind for kind in kinds) if window else 0
     full = sum(kind not in _RECURRENT for kind in kinds) - short
-    return Cache(full * each, short * each, window, dtype, latent is not None)
-
-
-def _keys_and_values(config: PreTrainedConfig) -> int:
-    """Counts the numbers per token of one layer."""
-    heads = int(getattr(config, "num_attention_heads", 0) or 1)
-    shared = int(getattr(config, "num_key_value_heads", 0) or heads)
-    head = int(getattr(config, "head_dim", 0) or int(getattr(config, "hidden_size", 0) or 0) // heads)
-    return 2 * shared * head
-
-
-def _kinds(config: PreTrainedConfig) -> Sequence[str]:
-    """Returns the type of each layer; all have the window of a model that has one and does not list types."""
-    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
-    listed = getattr(config, "layer_types", None)
-    if listed:
-        return list(listed)
-    used = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
-    return ["sliding_attention" if used else "full_attention"] * layers
+    return Cache(full * each, short * each, window, dtype, latent > 0)
 
 
 def parse_memory(text: str | int) -> int:
@@ -151,11 +139,18 @@ class Deployment:
 
     def command(self, schedule: str, target: int) -> str:
         """Returns the ``ropescale patch`` command of a schedule."""
-        words = ["ropescale", "patch", argument(self.model), "-o", self._folder(target)]
-        words += ["--schedule", schedule]
-        if self.revision is not None:
-            words += ["--revision", self.revision]
-        return shlex.join([*words, *_options(Request.of(schedule, **self.request))])
+        words = ["ropescale", "patch", argument(self.model), "-o", self._folder(target), "--schedule", schedule]
+        request = Request.of(schedule, **self.request)
+        given = {
+            "--revision": self.revision,
+            "--original-length": request.original_length,
+            "--layers": None if request.layers == "full" else request.layers,
+            "--freeze-at": request.freeze_at,
+        }
+        for option, value in given.items():
+            words += [] if value is None else [option, str(value)]
+        words += [f"--{name.replace('_', '-')}" for name in ("replace_scaling", "on_top") if getattr(request, name)]
+        return shlex.join(words)
 
     def following(self, target: int) -> str:
         """Returns the ``ropescale export`` command of the patched folder; "" where no engine was said."""
@@ -163,7 +158,8 @@ class Deployment:
         return "" if self.engine is None else shlex.join([*words, self.engine])
 
     def _folder(self, target: int) -> str:
-        return argument(f"{Path(self.model).name or 'model'}-{short_length(target)}")
+        length = f"{target // 1024}k" if target >= 1024 and target % 1024 == 0 else target
+        return argument(f"{Path(self.model).name or 'model'}-{length}")
 
     def said(self, target: int) -> str:
         """Says the memory of the KV cache at the target, and the largest length that fits where a memory is given."""
@@ -180,20 +176,3 @@ class Deployment:
         longest = cache.longest(left)
         fits = "a text of any length" if longest is None else f"{longest:,} tokens"
         return f"{text} {said_memory(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."
-
-
-def _options(request: Request) -> list[str]:
-    """Returns the options of ``patch`` that the schedules were measured with."""
-    words: list[str] = []
-    if request.original_length is not None:
-        words += ["--original-length", str(request.original_length)]
-    if request.layers != "full":
-        words += ["--layers", request.layers]
-    if request.freeze_at is not None:
-        words += ["--freeze-at", str(request.freeze_at)]
-    return words + [f"--{name.replace('_', '-')}" for name in ("replace_scaling", "on_top") if getattr(request, name)]
-
-
-def short_length(length: int) -> str:
-    """Writes a length for a folder's name: ``32k`` for 32,768."""
-    return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)

@@ -29,7 +29,7 @@ _FAR = 0.15
 """Nats above YaRN's default at the target; what is further up is outside the picture."""
 
 
-def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
+def draw_front(stored: Judged) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
 
     Candidates far from the front, on the side of being worse, are left out of the picture, which says how many.
@@ -37,75 +37,63 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
+    rows, chosen, protocol = CANDIDATES.rows(stored), ANSWER.rows(stored)[0].schedule, stored.protocol
+    good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
+    costs = [row.delta_short for row in good if row.front or row.schedule == chosen]
+    most = max(costs) + max(_LEAST_ROOM, max(costs) - min(costs))
+    near = [row for row in good if row.delta_short <= most]
+    families = {row.schedule: row.schedule.partition(":")[0] for row in near}
     with in_style(8.4, 4.8) as figure:
         axes = figure.subplots()
-        near = _near(rows, chosen)
-        for number, family in enumerate(dict.fromkeys(_family(row) for row in near)):
-            mine = [row for row in near if _family(row) == family]
-            x, y = [row.delta_short for row in mine], [row.delta_target for row in mine]
+        for number, family in enumerate(dict.fromkeys(families.values())):
+            points = [(row.delta_short, row.delta_target) for row in near if families[row.schedule] == family]
             colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
-            axes.plot(x, y, linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
+            axes.plot(*zip(*points), linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
         if edge:
             axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
-        best = [row for row in near if row.schedule == chosen]
-        for row in best:
+        for row in (row for row in near if row.schedule == chosen):
             axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
                       label=f"recommended:\n{short(stored.named(chosen))}")  # fmt: skip
-        protocol = stored.protocol
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
         note = f", {left_out} far worse ones outside" if left_out else ""
-        name = Path(stored.model["path"]).name
-        title = f"Every candidate against {short(stored.named(rows[0].baseline), 24)}; best is lower left\n{name}{note}"
+        against = short(stored.named(rows[0].baseline), 24)
+        title = f"Every candidate against {against}; best is lower left\n{Path(stored.model['path']).name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 
-def _near(rows: Sequence[CandidateRow], chosen: str) -> list[CandidateRow]:
-    """Returns the candidates that are not far worse at the target, nor than those of the front at the short length."""
-    good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
-    edge = [row.delta_short for row in good if row.front or row.schedule == chosen]
-    most = max(edge) + max(_LEAST_ROOM, max(edge) - min(edge))
-    return [row for row in good if row.delta_short <= most]
-
-
-def _family(row: CandidateRow) -> str:
-    return row.schedule.partition(":")[0]
-
-
-def finalists(rows: Sequence[FinalistRow], curves: Sequence[CurveRow], stored: Judged) -> Figure:
+def draw_finalists(stored: Judged) -> Figure:
     """Draws each finalist's difference from the recommended one with its interval, and loss against length.
 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
+    rows = FINALISTS.rows(stored)
     with in_style(9.6, max(3.4, 1.6 + 0.38 * len(rows))) as figure:
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
-        _intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
-        _curves(right, [row.schedule for row in rows], curves)
+        _draw_intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
+        _draw_curves(right, [row.schedule for row in rows], CURVES.rows(stored))
         about = f"{Path(stored.model['path']).name}, {stored.protocol['held_out_windows']:,} windows that chose nothing"
         figure.suptitle(f"The finalists on the text that decides\n{about}", x=0.01, ha="left", fontsize=10)
     return figure
 
 
-def _intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) -> None:
+def _draw_intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) -> None:
+    values = sorted(row.delta for row in rows)
+    inner = [row for row in rows if row.delta <= 4 * max(values[len(values) // 2], _LEAST_ROOM)]
+    reach = [bound for row in inner for bound in (row.low, row.high, row.delta) if bound is not None]
+    room = 0.08 * max(max(reach) - min(reach), _LEAST_ROOM)
+    axes.axvline(0, color="#555555", linewidth=1)
+    axes.set_xlim(min(reach) - room, max(reach) + room)
     for place, row in enumerate(rows):
         colour = LINES[place % len(LINES)]
         if row.low is not None and row.high is not None and row.schedule != row.baseline:
             axes.hlines(place, row.low, row.high, color=colour, linewidth=2)
         axes.plot([row.delta], [place], MARKERS[place % len(MARKERS)], color=colour, markersize=6)
-    axes.axvline(0, color="#555555", linewidth=1)
-    values = sorted(row.delta for row in rows)
-    inner = [value for value in values if value <= 4 * max(values[len(values) // 2], _LEAST_ROOM)]
-    reach = [
-        bound for row in rows if row.delta in inner for bound in (row.low, row.high, row.delta) if bound is not None
-    ]
-    room = 0.08 * max(max(reach) - min(reach), _LEAST_ROOM)
-    axes.set_xlim(min(reach) - room, max(reach) + room)
-    for place, row in enumerate(rows):
         if row.delta > max(reach) + room:
             text, at = f"{row.delta:+.2f} →", (1, place)
             axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=8)
@@ -114,25 +102,13 @@ def _intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) ->
     axes.set_xlabel(f"objective minus the first one's (nats; bars: {PERCENT} for all together)", fontsize=8)
 
 
-def _curves(axes: Axes, labels: Sequence[str], curves: Sequence[CurveRow]) -> None:
+def _draw_curves(axes: Axes, labels: Sequence[str], curves: Sequence[CurveRow]) -> None:
     for place, label in enumerate(labels):
-        mine = sorted((row for row in curves if row.schedule == label), key=lambda row: row.length)
+        points = sorted((row.length, row.nll) for row in curves if row.schedule == label)
         style = {"color": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)], "markersize": 4}
-        axes.plot(
-            [row.length for row in mine], [row.nll for row in mine], linewidth=2.4 if place == 0 else 1.3, **style
-        )
+        axes.plot(*zip(*points), linewidth=1.3 if place else 2.4, **style)
     length_axis(axes, sorted({row.length for row in curves}), "context length (tokens)")
     axes.set_ylabel("loss up to there (nats per token)")
-
-
-def draw_front(stored: Judged) -> Figure:
-    """Draws every candidate by its loss at the target and at the trained length."""
-    return front(CANDIDATES.rows(stored), stored, ANSWER.rows(stored)[0].schedule)
-
-
-def draw_finalists(stored: Judged) -> Figure:
-    """Draws the finalists with their intervals, and their loss against length."""
-    return finalists(FINALISTS.rows(stored), CURVES.rows(stored), stored)
 
 
 class Advice(Metric[Judged, AnswerRow]):
@@ -173,10 +149,33 @@ class AllCandidates(Metric[Judged, CandidateRow]):
     def reduce(self, stored: Judged) -> list[CandidateRow]:
         """Returns one row per candidate, the best first."""
         evidence = stored.measured
-        rows = [_candidate(evidence, each.spec) for each in evidence.candidates.candidates]
-        front = on_front([(row.delta_target, row.delta_short) for row in rows])
-        made = [CandidateRow(**{**vars(row), "front": is_on}) for row, is_on in zip(rows, front, strict=True)]
-        return sorted(made, key=lambda row: row.delta)
+        losses, goal, usual = evidence.losses, evidence.objective, evidence.candidates.usual
+        changes = {
+            (spec, column): losses.difference(spec, usual, losses.measured(spec), column=column)
+            for spec in evidence.candidates.specs
+            for column in (None, goal.target, goal.short)
+        }
+        points = [
+            (changes[spec, goal.target].mean, changes[spec, goal.short].mean) for spec in evidence.candidates.specs
+        ]
+        rows = [
+            CandidateRow(
+                schedule=spec,
+                baseline=usual,
+                rounds=sum(spec in each.candidates for each in evidence.rounds),
+                windows=len(losses.measured(spec)),
+                delta=changes[spec, None].mean,
+                low=changes[spec, None].low,
+                high=changes[spec, None].high,
+                delta_target=target,
+                delta_short=short,
+                finalist=spec in evidence.finalists,
+                front=is_on,
+                same=evidence.candidates.same.get(spec, []),
+            )
+            for spec, (target, short), is_on in zip(evidence.candidates.specs, points, on_front(points), strict=True)
+        ]
+        return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Judged) -> bool:
         """Whether there is more than the model as it is."""
@@ -282,27 +281,6 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
 
 METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
-
-
-def _candidate(evidence: Evidence, label: str) -> CandidateRow:
-    losses, goal = evidence.losses, evidence.objective
-    within, usual = losses.measured(label), evidence.candidates.usual
-    change = losses.difference(label, usual, within)
-    target, short = (losses.difference(label, usual, within, column=each).mean for each in (goal.target, goal.short))
-    return CandidateRow(
-        schedule=label,
-        baseline=usual,
-        rounds=sum(label in each.candidates for each in evidence.rounds),
-        windows=len(within),
-        delta=change.mean,
-        low=change.low,
-        high=change.high,
-        delta_target=target,
-        delta_short=short,
-        finalist=label in evidence.finalists,
-        front=False,
-        same=evidence.candidates.same.get(label, []),
-    )
 
 
 def _finalist(evidence: Evidence, label: str, chosen: str) -> FinalistRow:

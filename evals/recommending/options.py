@@ -151,28 +151,23 @@ def objective_of(
 
 def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
     """Reads weights by length, and makes them sum to 1."""
-    pairs = _pairs(lengths) if isinstance(lengths, str) else list(lengths.items())
-    found = {parse_length(length): weight for length, weight in pairs}
-    if not found or len(found) < len(pairs):
-        raise DataError("lengths names a length twice, or none; give each once, as in '2k:0.7,32k:0.3'", "lengths")
-    for length, weight in found.items():
-        if length > target:
-            raise DataError(f"lengths has {length:,}, which is beyond the target {target:,}; leave it out", "lengths")
-        if not (weight > 0 and math.isfinite(weight)):
-            raise DataError(f"lengths gives {length:,} the weight {weight:g}; give a positive number", "lengths")
-    total = math.fsum(found.values())
-    return {length: found[length] / total for length in sorted(found)}
-
-
-def _pairs(text: str) -> list[tuple[int | str, float]]:
-    found: list[tuple[int | str, float]] = []
-    for part in text.split(","):
+    pairs: list[tuple[int | str, float]] = list(lengths.items()) if isinstance(lengths, Mapping) else []
+    for part in lengths.split(",") if isinstance(lengths, str) else ():
         length, _, weight = part.strip().partition(":")
         try:
-            found.append((length, float(weight)))
+            pairs.append((length, float(weight)))
         except ValueError:
             raise DataError(
                 f"lengths has {brief(part.strip())}, which is no length with its weight; write '2k:0.7,32k:0.3'",
                 "lengths",
             ) from None
-    return found
+    weights = {parse_length(length): weight for length, weight in pairs}
+    if not weights or len(weights) < len(pairs):
+        raise DataError("lengths names a length twice, or none; give each once, as in '2k:0.7,32k:0.3'", "lengths")
+    for at, weight in weights.items():
+        if at > target:
+            raise DataError(f"lengths has {at:,}, which is beyond the target {target:,}; leave it out", "lengths")
+        if not (weight > 0 and math.isfinite(weight)):
+            raise DataError(f"lengths gives {at:,} the weight {weight:g}; give a positive number", "lengths")
+    total = math.fsum(weights.values())
+    return {at: weights[at] / total for at in sorted(weights)}

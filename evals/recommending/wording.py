@@ -10,7 +10,7 @@ from ..metrics.best import guessing, too_few
 from ..metrics.cells import SENTENCE, change_cell, digits, exp, signed
 from ..metrics.stored import AS_IS
 from ..statistics import intervals
-from ..statistics.intervals import CONCLUSIVE, Estimate
+from ..statistics.intervals import CONCLUSIVE
 from .candidates import Candidate
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .losses import BEYOND, FAR
@@ -23,14 +23,15 @@ def answer(evidence: Evidence) -> AnswerRow:
     decision, goal = evidence.decision, evidence.objective
     settled = not goal.is_beyond
     chosen = AS_IS if settled else decision.chosen
-    guessed = worse_than_a_guess(evidence)
-    few = too_few(evidence.documents)
-    decided = settled or not (decision.open or decision.too_short or guessed or few)
+    guessed, text = worse_than_a_guess(evidence), _sentence(evidence, decision)
+    if guessed:  # what no loss decides is said all the same
+        text = f"{guessed} {text}" if settled or decision.too_short else guessed
+    decided = settled or not (decision.open or decision.too_short or guessed or too_few(evidence.documents))
     named = not (decision.too_short or guessed) and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
         decided=decided,
-        answer=_guessed(evidence, guessed) if guessed else _sentence(evidence, decision),
+        answer=text,
         command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
@@ -47,12 +48,6 @@ def worse_than_a_guess(evidence: Evidence) -> str:
     return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
 
 
-def _guessed(evidence: Evidence, guessed: str) -> str:
-    """Says that the model is worse than a guess, and besides only what no loss decides."""
-    known = not evidence.objective.is_beyond or evidence.decision.too_short
-    return f"{guessed} {_sentence(evidence, evidence.decision)}" if known else guessed
-
-
 def _sentence(evidence: Evidence, decision: Decision) -> str:
     goal = evidence.objective
     if not goal.is_beyond:
@@ -60,7 +55,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     if decision.too_short:
         return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
     name, percent = evidence.candidates.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
-    beside, more = beside_truncation(evidence, decision.chosen), _more(evidence, decision.chosen)
+    beside, more = beside_truncation(evidence, decision.chosen), _compared(evidence, decision.chosen)
     lowest, few = f"The lowest so far is {name(decision.chosen)}{beside}.", too_few(evidence.documents)
     if few:
         return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
@@ -94,12 +89,6 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
     )
 
 
-def _more(evidence: Evidence, chosen: str) -> list[str]:
-    """Says the perplexity and the cost of the chosen schedule, and what to know of one that follows the length."""
-    found = evidence.candidates.following(chosen)
-    return [f"{_compared(evidence, chosen)}.", *([follows(*found, evidence.objective.target)] if found else [])]
-
-
 def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
     """Says where a schedule whose tables follow the length is not what was measured, and which fixed one is."""
     same = f"; {fixed} is that table at any length" if fixed else ""
@@ -109,33 +98,26 @@ def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
     )
 
 
-def _compared(evidence: Evidence, chosen: str) -> str:
-    """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost."""
-    goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
-    usual = evidence.candidates.usual
-    others = [each for each in (AS_IS, usual) if each != chosen]
-    named = {usual: f"under {evidence.candidates.named(usual)}", AS_IS: "as it is"}
-    against = " and ".join(f"{_perplexity(losses.mean(each, held_out, goal.target))} {named[each]}" for each in others)
-    said = (
-        f"Perplexity is {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on "
-        f"held-out text, against {against}"
-    )
-    if chosen == AS_IS:
-        return said
-    cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
-    return f"{said}; {_change(cost)} within the trained {goal.short:,}"
+def _compared(evidence: Evidence, chosen: str) -> list[str]:
+    """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost within
+    the trained length; and what to know of a schedule that follows the length."""
+    goal, losses, held_out, candidates = evidence.objective, evidence.losses, evidence.held_out, evidence.candidates
 
+    def perplexity(spec: str) -> str:
+        return digits(exp(losses.mean(spec, held_out, goal.target)), 4)
 
-def _perplexity(nll: float) -> str:
-    return digits(exp(nll), 4)
-
-
-def _change(difference: Estimate) -> str:
-    """Writes a difference of losses as a change of perplexity in percent, with its interval."""
-    text = f"{math.expm1(difference.mean):+.1%}"
-    if difference.low is None or difference.high is None:
-        return text
-    return f"{text} ({math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%})"
+    names = {AS_IS: "as it is"}
+    names.setdefault(candidates.usual, f"under {candidates.named(candidates.usual)}")
+    against = " and ".join(f"{perplexity(spec)} {name}" for spec, name in names.items() if spec != chosen)
+    said = f"Perplexity is {perplexity(chosen)} at {goal.target:,} tokens on held-out text, against {against}"
+    if chosen != AS_IS:
+        cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
+        mean, low, high = (
+            "" if each is None else f"{math.expm1(each):+.1%}" for each in (cost.mean, cost.low, cost.high)
+        )
+        said += f"; {mean}{f' ({low} to {high})' if low else ''} within the trained {goal.short:,}"
+    found = candidates.following(chosen)
+    return [f"{said}.", *([follows(*found, goal.target)] if found else [])]
 
 
 def beside_truncation(evidence: Evidence, chosen: str) -> str:
