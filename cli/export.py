@@ -22,7 +22,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..engines.exported import FieldRow
     from ..exporting import Export
 
 _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "command_only as_json"}
@@ -81,32 +80,23 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
 def _page(done: Export) -> str:
     """Returns how many fields are honoured, the commands, and the table where not all of them are."""
     kept = sum(row.status == "honoured" for row in done.rows)
-    table = [] if kept == len(done.rows) else [_table(done)]
-    return "\n\n".join(
-        [_answer(done, kept), *(command.fenced() for command in (*done.commands, *done.unscaled)), *table]
-    )
-
-
-def _answer(done: Export, kept: int) -> str:
     ways = list(dict.fromkeys(row.how for row in done.rows))
     known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
+    answer = f"{done.engine} {done.version}: all {kept} fields honoured; {known}."
     if kept < len(done.rows):
-        return f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
-    return f"{done.engine} {done.version}: all {kept} fields honoured; {known}."
+        answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
+    blocks = [command.fenced() for command in (*done.commands, *done.unscaled)]
+    return "\n\n".join([answer, *blocks, *([_table(done)] if kept < len(done.rows) else [])])
 
 
 def _table(done: Export) -> str:
     """Returns the table of fields; a column for the layers only where there is more than one kind."""
     header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
-    rows = [[_field(done, row), row.asked, row.status, row.computes, _how(done, row)] for row in done.rows]
+    rows = []
+    for row in done.rows:
+        field = row.field if row.version == done.version else f"{row.field} ({row.version})"
+        how = f"served ({done.served_version})" if row.how == "served" else row.how
+        rows.append([field, row.asked, row.status, row.computes, how])
     if len({row.layers for row in done.rows}) > 1:
         header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
     return markdown(header, rows)
-
-
-def _field(done: Export, row: FieldRow) -> str:
-    return row.field if row.version == done.version else f"{row.field} ({row.version})"
-
-
-def _how(done: Export, row: FieldRow) -> str:
-    return f"served ({done.served_version})" if row.how == "served" else row.how

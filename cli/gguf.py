@@ -76,6 +76,9 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
 
 
 def _page(described: dict[str, Any]) -> str:
+    from ..gguf.model import ORIGINAL
+    from ..gguf.patching import VERSION
+
     original, length = described["original_length"], described["length"]
     copied = f"{described['tensor_bytes'] / 2**20:,.1f} MiB"
     rows = [
@@ -88,20 +91,12 @@ def _page(described: dict[str, Any]) -> str:
         ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],
         ["serve it with", f"llama-server -m {described['out'] or 'OUT.gguf'} -c {length}"],
     ]
-    return f"{markdown(['patched', 'value'], rows)}\n\n```diff\n{_difference(described)}```"
-
-
-def _difference(described: dict[str, Any]) -> str:
-    from ..gguf.model import ORIGINAL
-    from ..gguf.patching import VERSION
-
     shown = {name: pair for name, pair in described["keys"].items() if name not in (ORIGINAL, VERSION)}
     lines = []
     for name, (before, after) in [*shown.items(), *described["tensors"].items()]:
-        lines += [
-            f"{sign} {name}: {_short(value)}\n" for sign, value in (("-", before), ("+", after)) if value is not None
-        ]
-    return "".join(lines)
+        lines += [f"- {name}: {_short(before)}"] if before is not None else []
+        lines += [f"+ {name}: {_short(after)}"] if after is not None else []
+    return "\n".join([markdown(["patched", "value"], rows), "", "```diff", *lines, "```"])
 
 
 def _short(value: object) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..inspecting import Geometry, Inspection, Inspections, Pair
+    from ..inspecting import Geometry, Pair
 
 _SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 
@@ -41,30 +42,19 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     The options of a schedule are those of `ropescale patch`; of several schedules each takes those that it has.
     """
     from ..inspecting import compare, inspect
-
-    many = len(schedules) > 1
-    found = compare(model, schedules, **options) if many else inspect(model, *schedules, **options)
-    tell(note=found.notes, warning=found.warnings)
-    if plot is not None:
-        _draw(found, plot)
-    print_result(as_json, found.to_dict, lambda: "\n\n".join(_pages(found)), plot)
-
-
-def _draw(found: Inspection | Inspections, path: str) -> None:
-    from ..inspecting import Inspections
     from ..inspecting.drawing import draw_comparison, draw_geometry
     from ..output.plotting import save
 
-    compared = isinstance(found, Inspections)
-    save(draw_comparison(found.layers) if compared else draw_geometry(found.geometries), path)
-
-
-def _pages(found: Inspection | Inspections) -> list[str]:
-    from ..inspecting import Inspections
-
-    if isinstance(found, Inspections):
-        return [_compared(each) for each in found.layers.values()]
-    return [_page(each) for each in found.geometries]
+    if len(schedules) > 1:
+        inspection = compare(model, schedules, **options)
+        draw, pages = partial(draw_comparison, inspection.layers), map(_compared, inspection.layers.values())
+    else:
+        inspection = inspect(model, *schedules, **options)
+        draw, pages = partial(draw_geometry, inspection.geometries), map(_page, inspection.geometries)
+    tell(note=inspection.notes, warning=inspection.warnings)
+    if plot is not None:
+        save(draw(), plot)
+    print_result(as_json, inspection.to_dict, lambda: "\n\n".join(pages), plot)
 
 
 def _page(geometry: Geometry) -> str:
@@ -84,32 +74,21 @@ def _compared(geometries: Sequence[Geometry]) -> str:
     common = f"{_heading(first)}{markdown(['geometry', 'value'], _summary(first))}"
     if not changed:
         return f"{common}\n\n{_pairs(first)}"
-    header = ["schedule", "length it is shown for", "attention scale", "its pairs"]
-    schedules = markdown(header, [_of_schedule(each) for each in changed], right=[2])
+    rows = []
+    for each in changed:
+        kinds = Counter(str(pair.kind) for pair in each.pairs())
+        scale = each.frequencies.attention_scale if each.frequencies else 1.0
+        pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        name = cut(each.name or str(each.schedule), 100)
+        rows.append([name, f"{each.target_length} tokens", f"{scale:.6g}", pairs])
+    schedules = markdown(["schedule", "length it is shown for", "attention scale", "its pairs"], rows, right=[2])
     named = definitions({str(each.schedule): each.name for each in changed if each.name})
-    schedules = "\n\n".join([schedules, *named])
-    return f"{common}\n\n{schedules}\n\nHow many times slower each pair turns:\n\n{_divisors(first, changed)}"
-
-
-def _of_schedule(geometry: Geometry) -> list[str]:
-    scale = geometry.frequencies.attention_scale if geometry.frequencies else 1.0
-    kinds = Counter(str(pair.kind) for pair in geometry.pairs())
-    pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return [
-        cut(geometry.name or str(geometry.schedule), 100),
-        f"{geometry.target_length} tokens",
-        f"{scale:.6g}",
-        pairs,
-    ]
-
-
-def _divisors(first: Geometry, changed: Sequence[Geometry]) -> str:
-    """Returns a row per pair with its divisor under each schedule."""
-    named = abbreviated([each.name or str(each.schedule) for each in changed], 40)
-    header = ["pair", "wavelength", "turns", "full turn", *named]
+    header = ["pair", "wavelength", "turns", "full turn"]
+    header += abbreviated([each.name or str(each.schedule) for each in changed], 40)
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
     rows = [[*_before(pair), *divisors] for pair, *divisors in zip(first.pairs(), *columns)]
-    return markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])
+    divisors = markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])
+    return "\n\n".join([common, schedules, *named, "How many times slower each pair turns:", divisors])
 
 
 def _heading(geometry: Geometry) -> str:
@@ -117,7 +96,15 @@ def _heading(geometry: Geometry) -> str:
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:
-    rope = geometry.rope
+    rope, unturned, scaling = geometry.rope, geometry.unturned(), "none"
+    if geometry.scaling:  # its keys on one line, a list by its length
+        shown = []
+        for key, value in geometry.scaling.items():
+            short = cut(value, 60) if isinstance(value, str) else brief(value)
+            short = f"{len(value)} values" if isinstance(value, list) else short
+            shown += [] if key in ("rope_type", "rope_theta") else [f"{cut(key, 60)}={short}"]
+        scaling = cut(f"{geometry.scaling['rope_type']}: {', '.join(shown)}", 500)
+    since = f", from pair {unturned[0]}" if unturned else ""
     return [
         ["head dim", str(rope.head_dim)],
         ["rotary dim", f"{rope.rotary_dim} ({rope.pairs} pairs)"],
@@ -126,42 +113,18 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         ["original length" if geometry.scaling else "trained length", f"{rope.original_length} tokens"],
         ["max_position_embeddings", str(rope.max_length)],
         *([["these layers see", f"{geometry.window} tokens back"]] if geometry.window else []),
-        ["scaling in the config", _scaling(geometry.scaling)],
-        ["pairs without a full turn in training", _unturned(geometry)],
+        ["scaling in the config", scaling],
+        ["pairs without a full turn in training", f"{len(unturned)} of {rope.pairs}{since}"],
     ]
 
 
-def _scaling(scaling: Mapping[str, object] | None) -> str:
-    """Returns the scaling's keys on one line; a list by its length."""
-    if not scaling:
-        return "none"
-    fields = {key: value for key, value in scaling.items() if key not in ("rope_type", "rope_theta")}
-    shown = [f"{cut(k, 60)}={_value(v)}" for k, v in fields.items()]
-    return cut(f"{scaling['rope_type']}: {', '.join(shown)}", 500)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return f"{len(value)} values"
-    return cut(value, 60) if isinstance(value, str) else brief(value)
-
-
-def _unturned(geometry: Geometry) -> str:
-    pairs = geometry.unturned()
-    return f"{len(pairs)} of {geometry.rope.pairs}" + (f", from pair {pairs[0]}" if pairs else "")
-
-
 def _pairs(geometry: Geometry) -> str:
-    header = ["pair", "wavelength", "turns", "full turn"]
-    if geometry.frequencies:
-        header += ["new wavelength", "divisor", "class"]
-    return markdown(header, [_row(pair) for pair in geometry.pairs()], right=[0, 1, 2, 4, 5])
-
-
-def _row(pair: Pair) -> list[str]:
-    if pair.new_wavelength is None or pair.divisor is None:
-        return _before(pair)
-    return [*_before(pair), _number(pair.new_wavelength), _number(pair.divisor), str(pair.kind)]
+    header, rows = ["pair", "wavelength", "turns", "full turn"], []
+    header += ["new wavelength", "divisor", "class"] if geometry.frequencies else []
+    for pair in geometry.pairs():
+        new = [] if pair.new_wavelength is None else [_number(pair.new_wavelength), _number(pair.divisor or 0.0)]
+        rows.append([*_before(pair), *new, *([str(pair.kind)] if new else [])])
+    return markdown(header, rows, right=[0, 1, 2, 4, 5])
 
 
 def _before(pair: Pair) -> list[str]:

@@ -40,31 +40,28 @@ def plot(
         RopescaleError: matplotlib is not installed, or the model or the schedule cannot be read.
     """
     refuse_unknown("ropescale.plot", options, RequestOptions.__annotations__)
-    if isinstance(schedule, (list, tuple)) and len(schedule) != 1:
-        figure = draw_comparison(_layers(model, schedule, options))
+    is_checkpoint = isinstance(model, (str, Path))
+    if isinstance(schedule, (list, tuple)) and len(schedule) == 1:
+        [schedule] = schedule
+    if not isinstance(schedule, (list, tuple)):
+        if is_checkpoint:
+            geometries = inspect(str(model), schedule, **options).geometries
+        else:
+            config = configuration_of(model, "as-is" if schedule is None else schedule, options.get("on_top", False))
+            geometries = geometries_of(config, Request.of(schedule, **options))
+        figure = draw_geometry(geometries)
+    elif is_checkpoint:
+        figure = draw_comparison(compare(str(model), schedule, **options).layers)
     else:
-        alone = schedule[0] if isinstance(schedule, (list, tuple)) else schedule
-        figure = draw_geometry(_geometries(model, alone, options))
+        shares = requests_of(schedule, Request.of(None, **options))
+        made = {
+            name: geometries_of(configuration_of(model, share.spec, share.on_top), share)
+            for name, share in shares.items()
+        }
+        figure = draw_comparison(side_by_side(made, names_in(shares)))
     if path is not None:
         save(figure, path)
     return figure
-
-
-def _geometries(model: Any, schedule: object, options: RequestOptions) -> Sequence[Geometry]:
-    if isinstance(model, (str, Path)):
-        return inspect(str(model), schedule, **options).geometries
-    config = configuration_of(model, "as-is" if schedule is None else schedule, options.get("on_top", False))
-    return geometries_of(config, Request.of(schedule, **options))
-
-
-def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) -> Mapping[str, Sequence[Geometry]]:
-    if isinstance(model, (str, Path)):
-        return compare(str(model), schedules, **options).layers
-    shares = requests_of(schedules, Request.of(None, **options))
-    made = {
-        name: geometries_of(configuration_of(model, share.spec, share.on_top), share) for name, share in shares.items()
-    }
-    return side_by_side(made, names_in(shares))
 
 
 def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
@@ -99,7 +96,12 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
         for (left, middle, right), geometries in zip(panels, layers.values()):
             _wavelengths(left, geometries, style)
             _compared_turns(middle, geometries, style)
-            _compared_divisors(right, geometries, style)
+            _title(right, geometries[0], "How much slower each pair turns", "times slower")
+            for geometry in _changed(geometries):
+                _curve(right, geometry.pairs(), "divisor", label=geometry.label, **style(geometry))
+            _level(right, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
+            _shade_unturned(right, geometries[0])
+            _plain_ticks(right)
         shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
         order = [label for label in ["as trained", *named, *shown] if label in shown]
         labels = list(dict.fromkeys(order))
@@ -122,7 +124,16 @@ def _wavelengths(axes: Axes, geometries: Sequence[Geometry], style: Style) -> No
     _curve(axes, first.pairs(), "wavelength", label="as trained", **BEFORE)
     for geometry in _changed(geometries):
         _curve(axes, geometry.pairs(), "new_wavelength", label=geometry.label, **style(geometry))
-    _levels(axes, geometries)
+    # the trained length, or the window of layers that see no more, and every target length
+    window, trained = first.window, first.rope.original_length
+    if window and window < trained:
+        _level(axes, window, f"window {window:,}", "--")
+    else:
+        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's is above its own line
+    targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
+    name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
+    for target in targets:
+        _level(axes, target, name if target == targets[-1] else "", ":")
     _shade_unturned(axes, first)
 
 
@@ -140,15 +151,6 @@ def _compared_turns(axes: Axes, geometries: Sequence[Geometry], style: Style) ->
         _curve(axes, geometry.pairs(), "new_turns", label=geometry.label, **style(geometry))
     _level(axes, 1, "one full turn", "--")
     _shade_unturned(axes, first)
-
-
-def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], style: Style) -> None:
-    _title(axes, geometries[0], "How much slower each pair turns", "times slower")
-    for geometry in _changed(geometries):
-        _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **style(geometry))
-    _level(axes, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
-    _shade_unturned(axes, geometries[0])
-    _plain_ticks(axes)
 
 
 def _plain_ticks(axes: Axes) -> None:
@@ -242,19 +244,6 @@ def _undone_curve(axes: Axes, geometry: Geometry, target: int, **style: Any) -> 
 
 def _positive(value: float) -> float:
     return value if math.isfinite(value) and value > 0 else math.nan
-
-
-def _levels(axes: Axes, geometries: Sequence[Geometry]) -> None:
-    """Draws the trained length, or the window of layers that see no more, and every target length."""
-    window, trained = geometries[0].window, geometries[0].rope.original_length
-    if window and window < trained:
-        _level(axes, window, f"window {window:,}", "--")
-    else:
-        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's is above its own line
-    targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
-    name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
-    for target in targets:
-        _level(axes, target, name if target == targets[-1] else "", ":")
 
 
 def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:

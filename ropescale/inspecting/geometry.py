@@ -95,16 +95,15 @@ class Geometry:
             Pair(i, f, _wavelength(f), turns, turns >= 1)
             for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.turns()))
         ]
-        return list(self._changed(before)) if self.frequencies else before
-
-    def _changed(self, before: list[Pair]) -> Iterator[Pair]:
-        assert self.frequencies is not None
-        new = list(self.frequencies.inv_freq)
-        divisors = [_divisor(pair.inv_freq, f) for pair, f in zip(before, new)]
+        if self.frequencies is None:
+            return before
+        new = self.frequencies.inv_freq
+        # infinite for a pair that was stopped, NaN for one that never turned
+        divisors = [pair.inv_freq / f if f else math.inf if pair.inv_freq else math.nan for pair, f in zip(before, new)]
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
         length = self.seen(self.target_length or self.rope.original_length)
-        for pair, f, divisor in zip(before, new, divisors):
-            yield replace(
+        return [
+            replace(
                 pair,
                 new_inv_freq=f,
                 new_wavelength=_wavelength(f),
@@ -112,6 +111,8 @@ class Geometry:
                 divisor=divisor,
                 kind=_kind(divisor, most),
             )
+            for pair, f, divisor in zip(before, new, divisors)
+        ]
 
     def unturned(self) -> list[int]:
         """Returns the pairs that never complete a turn inside what the layers saw in training."""
@@ -142,13 +143,6 @@ class Geometry:
 
 def _wavelength(inv_freq: float) -> float:
     return 2 * math.pi / inv_freq if inv_freq else math.inf
-
-
-def _divisor(before: float, after: float) -> float:
-    """Returns ``before / after``: infinite for a pair that was stopped, NaN for one that never turned."""
-    if not after:
-        return math.inf if before else math.nan
-    return before / after
 
 
 def _kind(divisor: float, most: float) -> str:
@@ -228,57 +222,37 @@ def bound_warnings(geometries: Iterable[Geometry], configuration: Configuration)
     beside = unrotated if isinstance(unrotated, int) and unrotated > 0 else 0
     for geometry in geometries:
         length = geometry.seen(geometry.target_length or geometry.rope.original_length)
-        if _suffices(geometry, length):
-            continue
+        table = list(geometry.frequencies.inv_freq) if geometry.frequencies else geometry.rope.inv_freq()
+        series = _series(table, geometry.rope.rotary_dim)
+        if series and geometry.rope.rotary_dim >= _HEAD and series[0] >= least_theta(length * series[1]):
+            continue  # by the paper's fit, which is for such heads
         still = (geometry.rope.head_dim - geometry.rope.rotary_dim + beside) / 2
-        if found := reversals(_table(geometry), length, still):
-            yield _warning(geometry, length, found)
+        negative = reversals(table, length, still)
+        if negative is None:
+            continue
+        own = series[0] if series and series[1] == 1 else None
+        which = f"theta {geometry.rope.theta:,.0f} is too small"
+        if geometry.frequencies is not None:
+            which += f", under {geometry.schedule} too,"
+            which = which if own is None else f"{geometry.schedule} makes theta {own:,.0f}, too small"
+        layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
+        enough = ""
+        if own is not None and own < least_theta(length):
+            three_digits = float(f"{least_theta(length):.3g}")
+            enough = f"; with heads of {_HEAD} it takes about {three_digits:,.0f}"
+        yield (
+            f"{which} for {length:,} tokens{layers}: at {100 * negative.share:.2g}% of the distances, first at "
+            f"{negative.first:,}, similar tokens get less attention than random ones (Men et al. 2024, "
+            f"arXiv:2405.14591), which perplexity may not show and retrieval does{enough}"
+        )
 
 
-def _table(geometry: Geometry) -> list[float]:
-    return list(geometry.frequencies.inv_freq) if geometry.frequencies else geometry.rope.inv_freq()
-
-
-def _suffices(geometry: Geometry, length: int) -> bool:
-    """Whether the paper's fit says that theta is large enough; it is for heads of 128 or more and a series of theta."""
-    series = _series(geometry)
-    if series is None or geometry.rope.rotary_dim < _HEAD:
-        return False
-    theta, step = series
-    return theta >= least_theta(length * step)
-
-
-def _series(geometry: Geometry) -> tuple[float, float] | None:
+def _series(table: Sequence[float], rotary_dim: int) -> tuple[float, float] | None:
     """Returns theta and the step of a token where the frequencies are ``step theta^(-2i/d)``; None otherwise."""
-    table = _table(geometry)
     if len(table) < 2 or min(table) <= 0 or table[0] <= table[-1]:
         return None
     step, last = table[0], len(table) - 1
     ratio = (table[-1] / step) ** (1 / last)
     if any(abs(f / (step * ratio**i) - 1) > _SAME for i, f in enumerate(table)):
         return None
-    return ratio ** (-geometry.rope.rotary_dim / 2), step
-
-
-def _warning(geometry: Geometry, length: int, found: Reversals) -> str:
-    layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
-    said = (
-        f"{_what(geometry)} for {length:,} tokens{layers}: at {100 * found.share:.2g}% of the distances, first at "
-        f"{found.first:,}, similar tokens get less attention than random ones (Men et al. 2024, arXiv:2405.14591), "
-        "which perplexity may not show and retrieval does"
-    )
-    series = _series(geometry)
-    if series is None or series[1] != 1 or series[0] >= least_theta(length):
-        return said
-    three_digits = float(f"{least_theta(length):.3g}")
-    return f"{said}; with heads of {_HEAD} it takes about {three_digits:,.0f}"
-
-
-def _what(geometry: Geometry) -> str:
-    """Says which theta is too small, and under which schedule."""
-    theta, series = f"theta {geometry.rope.theta:,.0f}", _series(geometry)
-    if geometry.frequencies is None:
-        return f"{theta} is too small"
-    if series is not None and series[1] == 1:
-        return f"{geometry.schedule} makes theta {series[0]:,.0f}, too small"
-    return f"{theta} is too small, under {geometry.schedule} too,"
+    return ratio ** (-rotary_dim / 2), step

@@ -216,7 +216,13 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     before = Configuration.read(ground, request.original_length)
     now_ropes = now.ropes
     plan = _plan(before, request)
-    remarks = [*on_base_shown(adapter), *(plan.notes if plan else _length_remarks(now))]
+    remarks = [*on_base_shown(adapter), *(plan.notes if plan else ())]
+    remarks += [
+        f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
+        f"factors count from {rope.original_length}"
+        for rope in now_ropes.values()
+        if plan is None and rope.max_length > rope.original_length and not rope.is_scaled
+    ]
     files = read_files(folder)
     length = request.target_length or (meant_for(files) if stays else None)
     geometries = tuple(
@@ -255,15 +261,6 @@ def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: R
     return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
 
 
-def _length_remarks(configuration: Configuration) -> Iterator[str]:
-    for rope in configuration.ropes.values():
-        if rope.max_length > rope.original_length and not rope.is_scaled:
-            yield (
-                f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
-                f"factors count from {rope.original_length}"
-            )
-
-
 Files = Mapping[str, Mapping[str, object]]
 """Parsed files of a checkpoint by name."""
 
@@ -279,8 +276,7 @@ def traps(configuration: Configuration, files: Files | None = None) -> list[str]
     files = files or {}
     found = [
         *_scaling_traps(configuration, patched="ropescale.json" in files),
-        *_type_traps(configuration),
-        *_key_traps(configuration),
+        *_config_traps(configuration),
         *_limit_traps(configuration, files),
     ]
     return list(dict.fromkeys(found))
@@ -313,20 +309,7 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
             )
 
 
-def _key_traps(configuration: Configuration) -> Iterator[str]:
-    if unread_by_v4(configuration):
-        yield ONLY_V5_KEYS
-    for rope in configuration.ropes.values():
-        scaling = rope.scaling
-        if "attn_factor" in scaling and "attention_factor" not in scaling:
-            yield "attn_factor is ignored by transformers; it reads attention_factor"
-        if rope.layer_type and scaling.get("truncate") is False:
-            yield f"truncate: false is ignored by transformers 5 where it stands per layer type ({rope.layer_type})"
-        if rope.rotary_dim % 2:
-            yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
-
-
-def _type_traps(configuration: Configuration) -> Iterator[str]:
+def _config_traps(configuration: Configuration) -> Iterator[str]:
     text, kind, special = configuration.section, configuration.model_type, configuration.family
     if kind in ("mixtral", "minimax") and text.get("head_dim") is None:
         yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
@@ -338,6 +321,16 @@ def _type_traps(configuration: Configuration) -> Iterator[str]:
         yield f"{kind} accepts no scaling type at all; only its rope_theta can change"
     if kind.startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
         yield "gemma4 fails its own validation of longrope unless allow_global_per_layer_attribute_access is true"
+    if unread_by_v4(configuration):
+        yield ONLY_V5_KEYS
+    for rope in configuration.ropes.values():
+        scaling = rope.scaling
+        if "attn_factor" in scaling and "attention_factor" not in scaling:
+            yield "attn_factor is ignored by transformers; it reads attention_factor"
+        if rope.layer_type and scaling.get("truncate") is False:
+            yield f"truncate: false is ignored by transformers 5 where it stands per layer type ({rope.layer_type})"
+        if rope.rotary_dim % 2:
+            yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
 
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:

@@ -114,7 +114,12 @@ def compare(
         DataError: a length below 2.
         RunError: the model fails, or its logits are not numbers.
     """
-    model = _checked(model, lengths)
+    model = unwrapped(model)
+    if not (hasattr(model, "can_generate") and model.can_generate()):
+        raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
+    short = [length for length in lengths if length < 2]
+    if short:
+        raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
     silent = quiet_transformers("transformers")  # which warns of texts beyond the maximum, and they are wanted here
     with evaluating(model), preserved(model), unset(model), silent, torch.no_grad(), one_line():
         pace = _Pace(model)
@@ -123,25 +128,10 @@ def compare(
             say(pace.announce(chosen))
         ids = ids_of(model, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
-        return [_stretch(model, ids, trained, length, allowed * _growth(length)) for length in chosen]
-
-
-def _growth(length: int) -> float:
-    """Returns how much larger the rounding of sums over so many keys may be; 5.7 at 131,072.
-
-    A tiny Qwen3.5 differs there by 8.1 times what rounding its embeddings does, and by 5.4 times at 65,536.
-    """
-    return max(1.0, (length / 4096) ** 0.5)
-
-
-def _checked(wrapped: nn.Module, lengths: Sequence[int]) -> PreTrainedModel:
-    model = unwrapped(wrapped)
-    if not (hasattr(model, "can_generate") and model.can_generate()):
-        raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
-    short = [length for length in lengths if length < 2]
-    if short:
-        raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
-    return model
+        # Sums over many keys round more: a tiny Qwen3.5 differs at 131,072 tokens by 8.1 times what rounding its
+        # embeddings does, and by 5.4 times at 65,536.
+        growth = {length: max(1.0, (length / 4096) ** 0.5) for length in chosen}
+        return [_stretch(model, ids, trained, length, allowed * growth[length]) for length in chosen]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -152,7 +142,10 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
     reach = trained
     while reach > _SHORTEST and pace.seconds([reach]) > LONGEST:
         reach //= 2
-    switch = _switch(model, max(trained, extended) + AROUND)
+    longest = max(trained, extended) + AROUND
+    start = _tables(model, 1)
+    same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
+    switch = None if same == longest else max(2, same)  # the last length with the frequencies of the shortest
     wanted = {max(2, reach // 2), max(2, reach)}
     wanted |= {switch} if switch and (reach == trained or pace.seconds([switch]) <= LONGEST) else set()
     left_out = {"trained": trained} if reach < trained else {}
@@ -172,13 +165,6 @@ _SHORTEST = 64
 """Tokens below which nothing is left out."""
 
 
-def _switch(model: PreTrainedModel, longest: int) -> int | None:
-    """Returns the last length with the frequencies of the shortest; None where they are the same up to ``longest``."""
-    start = _tables(model, 1)
-    same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
-    return None if same == longest else max(2, same)
-
-
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
     """Returns every table that a forward pass over ``length`` tokens uses."""
     tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
@@ -191,7 +177,9 @@ class _Pace:
     def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.width = _attending(config) * int(getattr(config, "hidden_size", 0) or 0)
+        kinds = getattr(config, "layer_types", None)  # only full attention looks back at all tokens before it
+        layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
+        self.width = layers * int(getattr(config, "hidden_size", 0) or 0)
         _forget(model)
         self.one = _timed(lambda: _forget(model))
         self.tokens, self.some = 64, 0.0
@@ -220,12 +208,6 @@ class _Pace:
 
 _TIMED_SECONDS, _TIMED_TOKENS = 0.3, 4096
 """When a pass is long enough that what it costs at any length no longer counts."""
-
-
-def _attending(config: object) -> int:
-    """Counts the layers in which each token looks back at all tokens before it."""
-    kinds = getattr(config, "layer_types", None)
-    return kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
 
 
 def _timed(act: Callable[[], object]) -> float:
@@ -267,11 +249,19 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
 
     _forget(model)
     prompt = ids[None, :first].to(_device(model))
+
+    def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Leaves only the text's own next token to be chosen."""
+        following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, ids[following]] = 0.0
+        return forced
+
     generating: Any = model  # its class adds generate by a mixin
     out = generating.generate(
         input_ids=prompt,
         attention_mask=torch.ones_like(prompt),
-        logits_processor=LogitsProcessorList([_following(ids)]),
+        logits_processor=LogitsProcessorList([follow]),
         max_new_tokens=last - first + 1,
         return_dict_in_generate=True,
         output_logits=True,
@@ -279,18 +269,6 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
     if getattr(out, "past_key_values", None) is None:
         raise ConfigError(f"{type(model).__name__} keeps no cache, so it generates by whole forward passes")
     return torch.stack([logits[0].float().cpu() for logits in out.logits])
-
-
-def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Returns a logits processor after which only the text's own next token can be chosen."""
-
-    def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, ids[following]] = 0.0
-        return forced
-
-    return follow
 
 
 def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
@@ -318,19 +296,19 @@ def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
     accounts for both the dtype and the model: over every architecture of transformers 5.23 in float32, and a dozen of
     2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times this figure.
     """
+
+    def nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
+        signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
+        return out + out * signs * _epsilon(out.dtype)
+
     _forget(model)
     plain = _whole(model, ids, AROUND)
-    handle = model.get_input_embeddings().register_forward_hook(_nudge)
+    handle = model.get_input_embeddings().register_forward_hook(nudge)
     try:
         _, relative = _apart(_whole(model, ids, AROUND), plain)
     finally:
         handle.remove()
     return max(float(relative.max()), _epsilon(model.dtype))
-
-
-def _nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
-    signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
-    return out + out * signs * _epsilon(out.dtype)
 
 
 def _epsilon(dtype: torch.dtype) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -44,7 +42,7 @@ from ..models.rotary_modules import (
 from ..output.formatting import brief, first_line, listed
 from ..request import refuse_unknown
 from ..schedules import Frequencies
-from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, written
+from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Text, compare, written
 from .verification import (
     Verification,
     asked_for,
@@ -58,8 +56,6 @@ from .verification import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..checkpoints.metadata.stored_record import Record
 
 
@@ -140,8 +136,14 @@ def examine(
     if generate and report.live:
         loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
         loaded = loaded if adapter is None else attached(loaded, adapter.folder)
-        text = partial(_own_text, folder, trust_remote_code)
-        _examine_generation(loaded, report, wanted, text, say)
+
+        def own_text(tokens: int) -> list[int]:
+            try:
+                return written(load_tokenizer(folder, trust_remote_code=trust_remote_code), tokens)
+            except CheckpointError:  # it has no tokenizer that loads
+                return []
+
+        _examine_generation(loaded, report, wanted, own_text, say)
     return report
 
 
@@ -155,14 +157,6 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
 # Decoding with a cache
 
 
-def _own_text(folder: Path, trusted: bool, tokens: int) -> list[int]:
-    """Returns ids of a text in the checkpoint's own tokens; none where it has no tokenizer that loads."""
-    try:
-        return written(load_tokenizer(folder, trust_remote_code=trusted), tokens)
-    except CheckpointError:
-        return []
-
-
 def _examine_generation(
     model: nn.Module, report: Verification, lengths: Sequence[int], text: Text | None, say: Say | None
 ) -> None:
@@ -170,19 +164,15 @@ def _examine_generation(
     ropes = plan.ropes if plan else read_rope(whole_config(model).to_dict())
     trained = max(rope.original_length for rope in ropes.values())
     report.generation = compare(model, trained, report.length, lengths, text, say)
-    faults = (_fault(stretch) for stretch in report.generation if stretch.verdict == DIFFERS)
-    report.problems += islice(faults, 1)
+    fault = next((stretch for stretch in report.generation if stretch.verdict == DIFFERS), None)
+    if fault is not None:
+        also = ". Below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
+        report.problems.append(
+            f"decoding with the cache differs from the whole text by {fault.relative:.1e} of the logits' spread after "
+            f"{fault.position + 1} tokens, where rounding explains {fault.tolerance:.1e} at most and the frequencies "
+            f"are the same throughout{also}"
+        )
     report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))
-
-
-def _fault(stretch: Stretch) -> str:
-    """Describes the shortest faulty stretch; a fault below the trained length is not the schedule's."""
-    also = " Below the trained length, so the schedule is not the cause" if stretch.region == "below" else ""
-    return (
-        f"decoding with the cache differs from the whole text by {stretch.relative:.1e} of the logits' spread after "
-        f"{stretch.position + 1} tokens, where rounding explains {stretch.tolerance:.1e} at most and the frequencies "
-        f"are the same throughout.{also}"
-    ).rstrip(".")
 
 
 _COARSE = 0.1
@@ -193,7 +183,17 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
     """Yields remarks for the reader of the comparison."""
     changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
     if changed:
-        yield _explanation(changed, report)
+        worst = max(changed, key=lambda stretch: stretch.relative)
+        first = min(stretch.changes for stretch in changed if stretch.changes)
+        other = sum(stretch.tokens_differ for stretch in changed)
+        compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
+        yield (
+            f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps "
+            "the keys it has cached at their old angles, so it differs from the whole text by up to "
+            f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} "
+            "tokens chosen. That is how transformers does it; freezing it at one length makes one table for every "
+            "length"
+        )
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
             f"decoding cannot be judged after {stretch.position + 1} tokens: forward passes over longer and shorter "
@@ -205,19 +205,6 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
             f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so only larger "
             "faults show; float32 is sharper"
         )
-
-
-def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
-    worst = max(changed, key=lambda stretch: stretch.relative)
-    first = min(stretch.changes for stretch in changed if stretch.changes)
-    other = sum(stretch.tokens_differ for stretch in changed)
-    compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
-    return (
-        f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps the "
-        f"keys it has cached at their old angles, so it differs from the whole text by up to {worst.difference:.3g} in "
-        f"a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} tokens chosen. That is how "
-        "transformers does it; freezing it at one length makes one table for every length"
-    )
 
 
 _PROBE = 4
@@ -309,20 +296,19 @@ def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
 
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
-    """Reports tables in modules that are never called, where much old research code patches."""
+    """Reports tables of the language model in modules that are never called, where much old research code patches."""
     known = dict(rotary_modules(model))
-    said = f"carries frequencies but is never called; the model rotates with {', '.join(known)}"
     for name, module in model.named_modules():
-        if "inv_freq" in module._buffers and name not in {*called, *known} and _is_language(model, name):
-            report.problems.append(f"{name} {said}")
-
-
-def _is_language(model: nn.Module, name: str) -> bool:
-    """Whether the nearest module around ``name`` that has a configuration belongs to the language model."""
-    parents = [name.rsplit(".", cut)[0] for cut in range(1, name.count(".") + 1)]
-    configs = (getattr(model.get_submodule(parent), "config", None) for parent in [*parents, ""])
-    nearest = next((config for config in configs if hasattr(config, "model_type")), None)
-    return nearest is None or nearest.get_text_config(decoder=True).model_type == text_config(model).model_type
+        if "inv_freq" not in module._buffers or name in {*called, *known}:
+            continue
+        parents = [name.rsplit(".", cut)[0] for cut in range(1, name.count(".") + 1)]
+        configs = (getattr(model.get_submodule(parent), "config", None) for parent in [*parents, ""])
+        nearest = next((config for config in configs if hasattr(config, "model_type")), None)
+        own_type = nearest and nearest.get_text_config(decoder=True).model_type
+        if own_type in (None, text_config(model).model_type):
+            report.problems.append(
+                f"{name} carries frequencies but is never called; the model rotates with {', '.join(known)}"
+            )
 
 
 @contextmanager
@@ -414,11 +400,16 @@ def _stock_modules(
     folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
 ) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
     """Builds the model without weights, and its rotary modules for real; none where transformers cannot."""
-    from transformers import PreTrainedConfig
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
     skeleton = nn.Module()
     try:
-        skeleton = _skeleton(folder, trusted)
+        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+        with torch.device("meta"):
+            try:
+                skeleton = AutoModelForCausalLM.from_config(loaded, trust_remote_code=trusted)
+            except ValueError:  # not a causal language model's configuration: a multimodal one, say
+                skeleton = AutoModel.from_config(loaded, trust_remote_code=trusted)
         rotary = [(name, module, module.config) for name, module in rotary_modules(skeleton)]
         modules = [
             (name, build_stock(module, own)) for name, module, own in rotary if isinstance(own, PreTrainedConfig)
@@ -434,18 +425,6 @@ def _stock_modules(
             "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
         )
     return skeleton, modules
-
-
-def _skeleton(folder: Path, trusted: bool) -> PreTrainedModel:
-    """Returns the whole model without weights or memory."""
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
-    with torch.device("meta"):
-        try:
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
-        except ValueError:  # not a causal language model's configuration: a multimodal one, say
-            return AutoModel.from_config(config, trust_remote_code=trusted)
 
 
 def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> None:

@@ -156,27 +156,21 @@ def compare_rotation(
 
 def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Verification) -> None:
     """Compares the softmax scale of MLA models, which carries a part of their schedule."""
-    found = _softmax_factors(model)
-    if not found or ALL_LAYERS not in factors:
+    own_factors = {}  # in units of the plain scale, where the class looks at mscale_all_dim
+    for name, module in model.named_modules():
+        scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
+        if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
+            own_factors[name] = scale * width**0.5
+    if not own_factors or ALL_LAYERS not in factors:
         return
     report.softmax_factor = wanted = factors[ALL_LAYERS]
-    wrong = [(name, own) for name, own in found.items() if not abs(own - wanted) <= _SOFTMAX_RTOL * abs(wanted)]
+    wrong = [(name, own) for name, own in own_factors.items() if not abs(own - wanted) <= _SOFTMAX_RTOL * abs(wanted)]
     if wrong:
         name, own = wrong[0]
         others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
         report.problems.append(
             f"{name}{others} multiplies its softmax scale by {own:.6g} where {wanted:.6g} is intended"
         )
-
-
-def _softmax_factors(model: nn.Module) -> dict[str, float]:
-    """Returns each MLA layer's softmax scale in units of the plain one, where its class looks at mscale_all_dim."""
-    found = {}
-    for name, module in model.named_modules():
-        scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
-        if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
-            found[name] = scale * width**0.5
-    return found
 
 
 @dataclass(frozen=True)
