@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +122,10 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
     is_quantized = getattr(base.config, "quantization_config", None) is not None
     if is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None:
         return
-    saved = set(_saved_names(adapter))
+    saved: set[str] = set()  # such as biases and embeddings
+    for path in adapter.rglob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            saved |= {_plain(name.removeprefix("base_model.model.")) for name in file.keys()}  # noqa: SIM118
     merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
     parameters = {
         _plain(name): each.data
@@ -140,15 +142,6 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
                         "merge_and_unload and save the whole model, or save the changed base first, load that, and "
                         "attach the adapter to it"
                     )
-
-
-def _saved_names(adapter: Path) -> Iterator[str]:
-    """Yields the names of the base's tensors that an adapter's files hold, such as biases and embeddings."""
-    from safetensors import safe_open
-
-    for path in adapter.rglob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            yield from (_plain(name.removeprefix("base_model.model.")) for name in file.keys())  # noqa: SIM118
 
 
 def _plain(name: str) -> str:

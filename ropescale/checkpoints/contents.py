@@ -17,7 +17,7 @@ from ..request import Request
 from . import model_card
 from .locating import read_config
 from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, original_config, read_record, undo
+from .metadata.record import as_json, make_record, original_config, read_record, undo
 from .model_card import front_matter
 
 
@@ -82,10 +82,17 @@ def completed(source: Path, request: Request) -> Plan:
     return Plan(request, now, planned, {}, length, tuple(notes))
 
 
-def kept_record(source: Path, plan: Plan) -> dict[str, object]:
-    """Returns the record of a checkpoint that keeps its schedule, without its list of files."""
-    kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
-    return kept | {"undo": undo(plan.config, original_config(plan.original.raw, source))}
+def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
+    """Returns the record of a checkpoint that is made from a folder, without the list of files.
+
+    One that keeps its schedule keeps its record, but for the way back to the original configuration.
+    """
+    earlier = read_record(source)
+    if earlier is not None and not plan.changes:
+        kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
+        return kept | {"undo": undo(plan.config, original_config(plan.original.raw, source))}
+    content = read_bytes(source / "config.json")
+    return make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
 
 
 # --- readable differences from the source's files

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
-from ..files import read_bytes, write_synced
+from ..files import write_synced
 from ..models.patching import installed, why_held
 from ..models.rotary_modules import (
     RTOL,
@@ -27,7 +27,7 @@ from ..models.rotary_modules import (
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..request import Request
-from .contents import kept_record, new_files, source_name
+from .contents import new_files, record_of, source_name
 from .locating import read_config
 from .metadata.record import as_json, make_record, original_config, read_record
 
@@ -86,10 +86,8 @@ def carried(model: nn.Module) -> Carried:
     else:
         base = _changed_since(config, make_plan(config, plan.request).config, model)
     kept = source if base == config else None
-    content = read_bytes(kept / "config.json") if kept else as_json(base, "config.json")
     new = make_plan(base, plan.request)
-    earlier = read_record(kept) if kept and not plan.request.on_top else None
-    record = make_record(new, source_name(name), content, earlier)
+    record = record_of(kept, new, name) if kept else make_record(new, source_name(name), as_json(base, "config.json"))
     return Carried(new, record, source, hub_id)
 
 
@@ -141,7 +139,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Carr
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
-    return Carried(plan, kept_record(source, plan), source, hub_id)
+    return Carried(plan, record_of(source, plan, ""), source, hub_id)
 
 
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:

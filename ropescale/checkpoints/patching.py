@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
@@ -19,7 +19,6 @@ from ..errors import CheckpointError, RunError, ScheduleError
 from ..files import (
     local_path,
     open_regular,
-    read_bytes,
     read_json,
     sha256,
     target_or_warning,
@@ -32,7 +31,7 @@ from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe, specs
 from . import uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
-from .contents import changes, completed, diff, kept_record, new_files, number, optional_json, source_name
+from .contents import changes, completed, diff, new_files, number, optional_json, record_of, source_name
 from .folders import (
     LINKS,
     build_folder,
@@ -47,7 +46,7 @@ from .folders import (
 )
 from .locating import find_model, read_config, refuse_set_aside
 from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
+from .metadata.record import as_json, files_in, original_config, read_record, with_files
 
 
 @dataclass
@@ -116,8 +115,9 @@ def patch_checkpoint(
     request = Request.of(schedule, **options)
     specs.parse(schedule)  # a misspelt one is named before anything about folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
-    is_local = local_path(model).is_dir()
-    resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
+    is_local, notes = local_path(model).is_dir(), list[str]()
+    if in_place and not dry_run and _undo_interrupted(local_path(model)):
+        notes = ["an earlier change in place was interrupted; it was undone, and this begins from the originals"]
     to = None
     if push_to_hub is not None:  # before the download of a model, which can take hours
         if is_local:
@@ -126,19 +126,13 @@ def patch_checkpoint(
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         refuse_leaving_links(source)
-    plan = _planned(source, request, resumed)
+    plan = _planned(source, request, notes)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
         fine = [*links_in(source)] if in_place and to else []  # one that is not has been refused
-        files = new_files(
-            source, source_name(str(model)), plan, None if is_local else str(model), to.name if to else None
-        )
-        earlier = read_record(source)
-        if earlier is not None and not plan.changes:
-            record: Mapping[str, object] = kept_record(source, plan)
-        else:
-            below = None if request.on_top else earlier
-            record = make_record(plan, source_name(str(model)), read_bytes(source / "config.json"), below)
+        hub_id = None if is_local else str(model)
+        files = new_files(source, source_name(str(model)), plan, hub_id, to and to.name)
+        record = record_of(source, plan, str(model))
         told = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
@@ -149,13 +143,16 @@ def patch_checkpoint(
     if dry_run:
         result.upload = uploading.intended(source, told, to, not is_local) if to else None
         return result
-    with _place(target, None if in_place else to) as place:
+    only_sent = to is not None and target is None and not in_place
+    # that passes through a folder which is kept if the upload fails: the error names it and the way to send it again
+    with temporary_folder(keep=RunError) if only_sent else nullcontext() as above:
+        place = above / to.name.partition("/")[2] if above and to else target
         result.folder, result.links = _write(source, place, files, record, link, force)
         if to:
             schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
             title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
             result.upload = uploading.upload(result.folder, to, title, [*fine, *result.links])
-    if place != target:
+    if only_sent:
         result.folder, result.links = None, {}  # the temporary one is gone
     result.warnings += on_links(result.links, link)
     return result
@@ -221,16 +218,13 @@ def _refuse_contradiction(
         )
 
 
-def _resumed(folder: Path) -> tuple[str, ...]:
-    """Undoes an interrupted change in place (or restore), so that this one begins from the originals."""
+def _undo_interrupted(folder: Path) -> bool:
+    """Undoes an interrupted change in place (or restore), if there is one."""
     with translated(folder):
-        if not is_interrupted(folder):
-            return ()
-        put_back(folder)
-    return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
+        return is_interrupted(folder) and put_back(folder)
 
 
-def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
+def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
     """Plans from the configuration without our scaling.
 
     Raises:
@@ -239,7 +233,6 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
-    notes = list(resumed)
     if not plan.changes:
         plan = completed(source, request)
     elif record := read_record(source):
@@ -247,7 +240,7 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
         what = "that is undone, and the new schedule replaces it"
         if request.on_top:
             what = "the new schedule goes on top, and patching the result again begins from there"
-        notes.append(f"ropescale patched this checkpoint before ({labels}); {what}")
+        notes = [*notes, f"ropescale patched this checkpoint before ({labels}); {what}"]
     return replace(plan, notes=(*notes, *plan.notes))
 
 
@@ -266,16 +259,6 @@ def _write(
     with translated(source):
         write_in_place(source, {**files, RECORD: told})
     return source, {}
-
-
-@contextmanager
-def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Path | None]:
-    """Yields where to write. What goes only to the Hub passes through a temporary folder, kept if the upload fails."""
-    if target is not None or to is None:
-        yield target
-        return
-    with temporary_folder(keep=RunError) as above:  # that error names the folder and the way to send it again
-        yield above / to.name.partition("/")[2]
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -139,7 +139,11 @@ def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, r
         force(source, fake)
 
 
-@pytest.mark.parametrize("name", ["../thesis.txt", "/etc/passwd", "nested/../../thesis.txt", "", ".", "a//b", "\0"])
+OUTSIDE = ["../thesis.txt", "/etc/passwd", "nested/../../thesis.txt", "..\\a", "a/..\\b", "C:\\a", "c:a", "\\a"]
+NO_NAMES = ["", ".", "..", "a/../b", "a//b", "a/", "./a", "\0"]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, *NO_NAMES])
 def test_a_record_reaches_nothing_outside_its_folder(source, out, tmp_path, name):
     plant(tmp_path / "thesis.txt")
     files = read(out / "ropescale.json")["files"]

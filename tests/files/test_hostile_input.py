@@ -22,12 +22,11 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from ropescale import files
-from ropescale.checkpoints.metadata.record import files_in
 from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals import checking
-from ropescale.output.formatting import brief, cut, first_line, listed, stays_below
+from ropescale.output.formatting import brief, cut, first_line, listed
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
@@ -317,48 +316,6 @@ def test_a_link_to_a_folder_of_the_system_is_not_walked(model, capsys, place):
     refused(capsys, PATCH, f"sub is a link to {place}, which is the system's and no model's")
 
 
-@pytest.mark.parametrize("name", ["a", "a/b.json", "a..b", "...", "a\\b", "é b", "-x", "1:2"])
-def test_a_name_below_a_folder_is_one(name):
-    assert stays_below(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "/a",
-        "a/../b",
-        "a\\..\\b",
-        "..\\a",
-        "a/..\\b",
-        "\\a",
-        "C:\\a",
-        "c:a",
-        "C:/a",
-        "a//b",
-        "a/",
-        "./a",
-        "a\0b",
-    ],
-)
-def test_a_name_that_may_lead_elsewhere_is_none(name):
-    assert not stays_below(name)
-
-
-@pytest.mark.parametrize("name", ["C:\\x.safetensors", "a\\..\\x.safetensors"])
-def test_no_list_of_files_may_lead_elsewhere(model, capsys, name):
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    refused(capsys, PATCH, "where the name of a file in its folder should stand")
-    (model / "model.safetensors.index.json").unlink()
-    assert main(PATCH) == 0
-    files = files_in(Path("out"))
-    assert files is not None
-    edit(Path("out"), "ropescale.json", files={**files, name: {"sha256": ""}})
-    assert files_in(Path("out")) is None
-
-
 def test_an_error_of_marks_is_cut_once_they_are_visible():
     code, line = translate(RopescaleError("a" + "\u202e" * 10_000 + "z"))
     assert (code, len(line), line[:7], line[-7:]) == (2, 1900, "a\\u202e", "\\u202ez"[-7:])
@@ -422,10 +379,11 @@ def write_index(model: Path, shards: list[Any]) -> None:
 
 def test_an_index_names_shards_in_any_spelling(model, capsys):
     """JSON may write é as an escape."""
-    (model / "é.safetensors").write_bytes(b"")
+    names = ["é.safetensors", "a..b.safetensors", "1:2.safetensors", "sub/x.safetensors"]
     (model / "sub").mkdir()
-    (model / "sub" / "x.safetensors").write_bytes(b"")
-    write_index(model, ["é.safetensors", "model.safetensors", "sub/x.safetensors"])
+    for name in names:
+        (model / name).write_bytes(b"")
+    write_index(model, ["model.safetensors", *names])
     assert r"\u00e9" in (model / "model.safetensors.index.json").read_text()
     assert main(PATCH) == 0
 
@@ -436,7 +394,7 @@ def test_a_shard_that_is_missing_is_named_whatever_it_is_called(model, capsys, s
     refused(capsys, PATCH, f"model lacks 1 of the 2 files in model.safetensors.index.json, {shard[:60]}")
 
 
-@pytest.mark.parametrize("shard", ["../x", "/etc/passwd", "a/../../x", "..\\x", 5, None, ["a"], "", "a\0b"])
+@pytest.mark.parametrize("shard", ["../x", "/etc/passwd", "..\\x", "C:\\x", "a\\..\\x", 5, None, ["a"], "", "a\0b"])
 def test_a_shard_outside_the_folder_is_refused(model, capsys, shard):
     write_index(model, ["model.safetensors", shard])
     refused(capsys, PATCH, "where the name of a file in its folder should stand")
