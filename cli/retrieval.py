@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,8 @@ from .run_file import config_option
 from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, refuse_given, result_options
 
 if TYPE_CHECKING:
-    from ..evals.data.prompts import PromptRow
     from ..evals.parallel.processes import World
-    from ..evals.retrieving.prompt_set import RetrievalOptions
+    from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
     from ..evals.retrieving.running import RetrievalRun
     from ..evals.servers.retrieval import ServedRetrieval
     from ..evals.servers.server import Server
@@ -143,20 +142,20 @@ def command(
     """
     from ..evals.retrieving.results import Retrieval
 
-    _refuse_beside_prompts(options)
+    if options["prompts"] is None:
+        refuse_given("is for prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
+                     "new_tokens", "match")  # fmt: skip
+    else:
+        refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
+                     "depths", "task", "trials", "seed", "haystack")  # fmt: skip
     servers, name = asked_servers(options, model, _BY_SERVERS)
     prepare: Callable[[World], Any]
     if servers:
         prepare = partial(_by_servers, servers, name, lengths, options)
     else:
         prepare = partial(_prepared, name, lengths, options)
-    measure(
-        prepare,
-        Retrieval.writable_folder,
-        result,
-        doing="asking",
-        source=[] if options["prompts"] is None else [options["prompts"]],
-    )
+    source = [options["prompts"]] if options["prompts"] else []
+    measure(prepare, Retrieval.writable_folder, result, doing="asking", source=source)
 
 
 _BY_SERVERS = (
@@ -167,59 +166,30 @@ _BY_SERVERS = (
 """The parameters that servers have a use for."""
 
 
-_FIELDS = "trials seed prompt_field answer_field max_prompts new_tokens match threshold".split()
-
-
 def _by_servers(
     servers: list[Server], tokenizer: str, lengths: list[int], options: dict[str, Any], here: World
 ) -> ServedRetrieval:
     from ..evals.servers.preparing import prepare_retrieval_by_servers
 
-    baseline, asked, rows = options.pop("baseline"), take(options, ("depths", "task", "bos")), _rows(options)
+    _, _, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    chosen = _chosen({name: options[name] for name in (*_FIELDS, "haystack", "prompts")}, here)
-    return prepare_retrieval_by_servers(servers, checkpoint, baseline, lengths, **asked, rows=rows, options=chosen)
+    return prepare_retrieval_by_servers(servers, checkpoint, baseline, *_asked(lengths, options, here))
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
     from ..evals.retrieving.running import prepare
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint, asked = checkpoint_of(model, options), take(options, ("depths", "task", "bos"))
-    rows, chosen = _rows(options), _chosen(options, here)
-    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, rows=rows, options=chosen, here=here)
+    checkpoint = checkpoint_of(model, options)
+    return prepare(checkpoint, (schedules, baseline, request), *_asked(lengths, options, here), here)
 
 
-def _chosen(options: dict[str, Any], here: World) -> RetrievalOptions:
+def _asked(lengths: list[int], options: dict[str, Any], here: World) -> tuple[PromptSelection, RetrievalOptions]:
+    """Makes objects of the parameters that are left: the prompts, and how they are asked."""
     from ..evals.data.sources import joined, read_texts
-    from ..evals.retrieving.prompt_set import RetrievalOptions
+    from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 
-    file, prompts = options.pop("haystack"), options.pop("prompts")
+    selection = PromptSelection(lengths, **take(options, ("depths", "task", "bos", "prompts")))
+    file = options.pop("haystack")
     haystack = None if file is None else joined(read_texts(file))
-    return RetrievalOptions(**options, haystack=haystack, source=file or prompts, progress=notes(here))
-
-
-def _rows(options: dict[str, Any]) -> Iterator[PromptRow] | None:
-    """Reads the prompts that --prompts names, and puts the name for the results in its place; None without."""
-    from ..evals.data.prompts import PromptFields
-    from ..evals.data.sources import read_prompts
-
-    if options["prompts"] is None:
-        return None
-    fields = PromptFields(options["prompt_field"], options["answer_field"])
-    rows, options["prompts"] = read_prompts(options["prompts"], fields)
-    return rows
-
-
-def _refuse_beside_prompts(options: Mapping[str, object]) -> None:
-    """Refuses what is said of prompts that are made where they are read, and the other way round.
-
-    Raises:
-        DataError: names the first such option.
-    """
-    if options["prompts"] is None:
-        refuse_given("is for prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
-                     "new_tokens", "match")  # fmt: skip
-    else:
-        refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
-                     "depths", "task", "trials", "seed", "haystack")  # fmt: skip
+    return selection, RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))

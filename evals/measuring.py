@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -12,8 +11,6 @@ from ..models.patching import configuration_before
 from ..models.rotary_modules import unwrapped, whole_config
 from ..request import refuse_unknown
 from .data.chats import Given
-from .data.prompts import PromptFields, PromptRow, prompt_row
-from .data.sources import read_prompts
 from .metrics import OPTIONS
 from .metrics.stored import AS_IS
 from .recommending.candidates import objective_and_candidates
@@ -22,7 +19,7 @@ from .recommending.results import Recommendation
 from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
-from .retrieving.prompt_set import RetrievalKeywords, RetrievalOptions, prompts_for
+from .retrieving.prompt_set import PromptSelection, RetrievalKeywords, RetrievalOptions
 from .retrieving.results import Retrieval
 from .retrieving.running import RetrievalRun
 from .running.corpus_run import CorpusRun
@@ -143,14 +140,7 @@ def retrieval(
     own = ("task", "prompts", "baseline", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
-    fields = PromptFields(chosen.prompt_field, chosen.answer_field)
-    rows: Iterable[PromptRow] | None = None
-    if isinstance(prompts, (str, Path)):
-        rows, name = read_prompts(prompts, fields)
-        chosen = replace(chosen, source=chosen.source or name)
-    elif prompts is not None:
-        rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(prompts))
-    prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, chosen)
+    prompt_set = PromptSelection(lengths, depths, task, bos, prompts).made(tokenizer, chosen)
     if isinstance(model, (Server, Sequence)):
         servers = [model] if isinstance(model, Server) else model
         named = None if baseline is None else str(baseline)

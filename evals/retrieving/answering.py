@@ -17,16 +17,19 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import unwrapped
-from ..scoring.memory import is_out_of_memory, release
+from ..scoring.memory import device_of, embedding_shape, is_out_of_memory, release
 from ..scoring.scorer import not_finite
 from .tasks import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
@@ -37,8 +40,7 @@ HALF_TOLERANCE = 0.25
 rounding is a hundred times less; a wrong cache is off by nats."""
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """The score of one answer.
 
     Attributes:
@@ -50,6 +52,25 @@ class Score:
     correct: bool
 
 
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The tokens from position ``first`` on: their NLL (fp64, in nats), and whether each is ranked first."""
+
+    first: int
+    nll: np.ndarray
+    right: np.ndarray
+
+
+def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
+    """Returns the score of each question of a prompt, by the tokens of its endings."""
+    scores = []
+    for question in prompt.questions:
+        tokens = endings[question.ending]
+        part = slice(question.start - tokens.first, question.stop - tokens.first)
+        scores.append(Score(float(tokens.nll[part].sum()), bool(tokens.right[part].all())))
+    return scores
+
+
 class AnswerScorer:
     """Asks a model the questions of prompts.
 
@@ -58,91 +79,30 @@ class AnswerScorer:
         forward_passes: how many times a whole context went through the model, without the check at the start.
     """
 
-    def __init__(self, model: Any, batch_tokens: int = 8192) -> None:
-        self.model = unwrapped(model)
-        self.device = next(self.model.parameters()).device
-        self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
+    def __init__(self, model: PreTrainedModel, batch_tokens: int = 8192) -> None:
+        self.model: PreTrainedModel = unwrapped(model)
+        self.device = device_of(self.model)
+        self.vocabulary = embedding_shape(self.model)[0]
         self.batch_tokens = batch_tokens
         self.shares = True
         self.forward_passes = 0
         self._checked = False
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
-    def together(self, prompts: Sequence[Prompt]) -> int:
-        """Returns how many prompts of one length are fed at once; a prompt with several endings is read alone."""
-        alone = not prompts or len(prompts[0].endings) > 1
-        return 1 if alone else max(1, self.batch_tokens // max(prompt.length for prompt in prompts))
+    def together(self, prompt: Prompt) -> int:
+        """Returns how many prompts like this are fed at once; one with several endings is read alone."""
+        return 1 if len(prompt.endings) > 1 else max(1, self.batch_tokens // prompt.length)
 
-    def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
-        """Yields every prompt of one length with the scores of its questions, in order.
+    def scores(self, prompts: Sequence[Prompt]) -> list[list[Score]]:
+        """Returns the scores of each prompt's questions. The prompts are as long as each other.
 
         Raises:
             RunError: logits that are not finite, or a prompt that does not fit into memory.
         """
-        size = self.together(prompts)
-        for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
-            if len(batch[0].endings) > 1:
-                yield batch[0], scores_of(batch[0], self._several(batch[0]))
-                continue
-            for prompt, tokens in zip(batch, self._whole([(prompt, 0) for prompt in batch])):
-                yield prompt, scores_of(prompt, [tokens])
-
-    def _several(self, prompt: Prompt) -> list[AnswerTokens]:
-        """Returns the tokens of each ending of one prompt, from one reading if possible."""
-        endings = range(len(prompt.endings))
-        shared = self._shared(prompt) if self.shares else None
-        if shared is None:
-            return [tokens for ending in endings for tokens in self._whole([(prompt, ending)])]
-        if not self._checked:
-            self._checked = True
-            # The last ending shows whether those before it changed the cache.
-            before = self.forward_passes
-            (whole,), most = self._whole([(prompt, endings[-1])]), TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
-            self.shares = np.allclose(shared[-1].nll, whole.nll, rtol=most, atol=most, equal_nan=True)
-            self.forward_passes = before  # every process checks, so the check does not count
-            if not self.shares:
-                name = type(self.model).__name__
-                LOG.warning("%s computes other logits from its cache; every prompt is read whole", name)
-                return self._several(prompt)
-        return shared
-
-    @torch.inference_mode()
-    def _shared(self, prompt: Prompt) -> list[AnswerTokens] | None:
-        """Reads the context once and returns the tokens of every ending; None, with a warning, if memory runs out."""
-        try:
-            self.forward_passes += 1
-            read = self._forward(self._tensor([prompt.context]), keep=1, use_cache=True)
-            cache = getattr(read, "past_key_values", None)
-            if cache is None:
-                self.shares = False
-                return None
-            return [self._continued(cache, prompt, ending) for ending in range(len(prompt.endings))]
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        self._recover()
-        self.shares = False
-        LOG.warning("out of memory with the cache of %s; every prompt is read whole from here on", prompt.name)
-        return None
-
-    def _continued(self, cache: Any, prompt: Prompt, ending: int) -> AnswerTokens:
-        ids = self._tensor([prompt.endings[ending]])
-        output = self._forward(ids, keep=ids.shape[1], past_key_values=_again(cache), use_cache=True)
-        return self._judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
-
-    def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
-        """Returns the tokens of one ending per prompt, in as few forward passes as memory allows."""
-        return self._in_parts(asked, self._read)
-
-    @torch.inference_mode()
-    def _read(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
-        keep = max(len(prompt.endings[ending]) for prompt, ending in asked)
-        ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
-        logits = self._forward(ids, keep, use_cache=False).logits
-        self.forward_passes += len(asked)
-        first = ids.shape[1] - keep + 1
-        rows = zip(logits, ids, asked)
-        return [self._judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+        if len(prompts[0].endings) > 1:
+            return [scores_of(prompt, self._several(prompt)) for prompt in prompts]
+        read = self._in_parts([(prompt, 0) for prompt in prompts], self._read)
+        return [scores_of(prompt, [tokens]) for prompt, tokens in zip(prompts, read, strict=True)]
 
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
         """Returns what greedy decoding writes after each prompt, up to the end of the text: ids, int64 [tokens].
@@ -155,12 +115,65 @@ class AnswerScorer:
         """
         return self._in_parts([(prompt, 0) for prompt in prompts], self._generate)
 
+    def _several(self, prompt: Prompt) -> list[AnswerTokens]:
+        """Returns the tokens of each ending of one prompt, from one reading if possible."""
+        if self.shares and (shared := self._shared(prompt)):
+            if self._checked:
+                return shared
+            self._checked = True
+            # The last ending shows whether those before it changed the cache.
+            before = self.forward_passes
+            (whole,) = self._in_parts([(prompt, len(prompt.endings) - 1)], self._read)
+            self.forward_passes = before  # every process checks, so the check does not count
+            most = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
+            self.shares = np.allclose(shared[-1].nll, whole.nll, rtol=most, atol=most, equal_nan=True)
+            if self.shares:
+                return shared
+            LOG.warning(
+                "%s computes other logits from its cache; every prompt is read whole", type(self.model).__name__
+            )
+        return [self._in_parts([(prompt, ending)], self._read)[0] for ending in range(len(prompt.endings))]
+
+    @torch.inference_mode()
+    def _shared(self, prompt: Prompt) -> list[AnswerTokens]:
+        """Reads the context once and returns the tokens of every ending; none where that is not possible."""
+        first, found = len(prompt.context) + 1, []
+        try:
+            self.forward_passes += 1
+            read = self._forward(self._tensor([prompt.context]), keep=1, use_cache=True)
+            cache = getattr(read, "past_key_values", None)
+            for ending in () if cache is None else prompt.endings:
+                ids = self._tensor([ending])
+                output = self._forward(ids, keep=ids.shape[1], past_key_values=_copied(cache), use_cache=True)
+                found.append(self._judged(output.logits[0, :-1], ids[0, 1:], first, prompt.name))
+            self.shares = bool(found)
+            return found
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._recover()
+        self.shares = False
+        LOG.warning("out of memory with the cache of %s; every prompt is read whole from here on", prompt.name)
+        return []
+
+    @torch.inference_mode()
+    def _read(self, asked: Sequence[tuple[Prompt, int]]) -> list[AnswerTokens]:
+        """Returns the tokens of one ending of each prompt, from one forward pass."""
+        keep = max(len(prompt.endings[ending]) for prompt, ending in asked)
+        ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
+        logits = self._forward(ids, keep, use_cache=False).logits
+        self.forward_passes += len(asked)
+        first = ids.shape[1] - keep + 1
+        rows = zip(logits, ids, asked, strict=True)
+        return [self._judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+
     @torch.inference_mode()
     def _generate(self, asked: Sequence[tuple[Prompt, int]]) -> list[np.ndarray]:
         from transformers import GenerationConfig
 
+        stated = getattr(self.model.generation_config, "eos_token_id", None)
+        ends = [] if stated is None else [int(each) for each in np.atleast_1d(stated)]
         wanted = [prompt.generation for prompt, _ in asked if prompt.generation is not None]
-        ends = ends_of(self.model.generation_config)
         config = GenerationConfig(
             max_new_tokens=wanted[0].new_tokens, do_sample=False, repetition_penalty=1.0, eos_token_id=ends or None,
             pad_token_id=ends[0] if ends else 0,
@@ -169,28 +182,34 @@ class AnswerScorer:
         self.forward_passes += len(asked)
         with _without_reminders():
             written = self.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-        return [until_end(row.cpu().numpy(), ends) for row in written[:, ids.shape[1] :]]
+        rows = written[:, ids.shape[1] :].cpu().numpy()
+        return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 
     def _in_parts(
         self, asked: Sequence[tuple[Prompt, int]], act: Callable[[Sequence[tuple[Prompt, int]]], list[T]]
     ) -> list[T]:
-        """Acts on all prompts at once, or on half of them after the other where they do not fit into memory."""
-        try:
-            return act(asked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        self._recover()
-        if len(asked) == 1:
-            raise RunError(
-                f"{asked[0][0].name} does not fit into the memory of {self.device}; "
-                "use shorter lengths, bfloat16, or a device with more memory",
-                "dtype",
-            )
-        half = (len(asked) + 1) // 2
-        self.batch_tokens = half * asked[0][0].length
-        LOG.warning("out of memory with %d prompts at once; going on with %d", len(asked), half)
-        return [found for part in (asked[:half], asked[half:]) for found in self._in_parts(part, act)]
+        """Acts on as many prompts at once as ``batch_tokens`` allow, and on fewer from where memory runs out on."""
+        found: list[T] = []
+        while part := asked[len(found) :]:
+            length = part[0][0].length
+            part = part[: max(1, self.batch_tokens // length)]
+            try:
+                found += act(part)
+                continue
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._recover()
+            if len(part) == 1:
+                raise RunError(
+                    f"{part[0][0].name} does not fit into the memory of {self.device}; "
+                    "use shorter lengths, bfloat16, or a device with more memory",
+                    "dtype",
+                )
+            half = (len(part) + 1) // 2
+            self.batch_tokens = half * length
+            LOG.warning("out of memory with %d prompts at once; going on with %d", len(part), half)
+        return found
 
     def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
         """Returns the model's output with the logits of the last ``keep`` positions."""
@@ -218,25 +237,6 @@ class AnswerScorer:
         release(self.device)
 
 
-@dataclass(frozen=True)
-class AnswerTokens:
-    """The tokens from position ``first`` on: their NLL (fp64, in nats), and whether each is ranked first."""
-
-    first: int
-    nll: np.ndarray
-    right: np.ndarray
-
-
-def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
-    """Returns the score of each question of a prompt, by the tokens of its endings."""
-    found = []
-    for question in prompt.questions:
-        tokens = endings[question.ending]
-        part = slice(question.start - tokens.first, question.stop - tokens.first)
-        found.append(Score(float(tokens.nll[part].sum()), bool(tokens.right[part].all())))
-    return found
-
-
 @contextmanager
 def _without_reminders() -> Iterator[None]:
     """Mutes what transformers says of texts beyond ``max_position_embeddings``: they are what is measured."""
@@ -249,19 +249,7 @@ def _without_reminders() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def ends_of(generation_config: Any) -> list[int]:
-    """Returns the ids that end a text."""
-    ends = getattr(generation_config, "eos_token_id", None)
-    return [] if ends is None else [int(each) for each in np.atleast_1d(ends)]
-
-
-def until_end(ids: np.ndarray, ends: Sequence[int]) -> np.ndarray:
-    """Returns the ids before the first one that ends the text."""
-    stops = np.flatnonzero(np.isin(ids, ends))
-    return ids[: stops[0]] if len(stops) else ids
-
-
-def _again(cache: Any) -> Any:
+def _copied(cache: Any) -> Any:
     """Returns a cache that can be continued without changing ``cache``; keys and values are not copied.
 
     Each layer's ``update`` replaces its tensors, so a copy of the layer objects is enough.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,10 @@ from ...errors import DataError
 from ...files import sha256
 from ..data import documents
 from ..data.encoding import TextEncoder
-from ..data.prompts import PromptRow, followed_by
+from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
+from ..data.sources import read_prompts
 from ..data.windows import check_lengths
+from ..metrics.stored import DataFacts
 from ..running.options import RunKeywords, RunOptions
 from .filler import CorpusFiller, Generated
 from .tasks import DIGITS, TASKS, Generation, Prompt, Question, prompts
@@ -65,9 +67,8 @@ class RetrievalOptions(RunOptions):
     def __post_init__(self) -> None:
         for name in ("trials", "batch_tokens", "new_tokens", "max_prompts"):
             value = getattr(self, name)
-            if value is None and name in ("new_tokens", "max_prompts"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            is_left_out = value is None and name in ("new_tokens", "max_prompts")
+            if not is_left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
         if self.trials > MOST_TRIALS:
             raise DataError(f"{self.trials} trials are too many, all are held in memory; give {MOST_TRIALS}", "trials")
@@ -77,29 +78,87 @@ class RetrievalOptions(RunOptions):
             raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 
 
-class PromptCollection(ABC):
+class PromptSelection:
+    """The prompts that a run asks: those of a task, at lengths and depths, or those of a file.
+
+    Args:
+        lengths: positions the model sees, BOS and answer included.
+        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
+        task: the name of the task.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        prompts: rows, or a file or folder of them, in the place of the task.
+
+    Raises:
+        DataError: no such lengths or depths.
+    """
+
+    def __init__(
+        self,
+        lengths: int | str | Iterable[int | str],
+        depths: Iterable[float] | int = 5,
+        task: str = "passkey",
+        bos: str | int = "auto",
+        prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
+    ) -> None:
+        self.lengths, self.depths = check_lengths(lengths), check_depths(depths)
+        self.task, self.bos, self.prompts = task, bos, prompts
+
+    def made(self, tokenizer: PreTrainedTokenizerBase, options: RetrievalOptions) -> RetrievalPrompts:
+        """Makes the prompts of the task, or reads those of the file.
+
+        Raises:
+            DataError: no such task or file, a length too short for the task, or that no prompt of the file belongs to.
+        """
+        bos = documents.bos_id(self.bos, tokenizer)
+        if self.prompts is not None:
+            return _from_file(self, tokenizer, bos, options)
+        if self.task not in TASKS:
+            raise DataError(f"no task is called {self.task!r}; the tasks are {', '.join(TASKS)}")
+        filler = Generated() if options.haystack is None else CorpusFiller(options.haystack)
+        asked = {
+            length: prompts(
+                self.task, tokenizer, length, self.depths, options.trials, seed=options.seed, filler=filler, bos=bos
+            )
+            for length in self.lengths
+        }
+        protocol = {
+            "task": self.task,
+            "holds": TASKS[self.task],
+            "depths": list(self.depths),
+            "digits": DIGITS,
+            "trials": options.trials,
+            "seed": options.seed,
+            "bos": self.bos,
+        }
+        source = options.source or ("generated" if options.haystack is None else "in memory")
+        return RetrievalPrompts(tokenizer, self, bos, asked, source, protocol)
+
+
+@dataclass(frozen=True)
+class RetrievalPrompts:
     """All the prompts of a run.
 
     Attributes:
-        lengths: ascending.
+        selection: what was asked for.
         bos: the id in front of every prompt, or None.
-        prompts: the prompts of each length.
+        prompts: the prompts of each length, ascending.
+        source: the name of the haystack, or of the file.
+        protocol: the part of "protocol" in results.json that is about the prompts.
         skipped: counts the rows of a file that are not asked, by the reason.
     """
 
-    lengths: tuple[int, ...]
+    tokenizer: PreTrainedTokenizerBase
+    selection: PromptSelection
     bos: int | None
     prompts: dict[int, list[Prompt]]
-    skipped: dict[str, int]
+    source: str
+    protocol: dict[str, object]
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
-    @abstractmethod
-    def protocol(self) -> dict[str, object]:
-        """What of the "protocol" part of results.json is about the prompts."""
-
-    @abstractmethod
-    def text(self, ids: Sequence[int]) -> str:
-        """Returns the text of generated ids."""
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths, ascending."""
+        return self.selection.lengths
 
     @property
     def every(self) -> list[Prompt]:
@@ -116,167 +175,100 @@ class PromptCollection(ABC):
         whole = (documents.Document(prompt.name, prompt.ids(ending).tolist(), None, "") for prompt, ending in asked)
         documents.check_ids(whole, vocabulary, self.bos)
 
-
-class RetrievalPrompts(PromptCollection):
-    """Prompts that are made: numbers hidden in a text, at each length and depth.
-
-    Attributes:
-        task: the name of the task.
-        depths: ascending.
-    """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        lengths: int | str | Iterable[int | str],
-        depths: Iterable[float] | int,
-        task: str,
-        bos: str | int,
-        options: RetrievalOptions,
-    ) -> None:
-        if task not in TASKS:
-            raise DataError(f"no task is called {task!r}; the tasks are {', '.join(TASKS)}")
-        self.task, self.lengths, self.depths = task, check_lengths(lengths), check_depths(depths)
-        self.bos_option, self.bos, self.options = bos, documents.bos_id(bos, tokenizer), options
-        self.skipped = {}
-        filler = Generated() if options.haystack is None else CorpusFiller(options.haystack)
-        self.prompts = {
-            length: prompts(
-                task, tokenizer, length, self.depths, options.trials, seed=options.seed, filler=filler, bos=self.bos
-            )
-            for length in self.lengths
-        }
-
     @property
-    def protocol(self) -> dict[str, object]:
+    def data(self) -> DataFacts:
+        """The "data" part of results.json."""
+        every = self.every
         return {
-            "task": self.task,
-            "holds": TASKS[self.task],
-            "depths": list(self.depths),
-            "digits": DIGITS,
-            "trials": self.options.trials,
-            "seed": self.options.seed,
-            "bos": self.bos_option,
+            "source": self.source,
+            "sha256": prompts_sha256(every),
+            "documents": len(every),
+            "tokens": sum(prompt.length for prompt in every),
+            "questions": sum(len(prompt.questions) for prompt in every),
+            "not_retokenized": sum(not prompt.retokenizes for prompt in every),
+            "skipped": dict(self.skipped),
         }
-
-    def text(self, ids: Sequence[int]) -> str:
-        raise NotImplementedError("nothing is generated after prompts that are made here")
-
-
-class FilePrompts(PromptCollection):
-    """Prompts with their answers from rows of a file, each at the smallest length that holds it.
-
-    As in RULER, the tokens that are generated count in the length. The last one is not fed, and BOS is in its place.
-
-    Raises:
-        DataError: a length that no prompt belongs to, or a prompt without a token before its answer.
-    """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: Iterable[PromptRow],
-        lengths: int | str | Iterable[int | str],
-        bos: str | int,
-        options: RetrievalOptions,
-    ) -> None:
-        self.lengths, self.bos_option, self.bos = check_lengths(lengths), bos, documents.bos_id(bos, tokenizer)
-        self.tokenizer, self.options, self._encoder = tokenizer, options, TextEncoder(tokenizer)
-        self.prompts: dict[int, list[Prompt]] = {length: [] for length in self.lengths}
-        self.skipped = {"too_long": 0, "over_max_prompts": 0}
-        self.new_tokens: dict[str, int] = {}
-        self._alone: set[str] = set()
-        longest, taken = 0, Counter[tuple[str, int]]()
-        for row in rows:
-            prompt = self._prompt(row)
-            needed = max(prompt.length, _fed(prompt))
-            length = next((each for each in self.lengths if needed <= each), None)
-            longest = max(longest, needed)
-            if length is None:
-                self.skipped["too_long"] += 1
-            elif taken[row.task, length] == options.max_prompts:
-                self.skipped["over_max_prompts"] += 1
-            else:
-                taken[row.task, length] += 1
-                self.prompts[length].append(prompt)
-        if empty := [f"{length:,}" for length, made in self.prompts.items() if not made]:
-            raise DataError(
-                f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
-                f"and the longest takes {longest:,} positions with what is generated; give other lengths",
-                "lengths",
-            )
-
-    @property
-    def protocol(self) -> dict[str, object]:
-        return {
-            "task": "prompts",
-            "holds": "a prompt and its answers in each row",
-            "depths": [],
-            "new_tokens": self.new_tokens,
-            "alone": sorted(self._alone),
-            "bos": self.bos_option,
-        }
-
-    def text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def _prompt(self, row: PromptRow) -> Prompt:
-        kind = row.task.partition("_")[0]
-        new_tokens = self.options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, MOST_NEW_TOKENS)
-        self.new_tokens[row.task] = max(new_tokens, self.new_tokens.get(row.task, 0))
-        if row.joined is None:
-            self._alone.add(row.task)
-        texts = row.answers if row.joined is None else (row.joined,)
-        first = [] if self.bos is None else [self.bos]
-        whole = [followed_by(row.prompt, text, self._encoder)[1:] for text in texts]
-        start = min(before for _, before in whole) - 1  # the last token before an answer is fed with it
-        if start + len(first) < 1:
-            raise DataError(f"{row.name}: the prompt has no token before its answer; give a longer prompt")
-        context = np.array([*first, *whole[0][0].ids[:start]], np.int32)
-        endings = [found.ids[start:].astype(np.int32) for found, _ in whole]
-        questions = tuple(
-            Question(None, None, None, text, number, len(first) + before, len(first) + len(found))
-            for number, (text, (found, before)) in enumerate(zip(texts, whole, strict=True))
-        )
-        ids = np.array([*first, *self._encoder.whole([row.prompt]).ids], np.int32)
-        any_of = kind == "qa" if self.options.match is None else self.options.match == "any"
-        return Prompt(
-            name=row.name,
-            length=len(context) + max(map(len, endings)),
-            trial=0,
-            context=context,
-            endings=endings,
-            questions=questions,
-            retokenizes=True,
-            task=row.task,
-            generation=Generation(ids, new_tokens, row.answers, any_of),
-        )
 
 
 NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
 """The tokens that RULER generates (its ``scripts/data/synthetic/constants.py``), by the beginning of a task's name."""
 
-MOST_NEW_TOKENS = max(NEW_TOKENS.values())
+
+def _from_file(
+    selection: PromptSelection, tokenizer: PreTrainedTokenizerBase, bos: int | None, options: RetrievalOptions
+) -> RetrievalPrompts:
+    """Reads prompts with their answers, each for the smallest length that holds it.
+
+    As in RULER, the tokens that are generated count in the length. The last one is not fed, and BOS is in its place.
+    """
+    fields, given, name = PromptFields(options.prompt_field, options.answer_field), selection.prompts, "in memory"
+    if isinstance(given, (str, Path)):
+        rows, name = read_prompts(given, fields)
+    else:
+        rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
+    encoder, asked = TextEncoder(tokenizer), {length: list[Prompt]() for length in selection.lengths}
+    skipped, new_tokens, alone = Counter[str](), dict[str, int](), set[str]()
+    longest, taken = 0, Counter[tuple[str, int]]()
+    for row in rows:
+        prompt = prompt_of(row, encoder, bos, options)
+        if row.joined is None:
+            alone.add(row.task)
+        generated = prompt.generation.new_tokens if prompt.generation else 0
+        new_tokens[row.task] = max(generated, new_tokens.get(row.task, 0))
+        needed = max(prompt.length, len(prompt.generation.ids) + generated - 1 if prompt.generation else 0)
+        longest = max(longest, needed)
+        length = next((length for length in selection.lengths if needed <= length), None)
+        if length is None:
+            skipped["too_long"] += 1
+        elif taken[row.task, length] == options.max_prompts:
+            skipped["over_max_prompts"] += 1
+        else:
+            taken[row.task, length] += 1
+            asked[length].append(prompt)
+    if empty := [f"{length:,}" for length, prompts in asked.items() if not prompts]:
+        raise DataError(
+            f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
+            f"and the longest takes {longest:,} positions with what is generated; give other lengths",
+            "lengths",
+        )
+    protocol: dict[str, object] = {
+        "task": "prompts",
+        "holds": "a prompt and its answers in each row",
+        "depths": [],
+        "new_tokens": new_tokens,
+        "alone": sorted(alone),
+        "bos": selection.bos,
+    }
+    return RetrievalPrompts(tokenizer, selection, bos, asked, options.source or name, protocol, skipped)
 
 
-def _fed(prompt: Prompt) -> int:
-    """Counts the positions that are fed where its answer is generated: all but the last new token."""
-    return 0 if prompt.generation is None else len(prompt.generation.ids) + prompt.generation.new_tokens - 1
+def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
+    """Encodes a row: the prompt that an answer is generated after, and its answers in place.
 
-
-def prompts_for(
-    tokenizer: PreTrainedTokenizerBase,
-    lengths: int | str | Iterable[int | str],
-    depths: Iterable[float] | int,
-    task: str,
-    rows: Iterable[PromptRow] | None,
-    bos: str | int,
-    options: RetrievalOptions,
-) -> PromptCollection:
-    """Returns the prompts of the rows, or makes those of a task where there are none."""
-    if rows is None:
-        return RetrievalPrompts(tokenizer, lengths, depths, task, bos, options)
-    return FilePrompts(tokenizer, rows, lengths, bos, options)
+    Raises:
+        DataError: the prompt has no token before its answer.
+    """
+    kind = row.task.partition("_")[0]
+    texts = row.answers if row.joined is None else (row.joined,)
+    first = [] if bos is None else [bos]
+    whole = [followed_by(row.prompt, text, encoder)[1:] for text in texts]
+    start = min(before for _, before in whole) - 1  # the last token before an answer is fed with it
+    if start + len(first) < 1:
+        raise DataError(f"{row.name}: the prompt has no token before its answer; give a longer prompt")
+    context = np.array([*first, *whole[0][0].ids[:start]], np.int32)
+    endings = [encoded.ids[start:].astype(np.int32) for encoded, _ in whole]
+    questions = tuple(
+        Question(None, None, None, text, number, len(first) + before, len(first) + len(encoded))
+        for number, (text, (encoded, before)) in enumerate(zip(texts, whole, strict=True))
+    )
+    generation = Generation(
+        ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int32),
+        new_tokens=options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, max(NEW_TOKENS.values())),
+        answers=row.answers,
+        any_of=kind == "qa" if options.match is None else options.match == "any",
+    )
+    length = len(context) + max(map(len, endings))
+    return Prompt(row.name, length, 0, context, endings, questions, True, row.task, generation)
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ...models.rotary_modules import evaluating
-from ..data.prompts import PromptRow
-from ..data.windows import Window, check_lengths
+from ..data.windows import Window
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
 from ..running import fingerprints
@@ -25,9 +24,9 @@ from ..statistics.intervals import PERCENT
 from ..store import Shelf, Store
 from .answering import AnswerScorer, Score
 from .answers import Answer, share_found
-from .prompt_set import PromptCollection, RetrievalOptions, asked_sha256, check_depths, prompts_for, prompts_sha256
+from .prompt_set import PromptSelection, RetrievalOptions, RetrievalPrompts, asked_sha256
 from .results import Retrieval
-from .tasks import Generation, Prompt
+from .tasks import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +40,7 @@ class RetrievalRun:
     def __init__(
         self,
         model: PreTrainedModel,
-        prompt_set: PromptCollection,
+        prompt_set: RetrievalPrompts,
         schedules: Iterable[object],
         baseline: object,
         options: RetrievalOptions,
@@ -53,7 +52,7 @@ class RetrievalRun:
 
     def _begin(
         self,
-        prompt_set: PromptCollection,
+        prompt_set: RetrievalPrompts,
         options: RetrievalOptions,
         made: Sequence[Labelled],
         baseline: str,
@@ -102,15 +101,7 @@ class RetrievalRun:
         options, prompt_set = self.options, self.prompt_set
         return Retrieval(
             model={**self.model_facts, "trained_length": self.trained_length},
-            data={
-                "source": options.source or ("generated" if options.haystack is None else "in memory"),
-                "sha256": prompts_sha256(prompt_set.every),
-                "documents": len(prompt_set.every),
-                "tokens": sum(prompt.length for prompt in prompt_set.every),
-                "questions": sum(len(prompt.questions) for prompt in prompt_set.every),
-                "not_retokenized": sum(not prompt.retokenizes for prompt in prompt_set.every),
-                "skipped": {name: count for name, count in prompt_set.skipped.items() if count},
-            },
+            data=prompt_set.data,
             protocol={
                 "name": "retrieval",
                 **prompt_set.protocol,
@@ -149,7 +140,7 @@ class RetrievalRun:
     def _about(self) -> Facts:
         """The facts that the next run in the same folder compares with its own."""
         asked = {"lengths": list(self.prompt_set.lengths), **self.prompt_set.protocol}
-        chosen = {name: getattr(self.options, name) for name in ("batch_tokens", "source")}
+        chosen = {"batch_tokens": self.options.batch_tokens, "source": self.prompt_set.source}
         return {"kind": "retrieval", "facts": self.facts, **asked, **chosen}
 
     def _plan(self, length: int) -> BatchPlan:
@@ -158,21 +149,24 @@ class RetrievalRun:
         feeds = [Feed(n, Window(0, each.length, each.length - _numbers(each))) for n, each in enumerate(prompts)]
 
         def shape(feed: Feed) -> tuple[int, ...]:
-            return _shape(prompts[feed.document])
+            """Returns what prompts of one batch have in common: their sizes, and what is generated."""
+            prompt = prompts[feed.document]
+            asked = prompt.generation
+            generated = (len(asked.ids), asked.new_tokens) if asked else ()
+            return (prompt.length, len(prompt.endings), *generated)
 
-        alike = [list(same) for _, same in groupby(sorted(feeds, key=shape, reverse=True), shape)]
-        parts = [part for same in alike for part in self._parts(prompts, same)]
-        batches = tuple(Batch(n, part, prompts[part[0].document].length) for n, part in enumerate(parts))
+        batches: list[Batch] = []
+        for (positions, *_), alike in groupby(sorted(feeds, key=shape, reverse=True), shape):
+            same = tuple(alike)
+            size = self._together(prompts[same[0].document])
+            parts = (same[start : start + size] for start in range(0, len(same), size))
+            batches += [Batch(number, part, positions) for number, part in enumerate(parts, len(batches))]
         sizes, fed = tuple(feed.window.count for feed in feeds), sum(batch.fed for batch in batches)
-        return BatchPlan(batches, sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
+        return BatchPlan(tuple(batches), sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
 
-    def _parts(self, prompts: Sequence[Prompt], feeds: Sequence[Feed]) -> Iterator[tuple[Feed, ...]]:
-        """Cuts feeds of one shape into those that are fed at once."""
-        size = self._together([prompts[feed.document] for feed in feeds])
-        return (tuple(feeds[start : start + size]) for start in range(0, len(feeds), size))
-
-    def _together(self, prompts: Sequence[Prompt]) -> int:
-        return self.answerer.together(prompts)
+    def _together(self, prompt: Prompt) -> int:
+        """Returns how many prompts like this are fed at once."""
+        return self.answerer.together(prompt)
 
     def _task(self, length: int, tables: HeldTables) -> Task:
         prompts, plan = self.prompt_set.prompts[length], self._plans[length]
@@ -182,22 +176,21 @@ class RetrievalRun:
 
     def _scored(self, prompts: Sequence[Prompt], batch: Batch, lacking: Sequence[int]) -> list[Scored]:
         before, asked = self.answerer.forward_passes, [prompts[feed.document] for feed in batch.feeds]
-        scores = [found for _, found in self.answerer.answers(asked)]
-        written = self.answerer.generated(asked) if asked[0].generation else [None] * len(asked)
+        scores = self.answerer.scores(asked)
+        written = self.answerer.generated(asked) if asked[0].generation else [()] * len(asked)
         packed = [pack(*each) for each in zip(asked, scores, written, strict=True)]
         return [Scored(np.concatenate(packed), self.answerer.forward_passes - before)]
 
     def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
         """Adds the answers of one schedule at one length to the results."""
         (shelf,), label, prompts = shelves, tables.variant.label, self.prompt_set.prompts[length]
-        found = self._plans[length].assembled({number: each.nll for number, each in shelf.batches.items()})
-        for number, (prompt, numbers) in enumerate(zip(prompts, found, strict=True)):
+        kept = self._plans[length].assembled({number: each.nll for number, each in shelf.batches.items()})
+        for number, (prompt, numbers) in enumerate(zip(prompts, kept, strict=True)):
             scores, ids = unpack(prompt, numbers)
-            if prompt.generation is None:
-                self.answers.extend(_answers(label, length, number, prompt, scores))
-            else:
-                text = self.prompt_set.text(ids)
-                self.answers.append(_generated(label, length, number, prompt, prompt.generation, scores, text))
+            written = (
+                str(self.prompt_set.tokenizer.decode(ids, skip_special_tokens=True)) if prompt.generation else None
+            )
+            self.answers.extend(answers_of(label, length, number, prompt, scores, written))
         batches = [shelf.batches[batch.number] for batch in self._plans[length].batches]
         passes = 0 if shelf.key in self._counted else sum(each.parts for each in batches)
         self._counted.add(shelf.key)
@@ -206,20 +199,11 @@ class RetrievalRun:
 
 
 def prepare(
-    checkpoint: Checkpoint,
-    wanted: Wanted,
-    lengths: Sequence[int],
-    depths: Iterable[float] | int,
-    task: str,
-    rows: Iterable[PromptRow] | None,
-    bos: str | int,
-    options: RetrievalOptions,
-    here: World,
+    checkpoint: Checkpoint, wanted: Wanted, selection: PromptSelection, options: RetrievalOptions, here: World
 ) -> RetrievalRun:
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
-    lengths, depths = check_lengths(lengths), check_depths(depths)
-    asked = checkpoint.asked(wanted, lengths[-1])
-    prompt_set = prompts_for(checkpoint.tokenizer(), lengths, depths, task, rows, bos, options)
+    asked = checkpoint.asked(wanted, selection.lengths[-1])
+    prompt_set = selection.made(checkpoint.tokenizer(), options)
     notes = Notes.of(options.progress)
     checkpoint.warn(notes)
     asked.tell(notes)
@@ -235,25 +219,15 @@ _NO_TOKEN = -1.0
 """Stands where fewer tokens were generated than may be."""
 
 
-def _shape(prompt: Prompt) -> tuple[int, ...]:
-    """Returns what prompts of one batch have in common: their sizes, and what is generated."""
-    asked = prompt.generation
-    return (prompt.length, len(prompt.endings), *((len(asked.ids), asked.new_tokens) if asked else ()))
-
-
 def _numbers(prompt: Prompt) -> int:
     """Counts the numbers that are kept of a prompt: two for each question, and the ids that are generated."""
     return 2 * len(prompt.questions) + (prompt.generation.new_tokens if prompt.generation else 0)
 
 
-def pack(prompt: Prompt, scores: Iterable[Score], written: np.ndarray | None) -> np.ndarray:
+def pack(prompt: Prompt, scores: Sequence[Score], written: Sequence[int] | np.ndarray) -> np.ndarray:
     """Packs the scores of a prompt, two numbers each, and the generated ids, as fp64, which holds them exactly."""
-    found = np.full(_numbers(prompt), _NO_TOKEN, "<f8")
-    packed = np.ravel([(score.nll, score.correct) for score in scores])
-    found[: len(packed)] = packed
-    if written is not None:
-        found[len(packed) : len(packed) + len(written)] = written
-    return found
+    numbers = [*np.ravel(scores), *written]
+    return np.array(numbers + [_NO_TOKEN] * (_numbers(prompt) - len(numbers)), "<f8")
 
 
 def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[list[Score], list[int]]:
@@ -263,9 +237,19 @@ def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[list[Score], list[int]]
     return scores, [int(each) for each in ids if each != _NO_TOKEN]
 
 
-def _answers(schedule: str, length: int, number: int, prompt: Prompt, scores: Sequence[Score]) -> list[Answer]:
-    return [
-        Answer(
+def answers_of(
+    schedule: str, length: int, number: int, prompt: Prompt, scores: Sequence[Score], written: str | None
+) -> list[Answer]:
+    """Returns an answer for each question of a prompt; of one that was followed by generating, one for all its texts.
+
+    Args:
+        written: what was generated, which then decides the score.
+    """
+    pairs = list(zip(prompt.questions, scores, strict=True))
+    asked, answers = prompt.generation, []
+    for group in [pairs] if asked else [[pair] for pair in pairs]:
+        question, correct = group[0][0], all(score.correct for _, score in group)
+        answer = Answer(
             schedule=schedule,
             length=length,
             task=prompt.task,
@@ -274,33 +258,12 @@ def _answers(schedule: str, length: int, number: int, prompt: Prompt, scores: Se
             trial=prompt.trial,
             prompt=number,
             position=question.position,
-            answer=question.answer,
-            tokens=question.stop - question.start,
-            correct=score.correct,
-            score=float(score.correct),
-            nll=score.nll,
+            answer="; ".join(each.answer for each, _ in group),
+            tokens=sum(each.stop - each.start for each, _ in group),
+            correct=correct,
+            score=share_found(written or "", asked.answers, asked.any_of) if asked else float(correct),
+            nll=sum(score.nll for _, score in group),
+            generated=written,
         )
-        for question, score in zip(prompt.questions, scores, strict=True)
-    ]
-
-
-def _generated(
-    schedule: str, length: int, number: int, prompt: Prompt, asked: Generation, scores: Sequence[Score], text: str
-) -> Answer:
-    """Returns the answer to a prompt from a file: scored by what was generated, and in place over all its texts."""
-    return Answer(
-        schedule=schedule,
-        length=length,
-        task=prompt.task,
-        depth=None,
-        actual_depth=None,
-        trial=0,
-        prompt=number,
-        position=None,
-        answer="; ".join(question.answer for question in prompt.questions),
-        tokens=sum(question.stop - question.start for question in prompt.questions),
-        correct=all(score.correct for score in scores),
-        score=share_found(text, asked.answers, asked.any_of),
-        nll=sum(score.nll for score in scores),
-        generated=text,
-    )
+        answers.append(answer)
+    return answers

@@ -16,16 +16,14 @@ differently; :attr:`Prompt.retokenizes` says whether it does.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DataError
-from .encoder import Encoder
 from .filler import NAMES, Dice, Filler
 
 if TYPE_CHECKING:
@@ -121,6 +119,53 @@ class Prompt:
         return np.concatenate([self.context, self.endings[ending]])
 
 
+class Encoder:
+    """A tokenizer that encodes parts of a text as within a longer text, without special tokens.
+
+    Raises:
+        DataError: the tokenizer does not preserve the ten digits.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._stop = self.beginning(".")
+        for digits in ("90817263545", "11223344556677889900"):
+            back = self.text(self.inside(f" {digits}"))
+            if digits not in "".join(back.split()):
+                raise DataError(
+                    f"the tokenizer cannot write numbers: {digits} comes back as {back[:60]!r}; "
+                    "retrieval asks for numbers, so it needs a tokenizer that knows the ten digits"
+                )
+
+    def beginning(self, text: str) -> list[int]:
+        """Returns the ids of a text at the beginning of a document."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def inside(self, text: str) -> list[int]:
+        """Returns the ids of a text after a full stop, because sentencepiece puts a space before a document."""
+        return self._after_stop(self.beginning(f".{text}"), text)
+
+    def sentences(self, texts: Iterable[str]) -> list[list[int]]:
+        """Returns the ids of many texts, each after a full stop."""
+        given = list(texts)
+        encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
+        return [self._after_stop(list(ids), text) for ids, text in zip(encoded, given, strict=True)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Returns the text of these ids."""
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def before(self, text: str, at: int) -> int:
+        """Counts the tokens of ``inside(text)`` that end before its character ``at``."""
+        both = zip(self.inside(text), self.inside(text[:at]))
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
+
+    def _after_stop(self, ids: list[int], text: str) -> list[int]:
+        """Removes the full stop from the ids; encodes the text alone if its first token merged with the full stop."""
+        first = len(self._stop)
+        return ids[first:] if ids[:first] == self._stop else self.beginning(text)
+
+
 @dataclass(frozen=True)
 class Needle:
     """A sentence to hide at a depth. ``key`` is the number in it, "" in a link of a chain."""
@@ -155,12 +200,11 @@ def prompts(
     """
     maker = _Maker(Encoder(tokenizer), filler, bos)
     groups = [(depth,) for depth in depths] if task == "passkey" else [tuple(depths)]
-    made = []
-    for group in groups:
-        for trial in range(trials):
-            dice = Dice(seed, task, length, *map(float, group), trial)
-            made.append(maker.prompt(task, length, group, trial, dice))
-    return made
+    return [
+        maker.prompt(task, length, group, trial, Dice(seed, task, length, *map(float, group), trial))
+        for group in groups
+        for trial in range(trials)
+    ]
 
 
 class _Sampler:
@@ -169,11 +213,11 @@ class _Sampler:
     def __init__(self, dice: Dice, filler: Filler, encoder: Encoder) -> None:
         self.dice, self.filler, self.encoder = dice, filler, encoder
         self._numbers: set[str] = set()
-        self._names: dict[tuple[int, ...], str] = {}
+        self._names: set[tuple[int, ...]] = set()
 
     def number(self) -> str:
         """Draws a number of :data:`DIGITS` digits that occurs nowhere else in the prompt."""
-        number = self._some_number()
+        number = self._unused_number()
         self._numbers.add(number)
         return number
 
@@ -181,43 +225,48 @@ class _Sampler:
         """Draws a name that the tokenizer tells apart from the others."""
         for _ in range(_TRIES):
             name = self.dice.one(NAMES)
-            if self._fresh(name):
-                return self._called(name)
+            if self._is_new(name):
+                return name
         raise DataError(_FEW_NAMES)
 
     def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
         """Draws a name and a number for each of ``count`` endings of equal size in tokens, the most common one."""
-        trial = [self._size(ending(self.dice.one(NAMES), self._some_number())) for _ in range(64)]
-        wanted = max(sorted(set(trial)), key=trial.count)
-        return [self._pair(ending, wanted) for _ in range(count)]
+
+        def draw() -> tuple[str, str, int]:
+            name, number = self.dice.one(NAMES), self._unused_number()
+            return name, number, len(self.encoder.inside(ending(name, number)))
+
+        sizes = [draw()[2] for _ in range(64)]
+        wanted = max(sorted(set(sizes)), key=sizes.count)
+        pairs: list[tuple[str, str]] = []
+        tries = 0
+        while len(pairs) < count:
+            name, number, size = draw()
+            if size == wanted and self._is_new(name):
+                self._numbers.add(number)
+                pairs.append((name, number))
+                tries = 0
+            elif (tries := tries + 1) == _TRIES:
+                raise DataError(_FEW_NAMES)
+        return pairs
 
     def depths(self, count: int) -> list[float]:
         """Draws depths for needles that no question asks for."""
         return [self.dice.below(1001) / 1000 for _ in range(count)]
 
-    def _pair(self, ending: Callable[[str, str], str], wanted: int) -> tuple[str, str]:
-        for _ in range(_TRIES):
-            name, number = self.dice.one(NAMES), self._some_number()
-            if self._fresh(name) and self._size(ending(name, number)) == wanted:
-                self._numbers.add(number)
-                return self._called(name), number
-        raise DataError(_FEW_NAMES)
-
-    def _some_number(self) -> str:
+    def _unused_number(self) -> str:
         for _ in range(25 * _TRIES):
             number = str(10 ** (DIGITS - 1) + self.dice.below(9 * 10 ** (DIGITS - 1)))
             if number not in self._numbers and number not in self.filler:
                 return number
         raise DataError(f"the haystack holds nearly every number of {DIGITS} digits; use another haystack")
 
-    def _size(self, text: str) -> int:
-        return len(self.encoder.inside(text))
-
-    def _fresh(self, name: str) -> bool:
-        return tuple(self.encoder.inside(f" {name}")) not in self._names
-
-    def _called(self, name: str) -> str:
-        return self._names.setdefault(tuple(self.encoder.inside(f" {name}")), name)
+    def _is_new(self, name: str) -> bool:
+        """Whether the tokenizer tells a name apart from those before, to which it belongs from now on."""
+        ids = tuple(self.encoder.inside(f" {name}"))
+        known = ids in self._names
+        self._names.add(ids)
+        return not known
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -285,19 +334,32 @@ class _Maker:
     def prompt(self, task: str, length: int, depths: Sequence[float], trial: int, dice: Dice) -> Prompt:
         template = _TEMPLATES[task](depths, _Sampler(dice, self.filler, self.encoder))
         endings = [self.encoder.inside(text) for text, _ in template.asked]
-        hidden = sorted(
-            template.needles, key=lambda needle: needle.depth
-        )  # stable: a link comes after what it refers to
+        hidden = sorted(template.needles, key=lambda needle: needle.depth)  # stable: a link comes after its box
         needles = [self.encoder.inside(needle.text) for needle in hidden]
         head = [*self.first, *self.encoder.beginning(template.preamble)]
         room = length - len(head) - sum(map(len, needles)) - len(endings[0])
         if room < len(needles):
-            raise DataError(_too_short(task, length, length - room + len(needles), len(depths)))
+            fewer = "" if task == "passkey" or len(depths) == 1 else ", or fewer depths"
+            raise DataError(
+                f"length {length:,} is too short for {task}: the keys and the question take "
+                f"{length - room + len(needles):,} tokens with this tokenizer; {LONGER}{fewer}"
+            )
         fragment, *sentences = self._filling(dice, room)
-        body, starts = _hidden(sentences, hidden, needles)
-        context = [*head, *fragment, *body]
+        context = [*head, *fragment]
+        ends = [0, *accumulate(map(len, sentences))]
+        places: dict[str, tuple[int, float]] = {}
+        done = 0
+        for needle, ids in zip(hidden, needles, strict=True):
+            wanted = needle.depth * ends[-1]  # of two boundaries as near, the later one
+            boundary = min(range(len(ends)), key=lambda number: (abs(ends[number] - wanted), -number))
+            context.extend(chain.from_iterable(sentences[done:boundary]))
+            if needle.key:
+                inside = self.encoder.before(needle.text, needle.text.index(needle.key) - 1)
+                places[needle.key] = len(context) + inside, ends[boundary] / max(1, ends[-1])
+            context.extend(ids)
+            done = boundary
+        context.extend(chain.from_iterable(sentences[done:]))
         whole = [*context[len(self.first) :], *endings[0]]
-        places = self._places(hidden, starts, len(head) + len(fragment), room - len(fragment))
         return Prompt(
             name=f"{task} at {length:,}, depth {'/'.join(f'{depth:g}' for depth in depths)}, trial {trial}",
             length=length,
@@ -311,28 +373,17 @@ class _Maker:
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
         """Returns the end of a sentence and whole sentences, ``room`` tokens together."""
-        stream, found, size = self.filler.sentences(dice), [], 0
+        stream, sentences, size = self.filler.sentences(dice), [], 0
         while size < room:
             for ids in self.encoder.sentences(islice(stream, 16)):
                 if ids and size < room:
-                    found.append(ids)
+                    sentences.append(ids)
                     size += len(ids)
-            if not found:
+            if not sentences:
                 raise DataError("the tokenizer makes no tokens of the haystack's text; use another haystack")
-        while size - room >= len(found[0]):  # the last sentence may be longer than the first
-            size -= len(found.pop(0))
-        return [found[0][size - room :], *found[1:]]
-
-    def _places(
-        self, needles: Sequence[Needle], starts: Sequence[tuple[int, int]], head: int, filling: int
-    ) -> dict[str, tuple[int, float]]:
-        """Returns the position and actual depth of every key; ``filling`` counts the tokens of whole sentences."""
-        found = {}
-        for needle, (at, filler) in zip(needles, starts):
-            if needle.key:
-                inside = self.encoder.before(needle.text, needle.text.index(needle.key) - 1)
-                found[needle.key] = (head + at + inside, filler / max(1, filling))
-        return found
+        while size - room >= len(sentences[0]):  # the last sentence may be longer than the first
+            size -= len(sentences.pop(0))
+        return [sentences[0][size - room :], *sentences[1:]]
 
     def _questions(
         self, template: PromptTemplate, places: dict[str, tuple[int, float]], context: int
@@ -346,37 +397,3 @@ class _Maker:
                 stop = self.encoder.before(text, at + len(number))
                 position, actual = places[number]
                 yield Question(depth, actual, position, number, ending, context + start, context + stop)
-
-
-def _hidden(
-    sentences: Sequence[list[int]], needles: Sequence[Needle], ids: Sequence[list[int]]
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Puts every needle, in order of depth, at the sentence boundary nearest to its depth.
-
-    Returns:
-        The ids and, for every needle, where it starts and how many tokens of filler come before it.
-    """
-    ends = list(accumulate(map(len, sentences), initial=0))
-    body: list[int] = []
-    starts: list[tuple[int, int]] = []
-    done = 0
-    for needle, own in zip(needles, ids):
-        boundary = _nearest(ends, needle.depth * ends[-1])
-        body.extend(chain.from_iterable(sentences[done:boundary]))
-        starts.append((len(body), ends[boundary]))
-        body.extend(own)
-        done = boundary
-    return [*body, *chain.from_iterable(sentences[done:])], starts
-
-
-def _nearest(ends: Sequence[int], wanted: float) -> int:
-    after = min(bisect_left(ends, wanted), len(ends) - 1)
-    return after - 1 if after and wanted - ends[after - 1] < ends[after] - wanted else after
-
-
-def _too_short(task: str, length: int, needed: int, depths: int) -> str:
-    fewer = "" if task == "passkey" or depths == 1 else ", or fewer depths"
-    return (
-        f"length {length:,} is too short for {task}: the keys and the question take {needed:,} tokens with this "
-        f"tokenizer; {LONGER}{fewer}"
-    )

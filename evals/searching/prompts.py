@@ -20,7 +20,7 @@ from ...errors import DataError
 from ...planning.plan import Plan
 from ..data.chats import Given
 from ..metrics.stored import DataFacts
-from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
+from ..retrieving.prompt_set import PromptSelection, RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
 from ..retrieving.tasks import LONGER, Prompt
 from ..store import Facts
 from . import gradient
@@ -72,7 +72,7 @@ class PromptFeed:
     @property
     def bos_option(self) -> str | int:
         """The argument ``bos``."""
-        return self.held_out.bos_option
+        return self.held_out.selection.bos
 
     @property
     def names(self) -> list[str]:
@@ -228,7 +228,7 @@ def _quiz(
     seed, count = drawn
     asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=seed, haystack=options.haystack)
     try:
-        return RetrievalPrompts(tokenizer, lengths, DEPTHS, "passkey", bos, asked)
+        return PromptSelection(lengths, DEPTHS, "passkey", bos).made(tokenizer, asked)
     except DataError as error:
         reason, _, do = str(error).partition("; ")
         if do != LONGER:

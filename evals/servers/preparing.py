@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ..data.prompts import PromptRow
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..recommending.options import RecommendOptions
-from ..retrieving.prompt_set import RetrievalOptions, check_depths, prompts_for
+from ..retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
@@ -23,19 +22,14 @@ def prepare_retrieval_by_servers(
     servers: Sequence[Server],
     checkpoint: Checkpoint,
     baseline: str | None,
-    lengths: Sequence[int],
-    depths: Iterable[float] | int,
-    task: str,
-    rows: Iterable[PromptRow] | None,
-    bos: str | int,
+    selection: PromptSelection,
     options: RetrievalOptions,
 ) -> ServedRetrieval:
     """Prepares a retrieval run by servers; see :func:`prepare_by_servers`."""
-    lengths, depths, tokenizer = check_lengths(lengths), check_depths(depths), checkpoint.tokenizer()
-    prompt_set = prompts_for(tokenizer, lengths, depths, task, rows, bos, options)
-    return ServedRetrieval(
-        servers, prompt_set, baseline, dataclasses.replace(options, path=checkpoint.folder), tokenizer
-    )
+    tokenizer = checkpoint.tokenizer()
+    prompt_set = selection.made(tokenizer, options)
+    options = dataclasses.replace(options, path=checkpoint.folder)
+    return ServedRetrieval(servers, prompt_set, baseline, options, tokenizer)
 
 
 def prepare_recommendation_by_servers(

@@ -9,13 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from ...errors import ServerError
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
 from ..retrieving.answering import AnswerTokens, scores_of
-from ..retrieving.prompt_set import PromptCollection, RetrievalOptions
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
 from ..retrieving.running import ANSWERING, RetrievalRun, pack
 from ..retrieving.tasks import Prompt
 from ..running.runner import Facts, Runner, Task
@@ -39,7 +37,7 @@ class ServedRetrieval(RetrievalRun):
     def __init__(
         self,
         servers: Sequence[Server],
-        prompt_set: PromptCollection,
+        prompt_set: RetrievalPrompts,
         baseline: str | None,
         options: RetrievalOptions,
         tokenizer: PreTrainedTokenizerBase,
@@ -88,7 +86,7 @@ class ServedRetrieval(RetrievalRun):
         else:
             shelf.put(0, Scored(server.score(ids)))
 
-    def _together(self, prompts: Sequence[Prompt]) -> int:
+    def _together(self, prompt: Prompt) -> int:
         return 1
 
     def _task(self, length: int, tables: HeldTables) -> Task:
@@ -100,34 +98,26 @@ class ServedRetrieval(RetrievalRun):
 def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
     """Asks for every ending of every prompt and for what follows it, several at once; yields a prompt when all of it is
     answered."""
-    found: dict[int, dict[int, AnswerTokens]] = {batch.number: {} for batch in batches}
-    written: dict[int, np.ndarray] = {}
+    asked, answered = [], dict[int, dict[int, Any]]()
+    for batch in batches:
+        prompt = prompts[batch.feeds[0].document]
+        parts = range(-1 if prompt.generation else 0, len(prompt.endings))  # -1 is what is generated
+        asked += [(batch, prompt, part, len(parts)) for part in parts]
 
-    def prompt_of(batch: Batch) -> Prompt:
-        return prompts[batch.feeds[0].document]
-
-    def parts(prompt: Prompt) -> range:
-        """Numbers what is asked of a prompt: its endings, and -1 for what is generated."""
-        return range(-1 if prompt.generation else 0, len(prompt.endings))
-
-    def start(each: tuple[Batch, int]) -> Future[Any]:
-        prompt, part = prompt_of(each[0]), each[1]
+    def start(each: tuple[Batch, Prompt, int, int]) -> Future[Any]:
+        _, prompt, part, _ = each
         if part < 0 and prompt.generation:
             return server.start_generating(prompt.generation.ids.tolist(), prompt.generation.new_tokens)
         return server.start_ranked(prompt.ids(part).tolist())
 
-    asked = [(batch, part) for batch in batches for part in parts(prompt_of(batch))]
-    for (batch, part), future in in_parallel(asked, start, server.concurrency):
-        prompt, done = prompt_of(batch), found[batch.number]
+    for (batch, prompt, part, count), future in in_parallel(asked, start, server.concurrency):
+        done = answered.setdefault(batch.number, {})
         try:
-            answer = future.result()
+            done[part] = future.result()
         except ServerError as error:
             raise ServerError(f"{prompt.name}: {error}") from None
-        if part < 0:
-            written[batch.number] = answer
-        else:
-            (nll, right), first = answer, len(prompt.context) + 1
-            done[part] = AnswerTokens(first, nll[first - 1 :].astype("f8"), right[first - 1 :])
-        if len(done) + (batch.number in written) == len(parts(prompt)):
-            scores = scores_of(prompt, [tokens for _, tokens in sorted(done.items())])
-            yield batch, Scored(pack(prompt, scores, written.get(batch.number)), len(parts(prompt)))
+        if len(done) == count:
+            written, first = done.pop(-1, ()), len(prompt.context)
+            ranked = [done[ending] for ending in range(len(prompt.endings))]
+            endings = [AnswerTokens(first + 1, nll[first:].astype("f8"), right[first:]) for nll, right in ranked]
+            yield batch, Scored(pack(prompt, scores_of(prompt, endings), written), count)

@@ -21,7 +21,7 @@ import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ropescale.evals.retrieving.running import RetrievalRun
 from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
@@ -108,7 +108,7 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
     options = RetrievalOptions(trials=2, path=folder)
-    prompts = RetrievalPrompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], "multi-key", "auto", options)
+    prompts = PromptSelection([200, 800], [0.0, 0.5, 1.0], "multi-key").made(tokenizer, options)
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         run = ServedRetrieval([Server(address, SPECS["yarn"])], prompts, None, options, tokenizer)
         run.run()

@@ -27,7 +27,7 @@ from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, p
 from ropescale.evals.data.sources import read_prompts
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.answers import share_found
-from ropescale.evals.retrieving.prompt_set import FilePrompts, RetrievalOptions
+from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 
 FILLER = "The ferry was late and nobody on the quay minded much. "
 
@@ -157,9 +157,9 @@ def test_the_score_grows_with_the_text(answers, text):
 # --- lengths -----------------------------------------------------------------------------------------------------
 
 
-def prompts_of(rows, lengths, tokenizer=None, bos="auto", **options):
-    made = [prompt_row(each, PromptFields(), f"row {n}", "code/validation.jsonl") for n, each in enumerate(rows)]
-    return FilePrompts(tokenizer or byte_tokenizer(), made, lengths, bos, RetrievalOptions(**options))
+def prompts_of(rows, lengths, bos="auto", **options):
+    rows = [{"task": "code", **row} for row in rows]
+    return PromptSelection(lengths, bos=bos, prompts=rows).made(byte_tokenizer(), RetrievalOptions(**options))
 
 
 def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_last_token():

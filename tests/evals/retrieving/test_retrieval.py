@@ -28,10 +28,10 @@ from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.retrieving import running
 from ropescale.evals.retrieving.answering import AnswerScorer, Score
 from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generated
-from ropescale.evals.retrieving.running import check_depths
+from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions, check_depths
+from ropescale.evals.retrieving.running import RetrievalRun, pack, unpack
 from ropescale.evals.retrieving.tasks import HOPS, TASKS, Generation, Prompt, prompts
 from ropescale.evals.store import opened
 
@@ -269,7 +269,12 @@ def with_answer(prompt: Prompt, answer: list[int]) -> Prompt:
 
 
 def scores(model, given):
-    return [score for _, found in AnswerScorer(model).answers(given) for score in found]
+    return [score for _, found in answered(AnswerScorer(model), given) for score in found]
+
+
+def answered(scorer, given):
+    """Pairs each prompt with its scores."""
+    return list(zip(given, scorer.scores(given), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -289,7 +294,7 @@ def test_an_answer_is_correct_exactly_when_greedy_decoding_writes_it(seed):
 @pytest.mark.parametrize("task", ["passkey", "multi-value"])
 def test_an_answers_nll_is_that_of_the_naive_loop(task):
     model = llama(vocab_size=257)
-    for prompt, found in AnswerScorer(model).answers(made(task, length=280)):
+    for prompt, found in answered(AnswerScorer(model), made(task, length=280)):
         naive = naive_nll(model, prompt.ids(0).tolist())
         for question, score in zip(prompt.questions, found, strict=True):
             assert question.stop - question.start == 6  # a space and five digits
@@ -302,7 +307,7 @@ def test_a_markov_chains_answers_have_their_closed_form():
     transitions /= transitions.sum(1, keepdim=True)
     best = transitions.argmax(1)
     for task in TASKS:
-        for prompt, found in AnswerScorer(markov_llama(transitions)).answers(made(task, 700, trials=1)):
+        for prompt, found in answered(AnswerScorer(markov_llama(transitions)), made(task, 700, trials=1)):
             for question, score in zip(prompt.questions, found, strict=True):
                 ids = prompt.ids(question.ending)[question.start - 1 : question.stop]
                 expected = -sum(math.log(transitions[a, b]) for a, b in pairwise(ids))
@@ -318,7 +323,7 @@ def test_questions_that_share_a_reading_score_as_if_each_was_asked_whole(task, s
     with ropescale.patch(model, schedule, length=700):
         together, apart = AnswerScorer(model), AnswerScorer(model)
         apart.shares = False
-        for (_, one), (_, other) in zip(together.answers(given), apart.answers(given), strict=True):
+        for (_, one), (_, other) in zip(answered(together, given), answered(apart, given), strict=True):
             assert [score.nll for score in one] == pytest.approx([score.nll for score in other], abs=1e-5)
             assert [score.correct for score in one] == [score.correct for score in other]
     assert together.shares
@@ -329,7 +334,7 @@ def test_questions_that_share_a_reading_score_as_if_each_was_asked_whole(task, s
 def test_a_sliding_window_can_share_a_reading_too():
     model = tiny_models.build("mistral", vocab_size=257, sliding_window=64)
     together = AnswerScorer(model)
-    for prompt, found in together.answers(made("multi-key", 500, trials=2)):
+    for prompt, found in answered(together, made("multi-key", 500, trials=2)):
         for question, score in zip(prompt.questions, found, strict=True):
             naive = naive_nll(model, prompt.ids(question.ending).tolist())[question.start - 1 : question.stop - 1]
             assert score.nll == pytest.approx(sum(naive), abs=5e-5)
@@ -350,12 +355,14 @@ class Forgetful(type(lookup_llama())):
 def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog):
     from ropescale.evals.retrieving import answering
 
-    monkeypatch.setattr(answering, "_again", lambda cache: cache)  # as for state that a copy of the layers still shares
+    monkeypatch.setattr(
+        answering, "_copied", lambda cache: cache
+    )  # as for state that a copy of the layers still shares
     model = lookup_llama(reach=420.0)
     model.__class__ = Forgetful
     given = made("multi-key", 600, trials=2)
     answerer = AnswerScorer(model)
-    found = [score.correct for _, scores in answerer.answers(given) for score in scores]
+    found = [score.correct for scores in answerer.scores(given) for score in scores]
     assert not answerer.shares
     assert "every prompt is read whole" in caplog.text
     expected = [q.start - q.position <= 420 for prompt in given for q in prompt.questions]
@@ -365,10 +372,10 @@ def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog
 
 def test_logits_are_made_for_the_answers_alone():
     model = lookup_llama()
-    list(AnswerScorer(model).answers(made(length=640)))
+    AnswerScorer(model).scores(made(length=640))
     assert {call["kept"] for call in model.seen} == {len(" The pass key is 12345")}
     model.seen.clear()
-    list(AnswerScorer(model).answers(made("multi-key", 640, trials=1)))
+    AnswerScorer(model).scores(made("multi-key", 640, trials=1))
     assert max(call["kept"] for call in model.seen) < 40
 
 
@@ -397,7 +404,7 @@ def test_too_many_prompts_for_memory_go_in_parts(monkeypatch, caplog):
     monkeypatch.setattr(model, "forward", small)
     answerer = AnswerScorer(model)
     answerer._keeps = True
-    assert [score for _, found in answerer.answers(given) for score in found] == expected
+    assert [score for found in answerer.scores(given) for score in found] == expected
     assert "out of memory with 6 prompts at once; going on with 3" in caplog.text
 
 
@@ -575,19 +582,11 @@ def test_batches_change_nothing_but_rounding():
     assert [answer.nll for answer in one] == pytest.approx([answer.nll for answer in many], abs=2e-5)
 
 
-def test_a_run_that_stops_keeps_what_is_complete():
-    from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
-    from ropescale.evals.retrieving.running import RetrievalRun
-
+def test_a_run_that_stops_keeps_what_is_complete(monkeypatch):
     model, options = lookup_llama(), RetrievalOptions(trials=1)
-    run = RetrievalRun(
-        model,
-        RetrievalPrompts(byte_tokenizer(), [256, 512], [0, 1], "passkey", "auto", options),
-        ["linear:factor=4"],
-        None,
-        options,
-    )
-    run.answerer.answers = lasting(3, KeyboardInterrupt())(run.answerer.answers)
+    prompt_set = PromptSelection([256, 512], [0, 1]).made(byte_tokenizer(), options)
+    run = RetrievalRun(model, prompt_set, ["linear:factor=4"], None, options)
+    monkeypatch.setattr(run.answerer, "scores", lasting(3, KeyboardInterrupt())(run.answerer.scores))
     with pytest.raises(KeyboardInterrupt):
         run.run()
     result = run.result()
@@ -768,13 +767,13 @@ AGAIN = ["--lengths", "700,800", "--depths", "0,1", "--trials", "3", "--batch-to
 @pytest.fixture
 def asked(monkeypatch):
     """How many prompts each batch had, that was put to a model."""
-    real, sizes = AnswerScorer.answers, []
+    real, sizes = AnswerScorer.scores, []
 
-    def answers(self, prompts):
+    def scores(self, prompts):
         sizes.append(len(prompts))
         return real(self, prompts)
 
-    monkeypatch.setattr(AnswerScorer, "answers", answers)
+    monkeypatch.setattr(AnswerScorer, "scores", scores)
     return sizes
 
 
@@ -800,7 +799,7 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
     ran(*words, tmp_path / "whole")
     batches = len(asked)
     with monkeypatch.context() as patched:
-        patched.setattr(AnswerScorer, "answers", lasting(batches - 2, KeyboardInterrupt())(AnswerScorer.answers))
+        patched.setattr(AnswerScorer, "scores", lasting(batches - 2, KeyboardInterrupt())(AnswerScorer.scores))
         _, err = ran(*words, tmp_path / "out", code=130)
     assert f"{batches - 2} finished batches are kept in {tmp_path / 'out'}" in err
     assert files(tmp_path / "out") != files(tmp_path / "whole")  # the tables of what was finished
@@ -848,4 +847,4 @@ def test_a_score_is_kept_to_the_last_bit():
     )
     ids = np.array([2**31 - 1, 0, 7])
     prompt = dataclasses.replace(prompt, generation=Generation(ids, 5, ("x",), False))
-    assert running.unpack(prompt, running.pack(prompt, scores, ids)) == (scores, ids.tolist())
+    assert unpack(prompt, pack(prompt, scores, ids)) == (scores, ids.tolist())

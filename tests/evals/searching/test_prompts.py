@@ -17,7 +17,7 @@ from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.results.losses import read_results
-from ropescale.evals.retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.gradient import Query
 from ropescale.evals.searching.learner import Evaluator, LiveTables
@@ -54,7 +54,7 @@ def feed_text(lengths=LENGTHS, **options):
 def quiz():
     """Held-out prompts, made as `ropescale retrieval` makes its own."""
     options = RetrievalOptions(seed=2**42 + 1, trials=9)
-    return RetrievalPrompts(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", options)
+    return PromptSelection(LENGTHS, 5).made(byte_tokenizer(), options)
 
 
 def held_out(number):
@@ -120,7 +120,7 @@ def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
 
 def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     fed = feed_text()
-    usual = RetrievalPrompts(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
+    usual = PromptSelection(LENGTHS, 5).made(byte_tokenizer(), RetrievalOptions(trials=4))
     other = feed_text(seed=1)
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
@@ -130,7 +130,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
 
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
-    quiz = RetrievalPrompts(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
+    quiz = PromptSelection((128, 256, 300), 5).made(byte_tokenizer(), RetrievalOptions(trials=2))
     sets = [prompts.prompts_of(quiz, number) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
