@@ -207,7 +207,7 @@ def _from_file(
     else:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
     encoder, asked = TextEncoder(tokenizer), {length: list[Prompt]() for length in selection.lengths}
-    skipped, new_tokens, alone = Counter[str](), dict[str, int](), set[str]()
+    skipped, new_tokens, alone = Counter(too_long=0, over_max_prompts=0), dict[str, int](), set[str]()
     longest, taken = 0, Counter[tuple[str, int]]()
     for row in rows:
         prompt = prompt_of(row, encoder, bos, options)
@@ -239,7 +239,7 @@ def _from_file(
         "alone": sorted(alone),
         "bos": selection.bos,
     }
-    return RetrievalPrompts(tokenizer, selection, bos, asked, options.source or name, protocol, skipped)
+    return RetrievalPrompts(tokenizer, selection, bos, asked, options.source or name, protocol, +skipped)
 
 
 def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
