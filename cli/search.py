@@ -100,7 +100,8 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on how many.
     """
-    from ..evals.searching.options import SearchOptions, check_early, schedule_file
+    from ..adapters import read_configs
+    from ..evals.searching.options import SearchOptions, plan_of_start, schedule_file
     from ..request import RequestOptions
 
     _check_objective(options)
@@ -110,18 +111,13 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
     known = {each.name for each in fields(SearchOptions)}
     chosen = SearchOptions(patching=patching, **{name: value for name, value in options.items() if name in known})
     target = options["target_length"]
-    check_early(model, options["revision"], target, chosen)
+    configs = read_configs(model, options["revision"])
+    plan_of_start(configs[patching["on_top"]], target, patching)  # refuses what can be refused without torch
     from ..evals.searching.results import files_of  # after what needs no torch
 
     file = None if result.out is None else files_of(result.out)[0]
     prepare = partial(_prepared, model, chosen, target, options, file)
-    measure(
-        prepare,
-        lambda name: files_of(name)[1],
-        result,
-        source=options["source"],
-        doing="searching",
-    )
+    measure(prepare, lambda name: files_of(name)[1], result, source=options["source"], doing="searching")
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:

@@ -9,10 +9,6 @@ The gradient is of few numbers, and no weight has one. Where the model or the wi
 on the way back (``torch.utils.checkpoint``), and in it its attention and its MLP again, so what is held is the input of
 every block, and the inside of one attention or one MLP. The head's loss is differentiated block of rows by block of
 rows, so full logits are never there.
-
-The questions of a search are shared out over processes: every piece of every window of every point is a job of its own.
-Whoever does a job, its numbers are the same, and they are added up in the order of the jobs; so the answers do not
-depend on how many processes there are.
 """
 
 from __future__ import annotations
@@ -21,9 +17,9 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import product
+from itertools import islice
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -36,12 +32,10 @@ from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import position_bytes
 from ..scoring.scorer import Scorer, agree, answering, not_finite
-from .gradient import Query, QueryLosses
 from .search_space import DiffTables, Point, Space
-from .windows import Piece, Texts, Weights
+from .windows import Sample, WeightedWindow
 
-if TYPE_CHECKING:
-    from ..scoring.scorer import TrunkOutput
+T = TypeVar("T")
 
 
 class LiveTables:
@@ -102,10 +96,6 @@ MOST_KEPT = 2**30
 long again, and changes no bit of the gradient."""
 
 
-Head = Callable[[torch.Tensor, slice], torch.Tensor]
-"""Makes fp32 logits [rows, vocabulary] of some rows of a state, [1, rows, width]."""
-
-
 PIECE = 1024
 """Positions of an MLP that are computed together, where memory is to be saved."""
 
@@ -142,43 +132,41 @@ class Learner(Scorer):
         """
         ids = ids.to(self.device)[None]
         with torch.enable_grad(), self._saving_memory(ids.shape[1]):
-            state, head = self._forward(ids)
-            if not state.requires_grad:
+            if self.split:
+                output = self._run_trunk(ids)
+                whole = output.last_hidden_state[:, :-1]
+            else:
+                whole = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
+            if not whole.requires_grad:
                 raise ConfigError(
                     f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so "
                     "there is no gradient",
                 )
-            nll, slope = self._head_slope(state.detach(), ids[0, 1:], weights, head)
-            state.backward(slope)
+
+            def head(state: torch.Tensor, rows: slice) -> torch.Tensor:
+                """Returns fp32 logits [rows, vocabulary] of these rows, whose state is [1, rows, width]."""
+                if not self.split:
+                    return state[0].float()
+                return self._head(type(output)(last_hidden_state=state), ids[:, :-1][:, rows], slice(None))[0]
+
+            nll, slope = self._head_slope(whole.detach(), ids[0, 1:], weights, head)
+            whole.backward(slope)
         return nll
-
-    def _forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, Head]:
-        """Returns the state of every position but the last, and what makes logits of its rows."""
-        if not self.split:
-            return self.model(input_ids=ids, use_cache=False).logits[:, :-1], _whole
-        output = self._run_trunk(ids)
-        return output.last_hidden_state[:, :-1], partial(self._rows_of, output, ids[:, :-1])
-
-    def _rows_of(self, output: TrunkOutput, ids: torch.Tensor, hidden: torch.Tensor, rows: slice) -> torch.Tensor:
-        """Returns fp32 logits [rows, vocabulary] of these rows of the trunk's output, ``hidden`` [1, rows, width]."""
-        block = type(output)(last_hidden_state=hidden)
-        return self._head(block, ids[:, rows], slice(None))[0]
 
     def _head_slope(
         self,
         state: torch.Tensor,
         targets: torch.Tensor,
         weights: torch.Tensor,
-        head: Head,
+        head: Callable[[torch.Tensor, slice], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the NLL of each target, and the gradient of their weighted sum in ``state``."""
         slope, nll = torch.empty_like(state), torch.empty(len(targets), dtype=torch.float32)
         for rows in self._blocks(len(targets)):
             part = state[:, rows].clone().requires_grad_()
-            with torch.enable_grad():
-                logits = head(part, rows)
-                picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
-                losses = torch.logsumexp(logits, dim=1) - picked
+            logits = head(part, rows)
+            picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
+            losses = torch.logsumexp(logits, dim=1) - picked
             losses.backward(weights[rows].to(losses))
             assert part.grad is not None
             slope[:, rows] = part.grad
@@ -205,20 +193,11 @@ class Learner(Scorer):
         return _recomputed(self.model, PIECE if self.in_pieces else positions)
 
 
-def _whole(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-    return logits[0].float()
-
-
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Returns the layers of the language model, as its configuration counts them; none where they are not in a list."""
     count = getattr(text_config(model), "num_hidden_layers", None)
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
     return [block for each in lists for block in each]
-
-
-def _parts(block: nn.Module) -> list[nn.Module]:
-    """Returns the parts of a block that are made of others, such as its attention and its MLP."""
-    return [part for part in block.children() if any(True for _ in part.children())]
 
 
 @contextmanager
@@ -230,7 +209,8 @@ def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
     with ExitStack() as stack:
         for block in blocks(model):
             stack.enter_context(answering(block, partial(_again, block.forward)))
-            for part in _parts(block):
+            parts = [part for part in block.children() if list(part.children())]  # such as its attention and its MLP
+            for part in parts:
                 stack.enter_context(answering(part, partial(_in_pieces, part.forward, piece)))
         yield
 
@@ -248,88 +228,72 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 
 
 def gradient(
-    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weights
+    learner: Learner, live: LiveTables, space: Space, point: Point, window: WeightedWindow
 ) -> tuple[torch.Tensor, list[float]]:
-    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted mean."""
+    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of its only figure."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
     live.write(space.tables(numbers))
     with live.differentiable():
-        nll = learner.backward(ids, weighted.of(len(ids) - 1))
+        nll = learner.backward(window.ids, window.weights[0])
     assert numbers.grad is not None
     return nll, numbers.grad.tolist()
 
 
-Job = tuple[float, Point, tuple[float, ...]]
-"""Of one piece of a window, or of a window, under one point: its loss, its gradient, and the NLL at each length."""
-
-
 class Evaluator:
-    """Computes answers.
+    """Computes losses and gradients in many processes, each of which gets all of them.
 
-    Args:
-        group: the processes that share the windows.
+    Whichever process computes a window, its numbers are the same, and they are added in the order of the windows; so
+    the results do not depend on how many processes there are.
     """
 
-    def __init__(self, learner: Learner, live: LiveTables, space: Space, texts: Texts, group: Group) -> None:
+    def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
         self._learner, self._live, self._space, self._group = learner, live, space, group
-        self._texts = texts
 
-    def answer(self, query: Query) -> QueryLosses:
-        """Returns the answer, in every process.
+    def figures(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[list[list[float]]]:
+        """Returns the figures of each sample under each point; a point without numbers leaves the tables alone.
 
         Raises:
             RunError: a loss that is not finite.
         """
-        known = self._texts.held_out if query.held_out else self._texts.learned
-        windows = [known[number].pieces(query.positions, query.stride) for number in query.windows]
-        jobs = list(product(query.points, [piece for pieces in windows for piece in pieces]))
-        world = self._group.world
-        own = {n: self._job(query, *jobs[n]) for n in range(world.rank, len(jobs), world.size)}
-        found: dict[int, Job] = {}
-        for each in self._group.from_all(own):
+        windows = [(point, window) for point in points for sample in samples for window in sample]
+        found = iter(self._shared([partial(self._score, *each) for each in windows]))
+        return [[list(map(sum, zip(*islice(found, len(sample))))) for sample in samples] for _ in points]
+
+    def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
+        """Returns the mean of the only figure of all samples, for each point."""
+        return [sum(figure for (figure,) in row) / len(row) for row in self.figures(points, samples)]
+
+    def gradient(self, point: Point, samples: Sequence[Sample]) -> tuple[float, list[float]]:
+        """Returns the mean of the only figure of all samples, and its gradient in the numbers of a point.
+
+        Raises:
+            RunError: a loss that is not finite.
+        """
+        windows = [partial(self._step, point, window) for sample in samples for window in sample]
+        losses, slopes = zip(*self._shared(windows), strict=True)
+        return sum(losses) / len(samples), [sum(each) / len(samples) for each in zip(*slopes, strict=True)]
+
+    def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Shares jobs out over the processes, and returns all their results in order."""
+        world, found = self._group.world, dict[int, T]()
+        for each in self._group.from_all({n: jobs[n]() for n in range(world.rank, len(jobs), world.size)}):
             found |= each
-        return _answered(query, windows, [found[n] for n in range(len(jobs))])
+        return [found[n] for n in range(len(jobs))]
 
-    def _job(self, query: Query, point: Point, piece: Piece) -> Job:
-        slope: Sequence[float] = ()
-        if query.gradient:
-            nll, slope = gradient(self._learner, self._live, self._space, point, piece.ids, piece.weights)
-        else:
-            if point:
-                with torch.no_grad():
-                    self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
-            nll = self._learner.nll_of(piece.ids)
-        loss = piece.loss(nll)
-        if not loss < float("inf"):
-            raise not_finite(self._learner.model, f"under {self._named(point)}", "a smaller target_length")
-        return loss, tuple(slope), piece.noted(nll) if query.held_out else ()
+    def _score(self, point: Point, window: WeightedWindow) -> list[float]:
+        if point:
+            with torch.no_grad():
+                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
+        return self._reduced(point, window, self._learner.nll_of(window.ids))
 
-    def _named(self, point: Point) -> str:
-        if not point:
-            return "its own tables"
-        return ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
+    def _step(self, point: Point, window: WeightedWindow) -> tuple[float, list[float]]:
+        nll, slope = gradient(self._learner, self._live, self._space, point, window)
+        return self._reduced(point, window, nll)[0], slope
 
-
-def _answered(query: Query, windows: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> QueryLosses:
-    """Puts the jobs together, point by point and window by window."""
-    done = iter(jobs)
-    rows = [[_joined(pieces, [next(done) for _ in pieces]) for pieces in windows] for _ in query.points]
-    return QueryLosses(
-        losses=tuple(tuple(loss for loss, _, _ in row) for row in rows),
-        gradients=tuple(
-            tuple(sum(each) / len(row) for each in zip(*(slope for _, slope, _ in row), strict=True)) for row in rows
-        )
-        if query.gradient
-        else (),
-        by_length=tuple(tuple(lengths for _, _, lengths in row) for row in rows) if query.held_out else (),
-    )
-
-
-def _joined(pieces: Sequence[Piece], jobs: Sequence[Job]) -> Job:
-    """Puts the pieces of a window together."""
-    if len(jobs) == 1:
-        return jobs[0]
-    shares = [piece.share for piece in pieces]
-    loss = sum(share * each for share, (each, _, _) in zip(shares, jobs, strict=True))
-    slopes = [[share * each for each in slope] for share, (_, slope, _) in zip(shares, jobs, strict=True)]
-    return loss, tuple(map(sum, zip(*slopes, strict=True))), tuple(n for _, _, noted in jobs for n in noted)
+    def _reduced(self, point: Point, window: WeightedWindow, nll: torch.Tensor) -> list[float]:
+        """Returns the figures of a window."""
+        figures = (window.weights * nll.double()).sum(1).tolist()
+        if not all(figure < float("inf") for figure in figures):
+            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=False))
+            raise not_finite(self._learner.model, f"under {named or 'its own tables'}", "a smaller target_length")
+        return figures

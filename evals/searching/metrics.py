@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
-from ..metrics.base import Metric, Picture
+from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.best import guessing
-from ..metrics.cells import SENTENCE, change_cell, digits, exp, interval_cell, signed
+from ..metrics.cells import SENTENCE, change_cell, digits, interval_cell, signed
 from ..metrics.stored import AS_IS, Measured
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
-from .gradient import Check
 from .options import KEYS, TEXT
+from .search_space import Point
 from .windows import ENOUGH
 
 if TYPE_CHECKING:
@@ -37,6 +37,21 @@ HELD = {TEXT: "text", KEYS: "prompts"}
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point and its loss.
+
+    Attributes:
+        spent: tokens fed until then.
+        point: its numbers.
+        loss: its weighted NLL in nats, the mean over the windows.
+    """
+
+    spent: int
+    point: Point
+    loss: float
 
 
 @dataclass(repr=False)
@@ -64,9 +79,9 @@ class Searched(Measured):
     lengths: tuple[int, ...]
     names: Sequence[str]
     proved: bool
-    checks: Sequence[Check]
-    found: Check
-    steps: Sequence[tuple[int, float]]
+    checks: Sequence[Trial]
+    found: Trial
+    steps: Sequence[Trial]
     tables: Mapping[str, Divided]
     spent: int
     curves: Mapping[str, Mapping[int, Sequence[float]]]
@@ -102,14 +117,24 @@ def draw(stored: Searched) -> Figure:
     """
     with in_style(10, 4.6) as figure:
         panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
-        _divisors(panels["pairs"], stored)
-        _learned(panels["learned"], stored)
-        _held(panels["held"], stored)
-        panels["learned"].sharex(panels["held"])
+        _draw_divisors(panels["pairs"], stored)
+        # The windows to learn from differ more than steps do, so their losses are dots.
+        dots = {"markersize": 3.5, "alpha": 0.6, "markeredgewidth": 0}
+        _draw_losses(panels["learned"], stored.steps, "o", "blue", **dots)
+        panels["learned"].set_title(f"Loss of the {stored.held} to learn from, a dot a step", loc="left", fontsize=10)
+        held = panels["held"]
+        _draw_losses(held, stored.checks, "o-", "vermilion", markersize=5)
+        ring = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none", "linestyle": ""}
+        _draw_losses(held, [stored.found], "o", "black", label=FOUND, **ring)
+        held.set_title(f"Loss of the held-out {stored.held} at each check", loc="left", fontsize=10)
+        held.set_xlabel("thousand tokens spent")
+        held.margins(y=0.18)
+        held.legend(frameon=False)
+        panels["learned"].sharex(held)
     return figure
 
 
-def _divisors(axes: Axes, stored: Searched) -> None:
+def _draw_divisors(axes: Axes, stored: Searched) -> None:
     from matplotlib.ticker import MaxNLocator
 
     many = len(stored.tables) > 1
@@ -125,29 +150,11 @@ def _divisors(axes: Axes, stored: Searched) -> None:
     axes.legend(frameon=False)
 
 
-def _learned(axes: Axes, stored: Searched) -> None:
-    """Draws the loss of each step, on its own windows of the text to learn from: they differ more than steps do."""
-    x, y = [tokens / 1000 for tokens, _ in stored.steps], [loss for _, loss in stored.steps]
-    axes.plot(x, y, "o", color=COLOURS["blue"], markersize=3.5, alpha=0.6, markeredgewidth=0)
-    axes.set_title(f"Loss of the {stored.held} to learn from, a dot a step", loc="left", fontsize=10)
-    axes.set_ylabel(_LOSS)
-
-
-def _held(axes: Axes, stored: Searched) -> None:
-    """Draws the loss of the held-out text at each check, and marks the one that was taken."""
-    x, y = [check.spent / 1000 for check in stored.checks], [check.loss for check in stored.checks]
-    axes.plot(x, y, "o-", color=COLOURS["vermilion"], markersize=5)
-    best = stored.found
-    ring: dict[str, Any] = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
-    axes.plot([best.spent / 1000], [best.loss], "o", label=FOUND, linestyle="", **ring)
-    axes.set_title(f"Loss of the held-out {stored.held} at each check", loc="left", fontsize=10)
-    axes.set_xlabel("thousand tokens spent")
-    axes.set_ylabel(_LOSS)
-    axes.margins(y=0.18)
-    axes.legend(frameon=False)
-
-
-_LOSS = "weighted NLL\n(nats per token)"
+def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, **marks: Any) -> None:
+    """Draws losses by tokens spent."""
+    x, y = [trial.spent / 1000 for trial in trials], [trial.loss for trial in trials]
+    axes.plot(x, y, style, color=COLOURS[colour], **marks)
+    axes.set_ylabel("weighted NLL\n(nats per token)")
 
 
 @dataclass(frozen=True)
@@ -242,7 +249,12 @@ class HeldOut(Metric[Searched, HeldOutRow]):
 
     def reduce(self, stored: Searched) -> list[HeldOutRow]:
         """Returns one row per schedule and length."""
-        return [_row(stored, name, n, curve[n]) for name, curve in stored.curves.items() for n in sorted(curve)]
+        rows = []
+        for name, n in ((name, n) for name, curve in stored.curves.items() for n in sorted(curve)):
+            nll = stored.estimate(stored.curves[name][n])
+            ppl, low, high = perplexities(nll)
+            rows.append(HeldOutRow(name, n, len(stored.names), nll.mean, ppl, low, high, nll.over))
+        return rows
 
     def to_markdown(self, stored: Searched) -> list[str]:
         """Returns the schedule, a table of perplexities with the changes, and what follows."""
@@ -279,12 +291,6 @@ def missing(changes: Iterable[tuple[str, int]], length: int) -> str:
     return "" if any(each == length for _, each in changes) else "its own table"
 
 
-def _row(stored: Searched, name: str, length: int, losses: Sequence[float]) -> HeldOutRow:
-    found = stored.estimate(losses)
-    low, high = (None if bound is None else exp(bound) for bound in (found.low, found.high))
-    return HeldOutRow(name, length, len(stored.names), found.mean, exp(found.mean), low, high, found.over)
-
-
 class Changes(Metric[Searched, ChangeRow]):
     """The change of the loss from the start, the model as it is and truncation, paired by document."""
 
@@ -319,9 +325,9 @@ class History(Metric[Searched, HistoryRow]):
 
     def reduce(self, stored: Searched) -> list[HistoryRow]:
         """Returns one row per point that was tried, and per check."""
-        tried = [HistoryRow(tokens, loss, False) for tokens, loss in stored.steps]
-        held = [HistoryRow(check.spent, check.loss, True) for check in stored.checks]
-        return sorted(tried + held, key=lambda row: row.tokens)
+        trials = [(each, False) for each in stored.steps] + [(each, True) for each in stored.checks]
+        rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
+        return sorted(rows, key=lambda row: row.tokens)
 
 
 @dataclass(frozen=True)
@@ -376,28 +382,19 @@ class Finding(Metric[Searched, FoundRow]):
 
     def reduce(self, stored: Searched) -> list[FoundRow]:
         """Returns one row."""
-        changes, documents = CHANGES.rows(stored), len(set(stored.names))
+        short, *_, target = stored.lengths
+        worse, note = "", ""
+        if stored.held == "text":  # says so where the model predicts the text worse than a guess as it is
+            as_is = stored.estimate(stored.curves[AS_IS][short]).mean
+            worse = guessing(as_is, short, stored.model.get("vocabulary"))
+        if stored.kept:
+            note = (
+                f"Up to {short:,} tokens the found schedule is the model's own table, which is kept: nothing was "
+                "gained there, and nothing was lost."
+            )
         how = {"unmoved": stored.found.point == stored.checks[0].point, "kept": stored.kept, "held": stored.held}
-        said = _worse_than_a_guess(stored) or verdict(changes, stored.lengths[-1], documents, **how)
-        return [FoundRow(stored.spec, stored.spent, said, _note(stored), stored.beside)]
-
-
-def _worse_than_a_guess(stored: Searched) -> str:
-    """Returns a sentence where the model as it is predicts the held-out text worse than a guess; else ""."""
-    length = stored.lengths[0]
-    if stored.held != "text":
-        return ""
-    return guessing(stored.estimate(stored.curves[AS_IS][length]).mean, length, stored.model.get("vocabulary"))
-
-
-def _note(stored: Searched) -> str:
-    """Says that there is no gain where the model's own table is kept; else nothing."""
-    if not stored.kept:
-        return ""
-    return (
-        f"Up to {stored.lengths[0]:,} tokens the found schedule is the model's own table, which is kept: nothing was "
-        "gained there, and nothing was lost."
-    )
+        said = worse or verdict(CHANGES.rows(stored), target, len(set(stored.names)), **how)
+        return [FoundRow(stored.spec, stored.spent, said, note, stored.beside)]
 
 
 HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING = HeldOut(), Changes(), History(), Divisors(), Finding()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...adapters import read_configs
 from ...engines.registry import ENGINES
 from ...errors import DataError
 from ...files import local_path
@@ -100,15 +99,6 @@ class SearchKeywords(RunKeywords, total=False):
     logits_bytes: int
 
 
-def check_early(model: str, revision: str | None, target: int, options: SearchOptions) -> None:
-    """Refuses from names and files alone what a search would refuse after it has loaded its libraries.
-
-    Raises:
-        RopescaleError: the model's folder, its configuration or the target cannot be used.
-    """
-    plan_of_start(read_configs(model, revision)[options.patching.get("on_top", False)], target, options.patching)
-
-
 def schedule_file(out: str | Path) -> Path:
     """Returns the path of a schedule's file.
 
@@ -137,3 +127,11 @@ def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOp
             "target_length",
         )
     return plan
+
+
+def lengths_to(plan: Plan, target: int) -> tuple[int, ...]:
+    """Returns where held-out figures are given: the trained length, its doubles, and the target."""
+    found = [max(layer.rope.original_length for layer in plan.layers.values())]
+    while 2 * found[-1] < target:
+        found.append(2 * found[-1])
+    return (*found, target)

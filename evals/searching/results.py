@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -44,12 +44,6 @@ from .metrics import (
 from .options import schedule_file
 from .search_space import Point, Space
 
-if TYPE_CHECKING:
-    pass
-
-
-_FOLDER = "OUT"
-
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
     """Returns what puts a schedule into a folder; for an engine also what serves it from there, or without one.
@@ -62,21 +56,15 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
     patch = patch_command(model, schedule, plan)
     if engine is None:
         return [patch]
-    if carries(plan, engine):
-        return [patch, shlex.join(["ropescale", "export", _FOLDER, "--for", engine])]
-    words = ["ropescale", "export", model, "--for", engine, "--schedule", schedule, *_where(plan)]
-    return [shlex.join(words)]
-
-
-def carries(plan: Plan, engine: str) -> bool:
-    """Whether an engine computes a plan as it is from a patched folder."""
-    found = (each for layers in layers_of(plan) for each in ENGINES[engine].differences(layers))
-    return all(each.status == "honoured" for each in found)
+    differences = (each for layers in layers_of(plan) for each in ENGINES[engine].differences(layers))
+    if all(each.status == "honoured" for each in differences):  # it computes the plan as it is from a patched folder
+        return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
+    return [shlex.join(["ropescale", "export", model, "--for", engine, "--schedule", schedule, *_where(plan)])]
 
 
 def patch_command(model: str, schedule: str, plan: Plan) -> str:
     """Returns ``ropescale patch`` with a schedule, and with the options of the plan that say where it goes."""
-    return shlex.join(["ropescale", "patch", model, "-o", _FOLDER, "--schedule", schedule, *_where(plan)])
+    return shlex.join(["ropescale", "patch", model, "-o", "OUT", "--schedule", schedule, *_where(plan)])
 
 
 def _where(plan: Plan) -> list[str]:
@@ -116,7 +104,12 @@ class Learned:
             VerificationError: its tables are not those that were learned.
         """
         found = self.space.schedule(self.point)
-        self._verify(found)
+        planned = self.planned(found).tables
+        for key, (inv_freq, scale) in self.space.tables(torch.tensor(self.point, dtype=torch.float64)).items():
+            pairs = zip([*planned[key].inv_freq, planned[key].attention_scale], [*inv_freq.tolist(), float(scale)])
+            off = max(abs(written - learned) / learned if learned else abs(written) for written, learned in pairs)
+            if not off <= _EXACT:
+                raise VerificationError(f"the schedule's table differs from the learned one by {off:.1e} relative")
         return found
 
     @property
@@ -131,15 +124,6 @@ class Learned:
     def planned(self, schedule: object) -> Plan:
         """Returns what patching the model with the schedule would do."""
         return make_plan(self.plan.original.raw, replace(self.plan.request, spec=schedule, target_length=None))
-
-    def _verify(self, schedule: object) -> None:
-        """Compares the tables that a patch with this schedule has with those that were learned, in float64."""
-        planned = self.planned(schedule).tables
-        for key, (inv_freq, scale) in self.space.tables(torch.tensor(self.point, dtype=torch.float64)).items():
-            pairs = zip([*planned[key].inv_freq, planned[key].attention_scale], [*inv_freq.tolist(), float(scale)])
-            off = max(abs(written - learned) / learned if learned else abs(written) for written, learned in pairs)
-            if not off <= _EXACT:
-                raise VerificationError(f"the schedule's table differs from the learned one by {off:.1e} relative")
 
 
 @dataclass(repr=False)
@@ -242,19 +226,15 @@ class SearchResult(Searched, Saved):
         """Returns a few sentences that say how it was searched."""
         p, start = self.protocol, escaped(self.start)
         beside = f", and {self.beside:,} more to measure it" if self.beside else ""
+        truncation = ""
+        if TRUNCATION in self.curves:
+            truncation = f"; truncation: the model as it is, given its last {self.lengths[0]:,} tokens"
+            truncation += f", stride {p['truncation_stride']:,}" if self.held == "text" else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in {self._fed}{beside}, seed {p['seed']}. {self._judged}{self._truncated}; "
+            f"tokens in {self._fed}{beside}, seed {p['seed']}. {self._judged}{truncation}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
-
-    @property
-    def _truncated(self) -> str:
-        """Says how truncation was measured."""
-        if TRUNCATION not in self.curves:
-            return ""
-        stride = f", stride {self.protocol['truncation_stride']:,}" if self.held == "text" else ""
-        return f"; truncation: the model as it is, given its last {self.lengths[0]:,} tokens{stride}"
 
     @property
     def _judged(self) -> str:

@@ -1,16 +1,17 @@
-"""The windows of a text that a search feeds, the weights of their tokens, and how they are split.
+"""The windows that a search feeds, the tokens that count in them, and how a text and a budget are split.
 
 Windows are those of ``ropescale eval``: BOS, then as many tokens as the target length leaves; the first begins where
 its document does, the others are evenly spaced in it. Whole documents are held out, so that no held-out window shares
 text with those that the search learns from; of a single document, its last windows are held out. Where there are enough
-documents, some of them choose nothing: they judge what was found by their first windows.
+documents, some of them choose nothing: they judge the result by their first windows.
 """
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
@@ -19,25 +20,31 @@ import torch
 from ...errors import DataError
 from ..data.chats import Given
 from ..data.documents import check_ids
-from ..data.windows import Window, truncated
-from ..metrics.stored import DataFacts, positions_of
+from ..data.windows import truncated
+from ..metrics.stored import DataFacts
 from ..running.fingerprints import tokens_sha256
 from ..running.selection import Corpus, PerplexityOptions
 from ..store import Facts
-from . import gradient
-from .gradient import WINDOWS, Query, TokenBudget
 from .options import SearchOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+BATCH = 2
+"""Windows of a step."""
+
+CHECKS = 6
+"""How often the windows that choose are fed, the start included."""
+
+WINDOWS = 4
+"""The windows on which the starts are compared."""
+
 CHECKED = 0.2
 """The share of the budget that goes to held-out windows, at most, where they are checked often."""
 
-_HELD_DOCUMENTS = 4
+HELD_DOCUMENTS = 4
 """One document in so many is held out, and of a single one so great a part."""
-
 
 LEAST_JUDGES, MOST_JUDGES = 10, 30
 """The documents that judge: a quarter, at least and at most so many."""
@@ -46,9 +53,139 @@ ENOUGH = 16
 """The fewest documents of which some judge."""
 
 
+Span = tuple[int, int, float]
+"""Positions ``start`` to ``stop`` (half-open), and how much the loss of a token there counts."""
+
+
+@dataclass(frozen=True)
+class WeightedWindow:
+    """Tokens that go through the model at once, and the figures that are taken of their losses.
+
+    Attributes:
+        ids: BOS included, int64 [positions].
+        figures: the spans whose weighted losses add up to each figure.
+    """
+
+    ids: torch.Tensor
+    figures: Sequence[Sequence[Span]]
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weight of each scored token in each figure, float64 [figures, positions - 1]."""
+        weights = torch.zeros(len(self.figures), len(self.ids), dtype=torch.float64)
+        for row, spans in zip(weights, self.figures, strict=True):
+            for start, stop, weight in spans:
+                row[start:stop] = weight
+        return weights[:, 1:]  # the first position is not scored
+
+
+Sample = Sequence[WeightedWindow]
+"""A window of a text, or a set of prompts: windows whose figures are added."""
+
+
+def mean_of(start: int, stop: int) -> list[Span]:
+    """Returns the figure that is the mean over some positions."""
+    return [(start, stop, 1 / (stop - start))]
+
+
+def tokens_in(samples: Iterable[Sample]) -> int:
+    """Counts the tokens that samples feed."""
+    return sum(len(window.ids) for sample in samples for window in sample)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The tokens that a search may feed.
+
+    Attributes:
+        tokens: in all.
+        size: of a window to learn from.
+        held_out: how many samples choose.
+        shorter: tokens of a sample that chooses, besides the ``size`` of its longest window.
+    """
+
+    tokens: int
+    size: int
+    held_out: int
+    shorter: int = 0
+
+    def __post_init__(self) -> None:
+        least = BATCH + CHECKS * self.held_out
+        if self.windows < least:
+            raise DataError(
+                f"a budget of {self.tokens} tokens has no room for a step at {self.size} tokens; give at least "
+                f"{least * self.size + self._aside}",
+                "budget_tokens",
+            )
+
+    @property
+    def windows(self) -> int:
+        """How many windows of the full size may be fed, those of the checks included."""
+        return (self.tokens - self._aside) // self.size
+
+    @property
+    def most(self) -> int:
+        """The tokens of these windows and of all checks."""
+        return self.windows * self.size + self._aside
+
+    @property
+    def _aside(self) -> int:
+        return CHECKS * self.held_out * self.shorter
+
+
+class SearchData(ABC):
+    """The samples of a search: those that it learns from, those that choose, and those that judge.
+
+    Attributes:
+        target: the length of the longest windows, BOS included.
+        budget: how they may be fed.
+        chosen_by: the document of each sample that chooses.
+        judged_by: the document of each sample that judges; empty where the same ones choose and judge.
+        bos_option: the argument ``bos``.
+        about: a description for the user.
+        protocol: the entries of the "protocol" part of results.json that depend on the objective.
+        data: the "data" part of results.json.
+        facts: what the losses depend on.
+    """
+
+    target: int
+    budget: Budget
+    chosen_by: list[str]
+    judged_by: list[str]
+    bos_option: str | int
+    about: str
+    protocol: Mapping[str, object]
+    data: DataFacts
+    facts: Facts
+
+    @abstractmethod
+    def check_ids(self, vocabulary: int) -> None:
+        """Refuses ids that are not in the model's vocabulary.
+
+        Raises:
+            DataError: names the document, the position and the id.
+        """
+
+    @abstractmethod
+    def learned(self, trained: int) -> list[Sample]:
+        """Returns the samples to learn from, with one figure: the loss."""
+
+    @abstractmethod
+    def choosing(self, trained: int) -> list[Sample]:
+        """Returns the samples that choose, with one figure: the loss."""
+
+    @abstractmethod
+    def judging(self, lengths: Sequence[int]) -> list[Sample]:
+        """Returns the samples that judge, as long as the last length, with a figure for each length: the mean NLL."""
+
+    @abstractmethod
+    def truncated(self, trained: int, stride: int) -> list[Sample]:
+        """Returns what truncation to the trained length feeds of the samples that judge; the figure is the mean NLL."""
+
+
 @dataclass(frozen=True)
 class Split:
-    """The windows by number, as the corpus has them.
+    """The windows of a text, by their numbers in the corpus.
 
     Attributes:
         learned: those to learn from, in the order of the seed.
@@ -67,7 +204,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     """Splits windows by document.
 
     Args:
-        windows: of each document, how many it has.
+        windows: the number of windows of each document.
         held_out: how many windows choose, at most.
         judged: whether some documents are to judge.
 
@@ -86,14 +223,14 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     judges: list[list[int]] = []
     if len(apart) == 1:  # a quarter of the only document at most
         (learned,), documents = apart, 0
-        start = len(learned) - min(held_out, max(1, len(learned) // _HELD_DOCUMENTS))
+        start = len(learned) - min(held_out, max(1, len(learned) // HELD_DOCUMENTS))
         learned, kept = learned[:start], learned[start:]
     else:
         apart = rng.sample(apart, len(apart))
         if judged and len(apart) >= ENOUGH:
-            count = min(MOST_JUDGES, max(LEAST_JUDGES, len(apart) // _HELD_DOCUMENTS))
+            count = min(MOST_JUDGES, max(LEAST_JUDGES, len(apart) // HELD_DOCUMENTS))
             judges, apart = apart[:count], apart[count:]
-        documents = min(held_out, max(1, len(apart) // _HELD_DOCUMENTS))
+        documents = min(held_out, max(1, len(apart) // HELD_DOCUMENTS))
         in_turn = chain.from_iterable(zip_longest(*apart[:documents]))  # the first of each document, then the second
         kept = [window for window in in_turn if window is not None][:held_out]
         learned = list(chain.from_iterable(apart[documents:]))
@@ -101,237 +238,65 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     return Split(tuple(learned), tuple(sorted(kept)), documents, tuple(sorted(first for first, *_ in judges)))
 
 
-@dataclass(frozen=True)
-class ContextWeights:
-    """All tokens of a text count.
-
-    Attributes:
-        trained: positions up to the trained length.
-        within: how much a token counts whose context is within the trained length; others count 1.
-    """
-
-    trained: int
-    within: float = 2.0
-
-    def of(self, tokens: int) -> torch.Tensor:
-        """Returns the weights of a window's scored tokens, float64 [tokens], which add up to 1."""
-        context = torch.arange(1, tokens + 1)  # positions before the token, BOS included
-        weights = torch.where(context < self.trained, self.within, 1.0).double()
-        return weights / weights.sum()
-
-
-@dataclass(frozen=True)
-class SpanWeights:
-    """The tokens of one stretch count, all alike.
-
-    Attributes:
-        start, stop: its positions, a half-open range.
-    """
-
-    start: int
-    stop: int
-
-    def of(self, tokens: int) -> torch.Tensor:
-        """Returns the weights of a piece's scored tokens, float64 [tokens], which add up to 1."""
-        weights = torch.zeros(tokens, dtype=torch.float64)
-        weights[self.start - 1 : self.stop - 1] = 1 / (self.stop - self.start)  # the first position is not scored
-        return weights
-
-
-Weights = ContextWeights | SpanWeights
-"""Says what tokens count."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Tokens that go through the model at once.
-
-    Attributes:
-        ids: BOS included, int64 [positions].
-        weights: what its tokens count.
-        share: what its loss counts in that of its window.
-        lengths: where the NLL of all its tokens is noted, ascending; None notes its loss instead.
-    """
-
-    ids: torch.Tensor
-    weights: Weights
-    share: float = 1.0
-    lengths: tuple[int, ...] | None = None
-
-    def loss(self, nll: torch.Tensor) -> float:
-        """Returns the weighted mean of its tokens' NLL [positions - 1], in nats."""
-        return float((nll.double() * self.weights.of(len(nll))).sum())
-
-    def noted(self, nll: torch.Tensor) -> tuple[float, ...]:
-        """Returns what is shown by length, of its tokens' NLL [positions - 1], in nats per token."""
-        if self.lengths is None:
-            return (self.loss(nll),)
-        return tuple(float(nll[: length - 1].double().mean()) for length in self.lengths if length <= len(self.ids))
-
-
-@dataclass(frozen=True)
-class TextWindow:
-    """A window of a text, in one piece."""
-
-    whole: Piece
-
-    def pieces(self, positions: int | None, stride: int | None = None) -> Sequence[Piece]:
-        """Returns its beginning of so many positions, None for all of it; with a stride also what truncation feeds."""
-        if positions is None or stride is None:
-            return [replace(self.whole, ids=self.whole.ids[:positions])]
-        ids = self.whole.ids
-        windows = [Window(0, positions, 1), *truncated(len(ids), positions, stride, bos=False)]  # BOS is among the ids
-        return [
-            Piece(ids[each.start : each.stop], SpanWeights(each.scored - each.start, each.stop - each.start), share)
-            for each in windows
-            for share in [each.count / (len(ids) - 1)]
-        ]
-
-
-@dataclass(frozen=True)
-class PromptSet:
-    """Prompts of several lengths, ascending, a piece each."""
-
-    prompts: Sequence[Piece]
-
-    def pieces(self, positions: int | None, stride: int | None = None) -> Sequence[Piece]:
-        """Returns those of no more positions, None for all of them; with a stride the end of the longest alone."""
-        if positions is None:
-            return self.prompts
-        if stride is not None:
-            answer = self.prompts[-1].weights
-            assert isinstance(answer, SpanWeights)
-            cut = len(self.prompts[-1].ids) - positions
-            return [Piece(self.prompts[-1].ids[cut:], SpanWeights(answer.start - cut, answer.stop - cut))]
-        kept = [each for each in self.prompts if len(each.ids) <= positions]
-        return [replace(each, share=1 / len(kept)) for each in kept]
-
-
-@dataclass(frozen=True)
-class Texts:
-    """The windows of a search.
-
-    Attributes:
-        learned, held_out: by their numbers.
-    """
-
-    learned: Sequence[TextWindow | PromptSet]
-    held_out: Sequence[TextWindow | PromptSet]
-
-
-def enough() -> int:
-    """Returns how many windows a search can begin with, where two are held out.
-
-    A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
-    accepted, which an error can name then.
-    """
-    smallest = TokenBudget(tuple(range(WINDOWS)), 2, 0)
-    return gradient.least(smallest) + smallest.held_out
-
-
-@dataclass(frozen=True)
-class TextFeed:
-    """The windows of a text that a search is fed, and how many.
+class TextData(SearchData):
+    """The windows of a text, of which every token counts.
 
     Attributes:
         corpus: the windows.
-        split: which of them choose, and which judge.
-        allowance: what the method may use.
+        split: their roles.
+        within: how much a token counts whose context is within the trained length; others count 1.
     """
 
-    corpus: Corpus
-    split: Split
-    allowance: TokenBudget
-
-    @property
-    def target(self) -> int:
-        """The length that the windows have, BOS included."""
-        return self.corpus.lengths[-1]
-
-    @property
-    def bos_option(self) -> str | int:
-        """The argument ``bos``."""
-        return self.corpus.bos_option
-
-    @property
-    def names(self) -> list[str]:
-        """The document of each window that chooses, and then of each that judges."""
-        return [self.corpus.documents[number].name for number in self._held_out]
-
-    @property
-    def measured(self) -> tuple[int, ...]:
-        """The numbers, among those held out, of the windows that judge; of those that choose where there are none."""
-        choose = len(self.split.held_out)
-        return tuple(range(choose, len(self._held_out)) if self.split.judges else range(choose))
-
-    @property
-    def about(self) -> str:
-        """Says what is learned from, and what is held out."""
-        held = self.split
-        whole = f"{held.documents} documents" if held.documents else "the end of the only document"
-        judging = f", {len(held.judges)} to judge by (as many documents)" if held.judges else ""
-        return (
-            f"windows of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} to choose by "
-            f"({whole}){judging}"
+    def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
+        self.corpus, self.split, self.within = corpus, parts, options.within
+        self.target, self.bos_option, self.data = corpus.lengths[-1], corpus.bos_option, corpus.facts
+        self.budget = Budget(options.budget_tokens, self.target, len(parts.held_out))
+        self.chosen_by, self.judged_by = (
+            [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)
         )
-
-    @property
-    def most(self) -> int:
-        """The tokens that may be fed in all."""
-        return self.allowance.feeds * self.target
-
-    @property
-    def said(self) -> dict[str, object]:
-        """Nothing: a text is the usual objective."""
-        return {}
-
-    @property
-    def data(self) -> DataFacts:
-        """The "data" part of results.json."""
-        return self.corpus.facts
-
-    @property
-    def facts(self) -> Facts:
-        """The facts that the answers depend on."""
-        corpus = self.corpus
-        return {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
+        whole = f"{parts.documents} documents" if parts.documents else "the end of the only document"
+        self.about = f"windows of {self.target:,}: {len(parts.learned)} to learn from, {len(parts.held_out)} to choose "
+        self.about += f"by ({whole})"
+        if parts.judges:
+            self.about += f", {len(parts.judges)} to judge by (as many documents)"
+        self.protocol = {}
+        self.facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 
     def check_ids(self, vocabulary: int) -> None:
-        """Refuses ids that are not in the model's vocabulary.
-
-        Raises:
-            DataError: names the document, the position and the id.
-        """
         check_ids(self.corpus.documents, vocabulary, self.corpus.bos)
 
-    def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the windows, all of whose tokens count.
+    def learned(self, trained: int) -> list[Sample]:
+        return [self._weighted(number, trained) for number in self.split.learned]
 
-        Args:
-            lengths: where the loss of those held out is noted, ascending; the first is the trained one.
-            within: how much a token counts whose context is within the trained length.
-        """
-        weighted = ContextWeights(lengths[0], within)
+    def choosing(self, trained: int) -> list[Sample]:
+        return [self._weighted(number, trained) for number in self.split.held_out]
 
-        def windows(numbers: Iterable[int]) -> list[TextWindow]:
-            return [TextWindow(Piece(ids, weighted, lengths=lengths)) for ids in self._ids(numbers)]
+    def judging(self, lengths: Sequence[int]) -> list[Sample]:
+        figures = [mean_of(1, length) for length in lengths]
+        return [[WeightedWindow(ids[: lengths[-1]], figures)] for ids in self._judging_ids]
 
-        return Texts(windows(self.split.learned), windows(self._held_out))
-
-    def tokens(self, query: Query) -> int:
-        """Counts the tokens that a question feeds."""
-        fed = query.positions or self.target
-        beyond = positions_of([self.target - fed], fed, query.stride) if query.stride else 0
-        return query.forwards * (fed + beyond)
+    def truncated(self, trained: int, stride: int) -> list[Sample]:
+        count, samples = 1 / (self.target - 1), []
+        for ids in self._judging_ids:
+            windows = [WeightedWindow(ids[:trained], [[(1, trained, count)]])]
+            for each in truncated(self.target, trained, stride, bos=False):  # BOS is among the ids
+                span = (each.scored - each.start, each.stop - each.start, count)
+                windows.append(WeightedWindow(ids[each.start : each.stop], [[span]]))
+            samples.append(windows)
+        return samples
 
     @property
-    def _held_out(self) -> tuple[int, ...]:
-        return self.split.held_out + self.split.judges
+    def _judging_ids(self) -> list[torch.Tensor]:
+        return [self._ids(number) for number in self.split.judges or self.split.held_out]
 
-    def _ids(self, windows: Iterable[int]) -> torch.Tensor:
+    def _weighted(self, number: int, trained: int) -> Sample:
+        whole = self.within * (trained - 1) + self.target - trained
+        spans = [(1, trained, self.within / whole), (trained, self.target, 1 / whole)]
+        return [WeightedWindow(self._ids(number), [spans])]
+
+    def _ids(self, number: int) -> torch.Tensor:
         first = [] if self.corpus.bos is None else [self.corpus.bos]
-        size = self.target - len(first)
-        return torch.tensor([[*first, *self.corpus.documents[number].ids[:size]] for number in windows])
+        return torch.tensor([*first, *self.corpus.documents[number].ids[: self.target - len(first)]])
 
 
 def feed_text(
@@ -341,48 +306,24 @@ def feed_text(
     bos: str | int,
     options: SearchOptions,
     judged: bool = True,
-) -> TextFeed:
+) -> TextData:
     """Reads the text, and shares the budget out.
 
     Args:
-        judged: whether some documents are to judge what is found.
+        judged: whether some documents are to judge the result.
 
     Raises:
         DataError: too little text, or a budget too small for a step.
     """
     feeds = options.budget_tokens // target
-    held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
-    windows = max(enough(), feeds) + (MOST_JUDGES if judged else 0)
+    held_out = max(2, int(CHECKED * feeds / CHECKS))
+    fewest = BATCH + CHECKS * 2 + 2  # cut for the least budget that is accepted, so that an error can name it
     reading = PerplexityOptions(
-        budget_tokens=windows * target,
+        budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
         max_docs=options.max_docs,
         split_special_tokens=options.split_special_tokens,
         logits_bytes=options.logits_bytes,
         source=options.source,
     )
     corpus = Corpus(documents, [target], tokenizer, bos, reading)
-    parts = split(corpus.windows, held_out, options.seed, judged)
-    return TextFeed(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
-
-
-def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int, aside: int = 0) -> TokenBudget:
-    """Shares the budget out.
-
-    Args:
-        size: tokens of a window.
-        learned, held_out: how many windows there are.
-        aside: tokens of all checks that are beyond so many for each held-out window.
-
-    Raises:
-        DataError: the budget is too small for a step.
-    """
-    feeds = (options.budget_tokens - aside) // size
-    allowance = TokenBudget(tuple(range(learned)), held_out, feeds)
-    least = gradient.least(allowance)
-    if allowance.feeds < least:
-        raise DataError(
-            f"a budget of {options.budget_tokens} tokens has no room for a step at {size} tokens; give at "
-            f"least {least * size + aside}",
-            "budget_tokens",
-        )
-    return allowance
+    return TextData(corpus, split(corpus.windows, held_out, options.seed, judged), options)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 
 import pytest
 import tiny
 import torch
 from launching import HELPERS
-from losses import records_in
 from searching import stop_after
 
 from ropescale.schedules.specs import parse
@@ -188,23 +183,3 @@ def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_threa
         assert json.loads((tmp_path / "alone.json").read_text()) == json.loads(
             (tmp_path / f"{objective}.json").read_text()
         )
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_finds_the_same(search, checkpoint, texts, tmp_path, one_thread, python):
-    whole = tmp_path / "whole.json"
-    search(*WORDS, "-o", whole)
-    wanted = json.loads(whole.read_text())
-    generator = torch.Generator().manual_seed(0)
-    for kill in range(20):
-        file = tmp_path / f"killed-{kill}.json"
-        words = ["-m", "ropescale", "search", checkpoint, "--data", texts, *WORDS, "-o", str(file)]
-        started = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        resume = tmp_path / f"killed-{kill}-search" / "resume"
-        while started.poll() is None and not records_in(resume.parent):
-            time.sleep(0.01)
-        time.sleep(float(torch.rand((), generator=generator)) * 0.5)
-        started.send_signal(signal.SIGKILL)
-        started.wait()
-        search(*WORDS, "-o", file)
-        assert json.loads(file.read_text()) == wanted, kill

@@ -8,16 +8,17 @@ from tiny import VOCABULARY, llama, naive_nll
 
 import ropescale
 from ropescale.evals.searching import learner
-from ropescale.evals.searching.learner import Learner, LiveTables, blocks, gradient
+from ropescale.evals.searching.learner import Learner, LiveTables, gradient
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.search_space import space_of
-from ropescale.evals.searching.windows import ContextWeights
+from ropescale.evals.searching.windows import WeightedWindow
 from ropescale.models import patching
 from ropescale.models.rotary_modules import evaluating
 from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 
 IDS = torch.randint(VOCABULARY, (96,), generator=torch.Generator().manual_seed(3))
+WINDOW = WeightedWindow(IDS, [[(1, 64, 2 / 158), (64, 96, 1 / 158)]])
 
 
 def prepared(model, layers="full", numbers=4):
@@ -48,10 +49,9 @@ def test_the_gradient_is_that_of_plain_transformers(make, layers, numbers):
     model = make().double()
     live, space = prepared(model, layers, numbers)
     point = space.nearest([value + 0.15 for value in space.start])
-    weighted = ContextWeights(trained=64)
     with live.patched(), evaluating(model):
-        nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, IDS, weighted)
-    weights = weighted.of(95)
+        nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, WINDOW)
+    weights = WINDOW.weights[0]
     assert float((nll.double() * weights).sum()) == pytest.approx(loss(model, space, point, weights), abs=1e-6)
     check_slopes(lambda point: loss(model, space, point, weights), point, slope, space.names)
 
@@ -64,7 +64,7 @@ def test_a_search_leaves_the_model_as_it_was_bit_for_bit():
     asked = [parameter.requires_grad for parameter in model.parameters()]
     live, space = prepared(model)
     with live.patched():
-        gradient(Learner(model), live, space, space.start, IDS, ContextWeights(64))
+        gradient(Learner(model), live, space, space.start, WINDOW)
     assert [parameter.requires_grad for parameter in model.parameters()] == asked
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.named_buffers())
@@ -80,7 +80,7 @@ def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
         model = llama()
         live, space = prepared(model)
         with live.patched():
-            found.append(gradient(Learner(model), live, space, space.start, IDS, ContextWeights(64)))
+            found.append(gradient(Learner(model), live, space, space.start, WINDOW))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
@@ -97,7 +97,7 @@ def test_mlps_in_pieces_give_the_same_gradient(monkeypatch, one_thread):
                 mine.check(IDS)
             assert mine.in_pieces
             mine.in_pieces = in_pieces
-            found.append(gradient(mine, live, space, space.start, IDS, ContextWeights(64)))
+            found.append(gradient(mine, live, space, space.start, WINDOW))
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9)
     assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
 
@@ -115,14 +115,3 @@ def test_parts_that_mix_positions_are_not_cut(one_thread):
     with torch.inference_mode():
         mine.check(IDS)
     assert not mine.in_pieces
-
-
-def test_the_blocks_are_the_layers():
-    model = llama()
-    assert blocks(model) == list(model.model.layers)
-
-
-def test_tokens_within_the_trained_length_count_twice():
-    weights = ContextWeights(trained=4, within=2.0).of(6)
-    assert (weights / weights[-1]).tolist() == [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
-    assert float(weights.sum()) == pytest.approx(1.0)

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from searching import check_resumed, check_slopes
+from searching import check_resumed, check_slopes, record_fed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
@@ -19,8 +19,7 @@ from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ropescale.evals.searching import prompts
-from ropescale.evals.searching.gradient import Query
-from ropescale.evals.searching.learner import Evaluator, LiveTables
+from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
@@ -45,9 +44,9 @@ def found():
     return search(model(), None, 256, **BUDGET)
 
 
-def feed_text(lengths=LENGTHS, **options):
+def made(**options):
     chosen = SearchOptions(objective="keys", **{"budget_tokens": SIZE * 20, **options})
-    return prompts.feed_prompts(byte_tokenizer(), lengths, "auto", chosen)
+    return prompts.make_data(None, byte_tokenizer(), LENGTHS, "auto", chosen)
 
 
 @cache
@@ -96,34 +95,31 @@ def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
     for place, length in enumerate(LENGTHS):  # transformers' own tables at that length
         wanted = [answers(net, held_out(number)[place]) for number in JUDGES]
         assert result.curves["as-is"][length] == pytest.approx(wanted, abs=1e-5)
-    assert result.beside == 10 * (128 + 3 * SIZE + 128)
+    assert result.beside == 10 * (3 * SIZE + 128)
 
 
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
     net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
-    run = SearchRun(net, feed_text(), options)
-    texts, live = run.feed.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
-    (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
-    assert len(ids) == 256
+    run = SearchRun(net, made(), options)
+    (window,) = run.data.learned(128)[3]
+    assert len(window.ids) == 256
 
     def loss(point):
         with ropescale.patch(net, run.space.schedule(point)):
-            return answers(net, ids)
+            return answers(net, window.ids.tolist())
 
     point = run.space.nearest([value + 0.15 for value in run.space.start])
-    with live.patched(), evaluating(net):
-        evaluator = Evaluator(run.learner, live, run.space, texts, Group(World()))
-        reply = evaluator.answer(Query((point,), (3,), gradient=True))
-    assert reply.losses[0][0] == pytest.approx(loss(point), abs=1e-6)
-    check_slopes(loss, point, reply.gradients[0], run.space.names)
+    with run.live.patched(), evaluating(net):
+        found, slopes = Evaluator(run.learner, run.live, run.space, Group(World())).gradient(point, [[window]])
+    assert found == pytest.approx(loss(point), abs=1e-6)
+    check_slopes(loss, point, slopes, run.space.names)
 
 
 def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
-    fed = feed_text()
+    fed = made()
     usual = PromptSelection(LENGTHS, 5).made(byte_tokenizer(), RetrievalOptions(trials=4))
-    other = feed_text(seed=1)
-    asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
-             for prompt in quiz.every]  # fmt: skip
+    other = made(seed=1)
+    asked = [prompt.ids(0).tobytes() for each in (*fed.drawn, *other.drawn, usual) for prompt in each.every]
     assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
     assert prompts.seeds(0)[0] == prompts.FIRST_SEED
     assert len({seed for number in range(50) for seed in prompts.seeds(number)}) == 100
@@ -131,7 +127,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
     quiz = PromptSelection((128, 256, 300), 5).made(byte_tokenizer(), RetrievalOptions(trials=2))
-    sets = [prompts.prompts_of(quiz, number) for number in range(10)]
+    sets = [list(prompts.set_of(quiz, number).values()) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
     assert all(len(set(row)) == 3 for row in places.tolist())
@@ -142,22 +138,16 @@ def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth
 
 
 def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
-    small, large = feed_text(), feed_text(budget_tokens=SIZE * 100)
+    small, large = made(), made(budget_tokens=SIZE * 100)
     for number in range(5):
-        for one, other in zip(*(prompts.prompts_of(each.learned, number) for each in (small, large)), strict=True):
-            assert np.array_equal(one.ids(0), other.ids(0))
+        assert np.array_equal(*(each.to_learn[number][256].ids(0) for each in (small, large)))
 
 
 @pytest.mark.parametrize("keep_short", [False, True])
 def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
-    fed, job = [], Evaluator._job
-    monkeypatch.setattr(
-        Evaluator,
-        "_job",
-        lambda self, *args: fed.append(len(args[-1].ids)) or job(self, *args),
-    )
+    fed = record_fed(monkeypatch)
     result = search(model(), None, 256, **BUDGET, keep_short=keep_short)
-    assert sum(fed) == result.spent + result.beside
+    assert sum(map(len, fed)) == result.spent + result.beside
     assert result.spent <= BUDGET["budget_tokens"] and result.beside == 10 * (3 * SIZE + 128 * (1 + keep_short))
     assert result.found.loss == min(check.loss for check in result.checks)
 
@@ -171,9 +161,8 @@ def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
     assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
 
 
-@pytest.mark.parametrize("after", [2])
-def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
-    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
+def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
+    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, 2, tmp_path, monkeypatch)
 
 
 def test_other_prompts_are_another_search(tmp_path, capsys):
@@ -224,15 +213,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
         search(model(), given.pop("documents", None), 256, **given)
 
 
-@pytest.mark.parametrize("keep_short", [False, True])
-def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(keep_short):
-    asked = {"keep_short": keep_short}
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not():
     with pytest.raises(DataError) as refusal:
-        feed_text(budget_tokens=2, **asked)
+        made(budget_tokens=2)
     least = int(str(refusal.value).rpartition(" ")[2])
-    assert feed_text(budget_tokens=least, **asked).most <= least
+    assert made(budget_tokens=least).budget.most <= least
     with pytest.raises(DataError, match=f"give at least {least}$"):
-        feed_text(budget_tokens=least - 1, **asked)
+        made(budget_tokens=least - 1)
 
 
 def test_a_model_with_no_room_for_a_question_is_refused():
@@ -245,7 +232,7 @@ def test_a_model_with_no_room_for_a_question_is_refused():
 
 def test_the_haystack_is_where_the_keys_lie():
     text = "Zebras were grazing. Yaks had gone. " * 20
-    prompts = feed_text(haystack=text).held_out.every
+    prompts = made(haystack=text).drawn[1].every
     assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
 
 

@@ -11,7 +11,7 @@ import torch
 from configurations import edit, write_files
 from losses import records_in
 from refusing import untouched
-from searching import check_resumed
+from searching import check_resumed, record_fed
 from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll
 
 import ropescale
@@ -19,8 +19,6 @@ from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import search
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.running import progress
-from ropescale.evals.searching import gradient
-from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
@@ -66,19 +64,13 @@ MANY = documents(20, 300, vocabulary=60)
 
 
 def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatch):
-    fed, answer = [], Evaluator.answer
-    monkeypatch.setattr(Evaluator, "answer", lambda self, query: fed.append((self, query)) or answer(self, query))
+    fed = record_fed(monkeypatch)
     result = search(llama(), MANY, 128, **BUDGET)
     chose, judges = result.protocol["held_out"], result.protocol["judged"]
     assert len(set(judges)) == 10 and not {*judges} & {*chose}
-    fed_before = [
-        ids
-        for evaluator, query in fed
-        if not (query.held_out and query.positions)  # how what was found is measured at the end
-        for known in [evaluator._texts.held_out if query.held_out else evaluator._texts.learned]
-        for ids in (known[number].whole.ids.tolist() for number in query.windows)
-    ]
-    assert fed_before and not any(ids[:64] == window[:64] for ids in fed_before for window in windows_of(judges, MANY))
+    searched = fed[: result.spent // 128]  # how the found schedule is measured comes last
+    assert sum(map(len, searched)) == result.spent and sum(map(len, fed)) == result.spent + result.beside
+    assert not any(ids[:64] == window[:64] for ids in searched for window in windows_of(judges, MANY))
     assert all(row.low is not None for row in CHANGES.rows(result))
 
 
@@ -136,23 +128,14 @@ def test_where_the_own_table_is_kept_short_text_is_no_gain():
         assert patch.plan.tables["all"].attention_scale == 1
 
 
-def test_it_is_never_worse_on_the_held_out_text_than_where_it_began(found):
+def test_every_token_that_is_fed_counts_and_it_is_never_worse_than_its_start(found, monkeypatch):
+    fed = record_fed(monkeypatch)
+    again = search(llama(), TEXT, 128, **BUDGET)
+    assert sum(map(len, fed)) == again.spent + again.beside
+    assert again.spent == found.spent <= BUDGET["budget_tokens"] and again.checks == found.checks
+    assert again.beside == (3 * 128 + 64 + 16 * 64) * len(found.names)
     assert found.checks[0].point == found.learned.space.start
     assert found.found.loss == min(check.loss for check in found.checks)
-
-
-def test_every_token_that_is_fed_counts(found, monkeypatch):
-    fed, job = [], Evaluator._job
-    monkeypatch.setattr(
-        Evaluator,
-        "_job",
-        lambda self, *args: fed.append(len(args[-1].ids)) or job(self, *args),
-    )
-    again = search(llama(), TEXT, 128, **BUDGET)
-    assert sum(fed) == again.spent + again.beside
-    assert again.spent == found.spent <= BUDGET["budget_tokens"]
-    assert again.beside == (3 * 128 + 64 + 16 * 64) * len(found.names)
-    assert again.checks == found.checks
 
 
 @pytest.mark.parametrize("after", [0, 4])
@@ -215,20 +198,12 @@ def test_what_cannot_be_is_refused_before_anything_runs(options, said):
 
 @pytest.mark.parametrize("text", [TEXT, documents(2, 140), documents(3, 900), documents(1, 400), documents(1, 5000)])
 def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(text):
-    for keep_short in (False, True):
-        budget, named = 128 * 2, []
-        while True:
-            options = SearchOptions(keep_short=keep_short, budget_tokens=budget)
-            try:
-                feed_text(text, 128, None, "auto", options)
-                break
-            except DataError as error:
-                budget = int(re.search(r"give at least (\d+)", str(error))[1])
-                named.append(budget)
-        assert len(named) == 1
-        less = SearchOptions(keep_short=keep_short, budget_tokens=budget - 1)
-        with pytest.raises(DataError, match=f"give at least {budget}$"):
-            feed_text(text, 128, None, "auto", less)
+    with pytest.raises(DataError) as refusal:
+        feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=128 * 2))
+    least = int(re.search(r"give at least (\d+)", str(refusal.value))[1])
+    feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=least))
+    with pytest.raises(DataError, match=f"give at least {least}$"):
+        feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=least - 1))
 
 
 def test_logits_that_are_not_finite_stop_it():
@@ -258,20 +233,11 @@ def test_of_a_single_document_the_end_is_held_out():
     assert parts.held_out == (7, 8) and sorted(parts.learned) == list(range(7)) and parts.documents == 0
 
 
-def test_adam_is_torchs():
-    mine, point = gradient.Adam([0.3, 0.01]), [1.0, -2.0]
-    theirs = torch.tensor(point, dtype=torch.float64, requires_grad=True)
-    groups = [{"params": theirs, "lr": 1.0}]
-    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
-    for step in range(5):
-        slope = [math.sin(step + 1.0), 0.1 * step - 0.2]
-        theirs.grad = torch.tensor(slope, dtype=torch.float64)
-        before = theirs.detach().clone()
-        optimizer.step()
-        moved = (theirs.detach() - before) * torch.tensor([0.3, 0.01])
-        after = mine.step(point, slope, 1.0)
-        assert [a - p for a, p in zip(after, point, strict=True)] == pytest.approx(moved.tolist(), rel=1e-6)
-        point = after
+def test_tokens_within_the_trained_length_count_twice():
+    options = SearchOptions(**BUDGET)
+    weights = feed_text(TEXT, 128, None, "auto", options).learned(64)[0][0].weights[0]
+    assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64
+    assert float(weights.sum()) == pytest.approx(1.0)
 
 
 def test_folders_and_files_of_others_are_refused(found, tmp_path):
@@ -308,5 +274,5 @@ def test_the_progress_says_the_loss_of_the_step_and_on_held_out_text(capsys, mon
     first, best = told.checks[0].loss, min(check.loss for check in told.checks)
     assert f"loss {first:.4f} held out" in lines[0]
     assert any(
-        f"loss {told.steps[-1][1]:.4f} (held out {first:.4f} at first, {best:.4f} at best)" in each for each in lines
+        f"loss {told.steps[-1].loss:.4f} (held out {first:.4f} at first, {best:.4f} at best)" in each for each in lines
     )

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from ropescale.evals.metrics.cells import SENTENCE, change_cell
-from ropescale.evals.searching.gradient import Check
-from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, verdict
+from ropescale.evals.searching.metrics import CHANGES, FINDING, ChangeRow, Searched, Trial, verdict
 
 START = "yarn:factor=8"
 OWN, CUT = ("as-is", 2048, -2.0, -2.1, -1.9), ("truncation", 2048, 0.09, 0.04, 0.14)
@@ -89,7 +88,7 @@ def table(draw, documents, proved=True, skewed=False, gain=0.0):
     shifts = [draw.uniform(-gain, gain) for _ in range(4)]
     curves = dict(zip(("as-is", START, "found", "truncation"), map(curve, shifts), strict=True))
     del curves["truncation"][256]
-    checks = [Check(1, (0.0,), 1.0), Check(2, (1.0,), 0.9)]
+    checks = [Trial(1, (0.0,), 1.0), Trial(2, (1.0,), 0.9)]
     return Searched(
         model={"vocabulary": 10**6}, data={}, protocol={}, versions={}, start=START, spec="yarn:factor=9",
         lengths=(256, 2048), names=names, proved=proved, checks=checks, found=checks[1], steps=[], tables={}, spent=1,

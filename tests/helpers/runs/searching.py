@@ -1,4 +1,4 @@
-"""Searches that are stopped, and what the next call still has to query."""
+"""Searches that are stopped, and what the next call still has to compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ropescale.evals.searching.learner import Evaluator
+from ropescale.evals.searching.gradient import Steps
+from ropescale.evals.searching.learner import Learner
 
 
 def check_slopes(loss: Callable[[Any], float], point: Any, slopes: Any, names: Any) -> None:
@@ -19,21 +20,32 @@ def check_slopes(loss: Callable[[Any], float], point: Any, slopes: Any, names: A
         assert slope == pytest.approx((ahead - behind) / (2 * step), rel=2e-2, abs=2e-4), name
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Presses Ctrl-C once so many steps are answered."""
-    answered, done = Evaluator.answer, []
+def record_fed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Returns a list to which the ids of every window are added once it is fed."""
+    fed: list[list[int]] = []
+    for name in ("nll_of", "backward"):
+        whole = getattr(Learner, name)
+        monkeypatch.setattr(
+            Learner, name, lambda self, ids, *rest, whole=whole: fed.append(ids.tolist()) or whole(self, ids, *rest)
+        )
+    return fed
 
-    def stopping(self, query):
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Presses Ctrl-C once so many steps are done."""
+    take, done = Steps.take, []
+
+    def stopping(self, compute):
         if len(done) == steps:
             raise KeyboardInterrupt
-        done.append(query)
-        return answered(self, query)
+        done.append(compute)
+        return take(self, compute)
 
-    monkeypatch.setattr(Evaluator, "answer", stopping)
+    monkeypatch.setattr(Steps, "take", stopping)
 
 
 def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_path: Path, monkeypatch) -> Path:
-    """Stops a search after so many steps and calls it again: it finds the same, and asks only what is left.
+    """Stops a search after so many steps and calls it again: it finds the same, and computes only the others.
 
     Returns:
         The schedule's file.
@@ -44,9 +56,9 @@ def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_pat
         with pytest.raises(KeyboardInterrupt):
             search(file)
     assert not file.exists()
-    answered, later = Evaluator.answer, []
-    monkeypatch.setattr(Evaluator, "answer", lambda self, query: later.append(query) or answered(self, query))
+    fed = record_fed(monkeypatch)
     resumed = search(file)
     assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
-    assert len(later) == len(found.checks) + len(found.steps) + 3 - steps  # what is found and the others come last
+    done = sorted([*found.checks, *found.steps], key=lambda trial: trial.spent)[:steps]
+    assert sum(map(len, fed)) == found.spent + found.beside - max((trial.spent for trial in done), default=0)
     return file

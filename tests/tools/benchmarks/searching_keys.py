@@ -8,56 +8,56 @@ length, its doubles and the target, that of the trained length counting twice; t
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ropescale.evals import search
-from ropescale.evals.searching import gradient, prompts
-from ropescale.evals.searching.gradient import WINDOWS
+from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
+from ropescale.evals.retrieving.tasks import Prompt
+from ropescale.evals.searching import prompts
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.windows import Texts, allowance_of
+from ropescale.evals.searching.prompts import DEPTHS
+from ropescale.evals.searching.windows import CHECKS, WINDOWS, Budget, Sample
 
 TARGET, BUDGET = 2048, 500_000
 
 
-class EveryLength(prompts.PromptFeed):
-    """Prompts of every length count."""
+class EveryLength(prompts.PromptData):
+    """Prompts of every length count, those of the trained length ``within`` times as much as others."""
 
-    @property
-    def most(self) -> int:
-        """The tokens that may be fed in all."""
-        return self.allowance.feeds * sum(self.held_out.lengths)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], bos: str | int, options: SearchOptions
+    ) -> None:
+        super().__init__(tokenizer, lengths, bos, options)
+        self.within, choose = options.within, self.budget.held_out
+        self.budget = Budget(options.budget_tokens, sum(lengths), choose)
+        count = max(WINDOWS, self.budget.windows - CHECKS * choose)
+        asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=prompts.seeds(options.seed)[0])
+        made = PromptSelection(lengths, DEPTHS, "passkey", bos).made(tokenizer, asked)
+        self.to_learn = [prompts.set_of(made, number) for number in range(count)]
 
-    def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the sets of prompts, those of the trained length counting ``within`` times as much as others."""
-        weights, alone = [within, *[1.0] * (len(lengths) - 1)], super().texts(lengths, within)
-        for each in [*alone.learned, *alone.held_out]:
-            pieces = zip(each.prompts, weights, strict=True)
-            each.prompts[:] = [replace(piece, share=weight / sum(weights)) for piece, weight in pieces]
-        return alone
+    def learned(self, trained: int) -> list[Sample]:
+        """Returns the sets to learn from."""
+        return [self._weighted(each, trained) for each in self.to_learn]
 
+    def choosing(self, trained: int) -> list[Sample]:
+        """Returns the sets that choose."""
+        return [self._weighted(each, trained) for each in self.held_out[: self.budget.held_out]]
 
-def every_length(
-    tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], bos: str | int, options: SearchOptions
-) -> EveryLength:
-    """Makes the prompts, and shares the budget out by sets."""
-    feeds = options.budget_tokens // sum(lengths)
-    held_out = max(2, int(prompts.CHECKED * feeds / gradient.CHECKS))
-    learned = max(WINDOWS, feeds - gradient.CHECKS * held_out)
-    counts = learned, held_out + prompts.judges_of(held_out)
-    drawn = zip(prompts.seeds(options.seed), counts, strict=True)
-    quizzes = [prompts._quiz(tokenizer, lengths, bos, options, each) for each in drawn]
-    return EveryLength(*quizzes, allowance_of(options, sum(lengths), learned, held_out), options)
+    def _weighted(self, made: dict[int, Prompt], trained: int) -> Sample:
+        weights = {length: self.within if length == trained else 1.0 for length in made}
+        whole = sum(weights.values())
+        return [prompts.answer_window(prompt, [weights[length] / whole]) for length, prompt in made.items()]
 
 
 def main() -> None:
     """Searches, and writes the schedule's file."""
     name, out, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}")
-    prompts.feed_prompts = every_length  # type: ignore[assignment]
+    prompts.PromptData = EveryLength  # type: ignore[misc]
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     given = {"budget_tokens": BUDGET, "progress": True, "objective": "keys", **options}
     result = search(model, None, TARGET, tokenizer=AutoTokenizer.from_pretrained(name), out=out, **given)
