@@ -256,11 +256,13 @@ class RecommendRun:
     @cached_property
     def _truncation(self) -> tuple[int | None, str]:
         """The stride of truncation on the text that decides, where it costs no more than the finalists; and a note."""
-        if self.whole.trained_length != self.objective.short:
+        short, specs = self.objective.short, self.candidates.specs
+        if self.whole.trained_length != short:
             return None, ""
-        finalists = FINALISTS + len(self.candidates.always)
+        finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
         rest = finalists * len(self.held_out) * self.objective.target
-        planned, told = Truncating.of(unwrapped(self.model), self._part(self.held_out), rest, self.batch_tokens)
+        part = self._part(self.held_out)
+        planned, told = Truncating.of(part, short, self.whole.as_trained, rest, self.batch_tokens)
         return planned and planned.stride, told
 
     @property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,17 +17,16 @@ from ..data.windows import Window, prefix, sliding, truncated
 from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, positions_of
+from ..parallel.processes import Group, World
 from ..results.result import Result
-from ..scoring.batches import BatchPlan, plan_pass
+from ..scoring.batches import Batch, BatchPlan, plan_pass
 from ..statistics.intervals import PERCENT
+from ..store import Store
 from . import fingerprints
 from .progress import Notes
-from .runner import Facts, ScoresBatches, Task, task_of
+from .runner import Facts, Runner, ScoresBatches, Task, task_of
 from .selection import Corpus, PerplexityOptions
-from .variants import AsTrained, HeldPass, HeldTables, Labelled, names_for, trained_length
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from .variants import HeldPass, HeldTables, Labelled, names_for, passes_of
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,19 @@ class Job(HeldPass):
         return self.tables.rotation, self.plan.sha256
 
 
-class CorpusRun:
-    """A measurement of a corpus that can be interrupted, whoever computes the losses: a loaded model or servers.
+class Measured(Labelled, Protocol):
+    """A schedule in a loaded model, or on a server."""
+
+    def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
+        """Returns the tables at each length, which are the same ones where they do not depend on it."""
+        ...
+
+
+class CorpusRun(ABC):
+    """A measurement of a corpus that can be interrupted: :meth:`result` holds the passes that are complete.
+
+    Whoever computes the losses, a loaded model or servers, says what runs (:meth:`_runner`, :meth:`_ready`), who scores
+    under some tables (:meth:`_scoring`), and which tables are those that the model was trained with.
 
     Attributes:
         variants: what is measured, each with a label.
@@ -62,7 +75,7 @@ class CorpusRun:
         batch_tokens: positions that are fed together.
     """
 
-    variants: Sequence[Labelled]
+    variants: Sequence[Measured]
     facts: Facts
     model_facts: ModelFacts
 
@@ -77,6 +90,95 @@ class CorpusRun:
         self._stride: int | None = None  # of truncation: the last run's, then this run's
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+        """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
+
+        Args:
+            store: finished batches are taken from it and put into it.
+            group: the processes that share the work; only the first one's :attr:`passes` are complete then.
+        """
+        store, group = store or Store(), group or Group(World())
+        self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
+        runner = self._runner(store, group)
+        with self._ready():
+            jobs, compared, last, told = self._taken(runner)
+            if not self.title:
+                self._announce_special()
+                to_run = runner.announce(self._about)
+                if told and (to_run or not last):
+                    self.notes.tell(told)
+                if to_run:
+                    self._announce_run(jobs, compared)
+            if runner.left:
+                self._check(runner.left[0])
+            runner.run(self._about)
+
+    # --- what a loaded model and servers do in ways of their own ---
+
+    @abstractmethod
+    def _runner(self, store: Store, group: Group) -> Runner:
+        """Returns what runs the tasks."""
+
+    @abstractmethod
+    def _ready(self) -> AbstractContextManager[object]:
+        """Makes whoever scores ready inside."""
+
+    @abstractmethod
+    def _scoring(self, tables: HeldTables, bos: int | None) -> ScoresBatches:
+        """Returns who scores under some tables, with this id in front of every window."""
+
+    @abstractmethod
+    def as_trained(self, length: int) -> HeldTables:
+        """Returns the tables that the model was trained with.
+
+        Raises:
+            RopescaleError: nobody has them.
+        """
+
+    def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
+        """Plans the short-context cost."""
+        return []
+
+    @abstractmethod
+    def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
+        """Says what the run will take, or leave out."""
+
+    @abstractmethod
+    def _check(self, first: Batch) -> None:
+        """Makes sure that the first batch can be scored."""
+
+    # --- planning ---
+
+    def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
+        """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
+        jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
+        compared = self._comparing(jobs)
+        rest = sum(job.plan.cost.positions for job in distinct(jobs))
+        planned, told = Truncating.of(
+            self.corpus, self.trained_length, self.as_trained, rest, self.batch_tokens, self._stride
+        )
+        last = []
+        if planned:
+            self._stride = planned.stride
+            last = [planned.task(self._scoring(planned.tables, None), partial(setattr, self, "truncation"))]
+        runner.take([*(self._task(job) for job in jobs), *compared, *last])
+        return jobs, compared, last, told
+
+    def _jobs(self, variant: Measured) -> list[Job]:
+        """Plans all the lengths of one schedule, in as few passes as its tables and the windows allow."""
+        held = variant.tables(self.corpus.lengths)
+        self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
+        if self.options.stride is not None:  # each length has windows of its own
+            return [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
+        return [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
+
+    def _task(self, job: Job) -> Task:
+        length, scoring = job.lengths[-1], self._scoring(job.tables, self.corpus.bos)
+        title, finish = self.title or f"{job.label} at {length:,}", partial(self._finish, job)
+        return task_of(title, job.plan, length, job.tables, scoring, finish)
+
+    # --- the result ---
 
     @property
     def protocol(self) -> dict[str, object]:
@@ -198,6 +300,11 @@ class CorpusRun:
             )
 
 
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Returns the jobs that run; those of other schedules with the same tables share them."""
+    return list({job.key: job for job in jobs}.values())
+
+
 # --- truncation beside every schedule: the model as-is, given only the last tokens, as many as it was trained at
 # It is run under the tables that the model was trained with, in windows of the trained length L0 without BOS, a stride
 # apart, each of which scores its last tokens; on exactly the tokens at positions from L0 on of the measured windows. A
@@ -284,37 +391,39 @@ class Truncating:
 
     @classmethod
     def of(
-        cls, model: PreTrainedModel, corpus: Corpus, rest: int, batch_tokens: int, before: int | None = None
+        cls,
+        corpus: Corpus,
+        trained: int | None,
+        as_trained: Callable[[int], HeldTables],
+        rest: int,
+        batch_tokens: int,
+        before: int | None = None,
     ) -> tuple[Truncating | None, str]:
         """Plans truncation where it is to be measured, and returns what the user is told of it.
 
         Args:
+            trained: the trained length, if it is known.
+            as_trained: returns the tables that the model was trained with at a length.
             rest: the positions that all other passes feed.
             before: the stride of the last run with the same numbers, if there was one.
         """
-        length = trained_length(model)
-        stride, said = choose(corpus, length, rest, before)
-        if stride is None or length is None:
+        stride, said = choose(corpus, trained, rest, before)
+        if stride is None or trained is None:
             return None, said
         try:
-            tables = AsTrained(model).tables([length])[length]
+            tables = as_trained(trained)
         except RopescaleError as error:
             if asked := corpus.options.asks_truncation:
-                raise DataError(f"{asked} is given, and it cannot be measured: {error}", asked) from error
-            return None, f"truncation is not measured: {error}"
-
-        return cls.planned(corpus, tables, length, stride, batch_tokens), said
-
-    @classmethod
-    def planned(cls, corpus: Corpus, tables: HeldTables, length: int, stride: int, batch_tokens: int) -> Truncating:
-        """Plans its batches."""
+                message = f"{asked} is given, and it cannot be measured: {error}"
+                raise DataError(message, asked, *error.fields) from error
+            return None, f"truncation is left out: {error}"
 
         def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
             return truncated(tokens, length, stride, corpus.has_bos)
 
         stop = prefix(corpus.lengths[-1], corpus.has_bos).stop  # of each document, up to the longest length
-        plan = plan_pass([stop] * len(corpus.documents), length, stride, False, batch_tokens, windows)
-        return cls(tables, length, stride, plan)
+        plan = plan_pass([stop] * len(corpus.documents), trained, stride, False, batch_tokens, windows)
+        return cls(tables, trained, stride, plan), said
 
     def task(self, executor: ScoresBatches, finish: Callable[[Truncation], None]) -> Task:
         """Returns the task that runs it.

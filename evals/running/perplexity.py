@@ -11,6 +11,7 @@ All passes are planned before the first one runs: schedule -> tables at each len
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -28,12 +29,12 @@ from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..store import Shelf, Store
 from . import estimates, fingerprints
-from .corpus_run import CorpusRun, Job, Truncating, refuse_impossible
+from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
 from .estimates import DryRun
 from .progress import Notes
-from .runner import Facts, Runner, Task, task_of
+from .runner import Facts, Runner, Task
 from .selection import Corpus, PerplexityOptions
-from .variants import HeldTables, Variant, passes_of, trained_length, variants
+from .variants import AsTrained, HeldTables, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,7 +53,7 @@ class PerplexityRun(CorpusRun):
     ) -> None:
         made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
         super().__init__(corpus, options, labelled, trained_length(model))
-        self.variants = self._own = made
+        self.variants = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
         self.scorer = Scorer(model, options.logits_bytes)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
@@ -60,53 +61,19 @@ class PerplexityRun(CorpusRun):
             self.scorer.model, corpus.lengths[-1], options.logits_bytes
         )
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
-
-        Args:
-            store: finished batches are taken from it and put into it.
-            group: the processes that share the work; only the first one's :attr:`passes` are complete then.
-        """
-        store, group = store or Store(), group or Group(World())
-        self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
-        work, part = partial(memory.work, self.scorer.model), "in this round" if self.title else "to go"
-        runner = Runner(self.facts, store, group, self.notes, self.scorer.device, work, part)
-        executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-        with evaluating(self.scorer.model):
-            jobs, compared, last, told = self._taken(runner, executor)
-            if not self.title:
-                self._announce_special()
-                to_run = runner.announce(self._about)
-                if told and (to_run or not last):
-                    self.notes.tell(told)
-                if to_run:
-                    self._announce_cost(jobs, compared)
-            if runner.left:
-                executor.check(runner.left[0])
-            runner.run(self._about)
-
-    def _taken(self, runner: Runner, executor: Executor) -> tuple[list[Job], list[Task], list[Task], str]:
-        """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
-        jobs = [job for variant in self._own for job in self._jobs(variant)]  # what does not fit fails here
-        compared = self._comparing(jobs, executor)
-        last, told = self._truncating(jobs)
-        runner.take([*(self._task(job, executor) for job in jobs), *compared, *last])
-        return jobs, compared, last, told
-
     def dry_run(self) -> DryRun:
         """Plans the whole run, and times one batch of it; nothing is kept.
 
         Raises:
             RunError: the batch does not fit into memory, or its logits are not finite.
         """
-        work = partial(memory.work, self.scorer.model)
-        runner = Runner(self.facts, Store(), Group(World()), self.notes, self.scorer.device, work)
-        executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-        with evaluating(self.scorer.model):
-            jobs = self._taken(runner, executor)[0]
+        runner = self._runner(Store(), Group(World()))
+        with self._ready():
+            jobs = self._taken(runner)[0]
             widest = max(jobs[0].plan.batches, key=lambda batch: (batch.fed, batch.positions))
             with jobs[0].tables.live():
-                seconds = estimates.timed(partial(executor.score, widest))
+                seconds = estimates.timed(partial(self._executor.score, widest))
+        work = partial(memory.work, self.scorer.model)
         about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
         return estimates.dry_run(runner.left_of, widest, seconds, work, about)
 
@@ -133,21 +100,31 @@ class PerplexityRun(CorpusRun):
             "scoring": SCORING,
         }
 
-    # --- planning ---
+    # --- what a loaded model does in its own way ---
 
-    def _jobs(self, variant: Variant) -> list[Job]:
-        """Plans all the lengths of one schedule, in as few passes as its tables and the windows allow."""
-        held = variant.tables(self.corpus.lengths)
-        self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
-        if self.options.stride is not None:  # each length has windows of its own
-            return [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
-        return [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
+    def _runner(self, store: Store, group: Group) -> Runner:
+        work, part = partial(memory.work, self.scorer.model), "in this round" if self.title else "to go"
+        return Runner(self.facts, store, group, self.notes, self.scorer.device, work, part)
 
-    def _task(self, job: Job, executor: Executor) -> Task:
-        length, finish = job.lengths[-1], partial(self._finish, job)
-        return task_of(self.title or f"{job.label} at {length:,}", job.plan, length, job.tables, executor, finish)
+    def _ready(self) -> AbstractContextManager[object]:
+        return evaluating(self.scorer.model)
 
-    def _comparing(self, jobs: Sequence[Job], executor: Executor) -> list[Task]:
+    @cached_property
+    def _executor(self) -> Executor:
+        return Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
+
+    def _scoring(self, tables: HeldTables, bos: int | None) -> Executor:
+        if bos == self.corpus.bos:
+            return self._executor
+        return Executor(self.scorer, self.corpus.documents, bos, self.notes.warn)
+
+    def as_trained(self, length: int) -> HeldTables:
+        return AsTrained(self.scorer.model).tables([length])[length]
+
+    def _check(self, first: Batch) -> None:
+        self._executor.check(first)
+
+    def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
         """Plans the short-context cost: every schedule beside the baseline, at one length."""
         length = short_length(self.corpus.lengths, self.trained_length)
         if length is None or not self.options.short_context:
@@ -155,39 +132,22 @@ class PerplexityRun(CorpusRun):
         at = {job.label: job.tables for job in jobs if length in job.lengths}
         base, plan = at.pop(self.baseline), self._plan(length)
         found = [Comparison(base, tables, length, plan) for tables in at.values()]
-        return [comparing(found, executor, self.divergences.extend)] if found else []
+        return [comparing(found, self._executor, self.divergences.extend)] if found else []
 
-    def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
-        """Plans the model as it is, given only the last tokens; and returns what is to be said of it."""
-        rest = sum(job.plan.cost.positions for job in _distinct(jobs))
-        planned, said = Truncating.of(self.scorer.model, self.corpus, rest, self.batch_tokens, self._stride)
-        self._stride = planned.stride if planned else self._stride
-        if planned is None:
-            return [], said
-        executor = Executor(self.scorer, self.corpus.documents, None, self.notes.warn)
-        return [planned.task(executor, partial(setattr, self, "truncation"))], said
-
-    # --- saying ---
-
-    def _announce_cost(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
+    def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Says what the run will take."""
-        distinct = _distinct(jobs)
+        own = distinct(jobs)
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
-            passes = [(job.label, job.lengths[-1], job.plan.cost) for job in distinct]
+            passes = [(job.label, job.lengths[-1], job.plan.cost) for job in own]
             estimates.announce_passes(self.notes, passes)
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.cost.positions
-            share = fed / sum(job.plan.cost.positions for job in distinct)
+            share = fed / sum(job.plan.cost.positions for job in own)
             length = short_length(self.corpus.lengths, self.trained_length)
             self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%})")
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
-
-
-def _distinct(jobs: Iterable[Job]) -> list[Job]:
-    """Returns the jobs that run; those of other schedules with the same tables share them."""
-    return list({job.key: job for job in jobs}.values())
 
 
 # --- the short-context cost: how a schedule changes predictions where the model did well without it

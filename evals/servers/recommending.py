@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +17,6 @@ from ..recommending.candidates import Candidates
 from ..recommending.deployment import serving_dtype
 from ..recommending.options import Objective, RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
-from ..running.corpus_run import choose
 from ..running.selection import Corpus, PerplexityOptions
 from .running import ServedRun, baseline_of
 from .server import Server
@@ -59,12 +57,6 @@ class ServedRecommendRun(RecommendRun):
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
         return ServedRun(self.servers, corpus, None, options, self.tokenizer)
-
-    @cached_property
-    def _truncation(self) -> tuple[int | None, str]:
-        trained, target = self.objective.trained, self.objective.target
-        stride, told = choose(self.corpus, trained, len(self.servers) * len(self.held_out) * target)
-        return stride if trained == self.objective.short else None, told
 
     def _weights(self) -> tuple[PreTrainedConfig, str, int]:
         config = AutoConfig.from_pretrained(cast("str | Path", self.options.path))  # None is refused below

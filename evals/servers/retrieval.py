@@ -67,7 +67,7 @@ class ServedRetrieval(RetrievalRun):
         runner = Runner(self.facts, store, group or Group(World()), self.notes, "server")
         try:
             lengths = self.prompt_set.lengths
-            runner.take([self._task(length, each.tables) for each in self.servers for length in lengths])
+            runner.take([self._task(length, each.held) for each in self.servers for length in lengths])
             if runner.announce(self._about):
                 for server in self.servers:
                     self._confirm(server, store)
@@ -79,7 +79,7 @@ class ServedRetrieval(RetrievalRun):
     def _confirm(self, server: Server, store: Store) -> None:
         """Scores the longest prompt again, and compares it with what the store keeps of it."""
         ids = self.prompt_set.every[-1].ids(0).tolist()
-        facts = {**self.facts, "probe": key_of({"ids": ids}), "rotation": server.tables.rotation}
+        facts = {**self.facts, "probe": key_of({"ids": ids}), "rotation": server.held.rotation}
         shelf = store.shelf(facts, plan_pass([len(ids)], len(ids), None, False, 1))
         if 0 in shelf.batches:
             server.refuse_another(ids, shelf.batches[0].nll)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,14 +16,16 @@ from ...schedules.specs import Spec
 from ..data import documents as data_documents
 from ..metrics.paired import short_length
 from ..metrics.stored import AS_IS, ModelFacts
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..running import fingerprints
-from ..running.corpus_run import CorpusRun, Job, Truncating, choose
-from ..running.runner import Runner, Task, task_of
+from ..running.corpus_run import CorpusRun, Job
+from ..running.runner import Runner, Task
 from ..running.selection import Corpus, PerplexityOptions
+from ..running.variants import HeldTables
+from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING
 from ..store import Facts, Store, key_of
-from .server import UNNAMED, ServedWindows, Server
+from .server import UNNAMED, ServedTables, ServedWindows, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,65 +65,37 @@ class ServedRun(CorpusRun):
             "scoring": SCORING,
         }
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures by every server, one after the other; what is complete is in :attr:`passes`."""
-        store, group = store or Store(), group or Group(World())
-        _, self._stride = self._as_before(store.last)
-        runner = Runner(self.facts, store, group, self.notes, "server")
-        try:
-            jobs = [job for server in self.servers for job in self._jobs(server)]
-            last, told = self._truncating(jobs)
-            runner.take([*(self._task(job) for job in jobs), *last])
-            if not self.title:
-                self._announce_special()
-                if runner.announce(self._about):
-                    self._tell_left_out(told)
-            runner.run(self._about)
-        finally:
-            for server in self.servers:
-                server.client.close()
-
     @property
     def protocol(self) -> dict[str, object]:
         """The engines of the servers, for the results; not their addresses."""
         return {"servers": {each.label: each.engine.about for each in self.servers}}
 
-    # --- planning ---
+    def _runner(self, store: Store, group: Group) -> Runner:
+        return Runner(self.facts, store, group, self.notes, "server")
 
-    def _jobs(self, server: Server) -> list[Job]:
-        """Plans all lengths in one pass, because a server has one table for all; or one of each where windows slide."""
-        tables, lengths = server.tables, self.corpus.lengths
-        self._figures[tables.table_sha256] = tables.figures
-        if self.options.stride is not None:
-            return [Job(tables, (length,), self._plan(length)) for length in lengths]
-        return [Job(tables, lengths, self._plan(lengths[-1]))]
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Closes the connections afterwards."""
+        try:
+            yield
+        finally:
+            for server in self.servers:
+                server.client.close()
 
-    def _task(self, job: Job) -> Task:
-        windows = ServedWindows(cast(Server, job.tables.variant), self.corpus.documents, self.corpus.bos)
-        length, finish = job.lengths[-1], partial(self._finish, job)
-        return task_of(self.title or f"{job.label} at {length:,}", job.plan, length, job.tables, windows, finish)
+    def _scoring(self, tables: HeldTables, bos: int | None) -> ServedWindows:
+        return ServedWindows(cast(ServedTables, tables).variant, self.corpus.documents, bos)
 
-    def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
-        """Plans truncation by the server of the unchanged model, and returns what is to be said of it."""
-        rest = sum(job.plan.cost.positions for job in jobs)
-        stride, said = choose(self.corpus, self.trained_length, rest, self._stride)
-        if stride is None or self.trained_length is None:
-            return [], said
-        server = next((each for each in self.servers if each.is_unscaled), None)
-        if server is None:
-            if asked := self.options.asks_truncation:
-                raise DataError(f"{asked} is given, and {_NO_BASE}", asked, "served_as")
-            return [], f"truncation is left out: {_NO_BASE}"
-        self._stride = stride
-        windows = ServedWindows(server, self.corpus.documents, None)
-        planned = Truncating.planned(self.corpus, server.tables, self.trained_length, stride, self.batch_tokens)
-        return [planned.task(windows, partial(setattr, self, "truncation"))], said
+    def as_trained(self, length: int) -> HeldTables:
+        for server in self.servers:
+            if server.is_unscaled:
+                return server.held
+        raise DataError(_NO_BASE, "served_as")
 
-    # --- asking and saying ---
+    def _check(self, first: Batch) -> None:
+        """Nothing: a server tells by its first answer."""
 
-    def _tell_left_out(self, truncation: str) -> None:
-        if truncation:
-            self.notes.tell(truncation)
+    def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
+        """Says what is read from the longest windows, and what servers leave out."""
         for server in self.servers:
             if not server.is_unscaled and isinstance(server.asked, Spec) and _follows_length(server.asked):
                 self.notes.tell(

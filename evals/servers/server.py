@@ -92,8 +92,12 @@ class Server:
         """Whether it is served as the unchanged model."""
         return self.label == AS_IS
 
+    def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
+        """Returns the one table that it has at every length."""
+        return dict.fromkeys(lengths, self.held)
+
     @cached_property
-    def tables(self) -> ServedTables:
+    def held(self) -> ServedTables:
         """The facts that its numbers depend on, hashed; its address is none of them."""
         engine = self.engine
         digest = key_of({"engine": engine.name, "version": engine.version, "model": engine.model,
