@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, NamedTuple, NotRequired
 
 import numpy as np
-from annotated_types import Len
-from pydantic import FailFast, NonNegativeInt, TypeAdapter
+from pydantic import AliasPath, BaseModel, FailFast, Field, NonNegativeInt
 from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
@@ -134,6 +133,11 @@ def _nll(rows: Sequence[Row]) -> np.ndarray:
     return -np.array([row.logprob for row in rows], np.float32)
 
 
+def _at(first: str, *path: str | int) -> object:
+    """Says where in an answer a field stands."""
+    return Field(validation_alias=AliasPath(first, *path))
+
+
 # --- vLLM
 
 
@@ -142,26 +146,16 @@ class _Token(TypedDict):
     rank: NotRequired[int | None]
 
 
-class _Chosen(TypedDict):
-    token_logprobs: Annotated[list[float | None], Len(1, 1)]
+class _Prompt(BaseModel):
+    """The log-probabilities of a prompt, and of the last token of a window that has the whole limit."""
+
+    rows: Annotated[list[dict[int, _Token] | None], FailFast(), _at("choices", 0, "prompt_logprobs")]
+    last: Annotated[list[float | None] | None, _at("choices", 0, "logprobs", "token_logprobs")] = None
+    last_id: Annotated[list[int] | None, _at("choices", 0, "token_ids")] = None
 
 
-class _ScoredChoice(TypedDict):
-    prompt_logprobs: Annotated[list[dict[int, _Token] | None], FailFast()]
-    token_ids: NotRequired[list[int] | None]
-    logprobs: NotRequired[_Chosen | None]
-
-
-class _WrittenChoice(TypedDict):
-    token_ids: Annotated[list[NonNegativeInt], FailFast()]
-
-
-class _Scored(TypedDict):
-    choices: Annotated[list[_ScoredChoice], Len(1, 1)]
-
-
-class _Written(TypedDict):
-    choices: Annotated[list[_WrittenChoice], Len(1, 1)]
+class _Completion(BaseModel):
+    ids: Annotated[list[NonNegativeInt], FailFast(), _at("choices", 0, "token_ids")]
 
 
 class VLLM(PromptScoring):
@@ -172,7 +166,6 @@ class VLLM(PromptScoring):
     """
 
     name, version_path, limit_option = "vLLM", "/version", "--max-model-len"
-    _scored, _written = TypeAdapter(_Scored), TypeAdapter(_Written)
 
     @property
     def longest(self) -> int | None:
@@ -186,14 +179,12 @@ class VLLM(PromptScoring):
         return "/v1/completions", body
 
     def rows(self, content: bytes) -> list[Row]:
-        [choice] = self._scored.validate_json(content, strict=True)["choices"]
-        rows = [_row(found) for found in choice["prompt_logprobs"][1:]]
-        last = choice.get("logprobs")  # asked for where the window has the whole limit
-        if last is not None:
-            [value], [id] = last["token_logprobs"], choice.get("token_ids") or [None]
-            if value == 0:
+        answer = _Prompt.model_validate_json(content, strict=True)
+        rows = [_row(found) for found in answer.rows[1:]]
+        if answer.last is not None:
+            if 0 in answer.last:
                 raise ServerError("vLLM answers processed log-probabilities; serve with --logprobs-mode raw_logprobs")
-            rows.append(Row(id, value))
+            rows += [Row(id, value) for id, value in zip(answer.last_id or [None], answer.last, strict=False)]
         return rows
 
     def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
@@ -201,8 +192,7 @@ class VLLM(PromptScoring):
         return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
 
     def written(self, content: bytes) -> list[int]:
-        [choice] = self._written.validate_json(content, strict=True)["choices"]
-        return choice["token_ids"]
+        return _Completion.model_validate_json(content, strict=True).ids
 
 
 def _row(found: dict[int, _Token] | None) -> Row:
@@ -220,16 +210,12 @@ _Logprob = tuple[float | None, int, object]
 """A log-probability, the token's id and its text."""
 
 
-class _Meta(TypedDict):
-    input_token_logprobs: Annotated[list[_Logprob], FailFast()]
-    input_top_logprobs: NotRequired[list[list[_Logprob] | None] | None]
+class _Scored(BaseModel):
+    rows: Annotated[list[_Logprob], FailFast(), _at("meta_info", "input_token_logprobs")]
+    tops: Annotated[list[list[_Logprob] | None] | None, _at("meta_info", "input_top_logprobs")] = None
 
 
-class _Generate(TypedDict):
-    meta_info: _Meta
-
-
-class _Output(TypedDict):
+class _Generated(BaseModel):
     output_ids: Annotated[list[NonNegativeInt], FailFast()]
 
 
@@ -238,7 +224,6 @@ class SGLang(PromptScoring):
 
     name, version_path = "SGLang", "/get_server_info"
     limit_option = "--context-length, one more than the window"
-    _scored, _written = TypeAdapter(_Generate), TypeAdapter(_Output)
 
     @property
     def longest(self) -> int | None:
@@ -250,11 +235,11 @@ class SGLang(PromptScoring):
         return "/generate", {**body, "top_logprobs_num": 1} if ranked else body
 
     def rows(self, content: bytes) -> list[Row]:
-        about = self._scored.validate_json(content, strict=True)["meta_info"]
-        own, best = about["input_token_logprobs"][1:], (about.get("input_top_logprobs") or [])[1:]
-        tops = [top[0][1] if top else None for top in best] or [None] * len(own)
+        answer = _Scored.model_validate_json(content, strict=True)
+        tops = [top[0][1] if top else None for top in answer.tops or [None] * len(answer.rows)]
         return [
-            Row(id, value, None if top is None else top == id) for (value, id, _), top in zip(own, tops, strict=False)
+            Row(id, value, None if top is None else top == id)
+            for (value, id, _), top in zip(answer.rows[1:], tops[1:], strict=False)
         ]
 
     def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
@@ -262,27 +247,26 @@ class SGLang(PromptScoring):
         return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
 
     def written(self, content: bytes) -> list[int]:
-        return self._written.validate_json(content, strict=True)["output_ids"]
+        return _Generated.model_validate_json(content, strict=True).output_ids
 
 
 # --- which engine answers
 
 
-class _Card(TypedDict):
+class _Card(BaseModel):
     id: str
-    owned_by: NotRequired[str | None]
-    max_model_len: NotRequired[int | None]
+    owned_by: str | None = None
+    max_model_len: int | None = None
 
 
-class _Models(TypedDict):
-    data: NotRequired[list[_Card]]
+class _Models(BaseModel):
+    data: list[_Card] = []
 
 
-class _Version(TypedDict):
-    version: NotRequired[str]
+class _Version(BaseModel):
+    version: str = "of an unknown version"
 
 
-_MODELS, _VERSION = TypeAdapter(_Models), TypeAdapter(_Version)
 _BY_OWNER: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
 """The engines that can score, by the ``owned_by`` of their models."""
 
@@ -297,8 +281,8 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         ServerError: it cannot be reached, or is no engine that can score a prompt.
         DataError: it does not serve that model.
     """
-    cards = (client.ask("/v1/models", _MODELS.validate_json) or {}).get("data", [])
-    owner = cards[0].get("owned_by") if cards else None
+    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data
+    owner = cards[0].owned_by if cards else None
     kind = _BY_OWNER.get(owner or "")
     if owner == "llamacpp":
         raise ServerError(
@@ -311,11 +295,11 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
             f"{client.url} is {what}; vLLM (vllm serve) and SGLang can score a prompt, and so can the checkpoint "
             "itself: ropescale eval MODEL"
         )
-    found = [card for card in cards if wanted in (None, card["id"])]
+    found = [card for card in cards if wanted in (None, card.id)]
     if not found:
-        names = listed([named(card["id"]) for card in cards])
+        names = listed([named(card.id) for card in cards])
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
-    limits = (card.get("max_model_len") for card in (*found, *cards))  # an adapter has its base's
+    limits = (card.max_model_len for card in (*found, *cards))  # an adapter has its base's
     limit = next((each for each in limits if each is not None), None)
-    version = (client.ask(kind.version_path, _VERSION.validate_json) or {}).get("version", "of an unknown version")
-    return kind(found[0]["id"], limit, version)
+    answer = client.ask(kind.version_path, _Version.model_validate_json) or _Version()
+    return kind(found[0].id, limit, answer.version)

@@ -11,8 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import BaseModel
 
 from ...errors import DataError, ServerError
 from ...output.formatting import named
@@ -42,11 +41,8 @@ TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx
 """What both tokenizers are given: letters, digits, signs and spaces that tokenizers treat in different ways."""
 
 
-class _Tokens(TypedDict):
+class _Tokens(BaseModel):
     tokens: list[int]
-
-
-_TOKENS = TypeAdapter(_Tokens)
 
 
 class Server:
@@ -122,10 +118,10 @@ class Server:
             return
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
         body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
-        answer = self.client.ask("/tokenize", _TOKENS.validate_json, body)
+        answer = self.client.ask("/tokenize", _Tokens.model_validate_json, body)
         if answer is None:
             self.client.notes.warn(f"warning: {url} has no /tokenize; whether its tokenizer is this one is not known")
-        elif answer["tokens"] != own:
+        elif answer.tokens != own:
             raise DataError(
                 f"the tokenizer of {url} is another one (it gives {len(answer['tokens']):,} tokens for a text that has "
                 f"{len(own):,} here, or other ids); give the one of the model that is served",
