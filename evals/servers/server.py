@@ -123,7 +123,7 @@ class Server:
             self.client.notes.warn(f"warning: {url} has no /tokenize; whether its tokenizer is this one is not known")
         elif answer.tokens != own:
             raise DataError(
-                f"the tokenizer of {url} is another one (it gives {len(answer['tokens']):,} tokens for a text that has "
+                f"the tokenizer of {url} is another one (it gives {len(answer.tokens):,} tokens for a text that has "
                 f"{len(own):,} here, or other ids); give the one of the model that is served",
                 "tokenizer",
             )
