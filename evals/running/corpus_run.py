@@ -50,7 +50,7 @@ class Job(HeldPass):
         return self.tables.rotation, self.plan.sha256
 
 
-class Measured(Labelled, Protocol):
+class WithTables(Labelled, Protocol):
     """A schedule in a loaded model, or on a server."""
 
     def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
@@ -75,7 +75,7 @@ class CorpusRun(ABC):
         batch_tokens: positions that are fed together.
     """
 
-    variants: Sequence[Measured]
+    variants: Sequence[WithTables]
     facts: Facts
     model_facts: ModelFacts
 
@@ -165,7 +165,7 @@ class CorpusRun(ABC):
         runner.take([*(self._task(job) for job in jobs), *compared, *last])
         return jobs, compared, last, told
 
-    def _jobs(self, variant: Measured) -> list[Job]:
+    def _jobs(self, variant: WithTables) -> list[Job]:
         """Plans all the lengths of one schedule, in as few passes as its tables and the windows allow."""
         held = variant.tables(self.corpus.lengths)
         self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
