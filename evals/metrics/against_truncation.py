@@ -40,7 +40,7 @@ class TruncationRow:
     ``truncated_nll``, on the same tokens: below zero, reading further is better. The far repeats and the other tokens
     have the same figures, None where there are no such tokens, or where the distance of far repeats is not known. The
     intervals hold for all ``comparisons`` of the run together; that is None where each is of 95% by itself, of too few
-    documents or in a result of an older version.
+    documents.
     """
 
     schedule: str
@@ -86,18 +86,9 @@ class TruncationRow:
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws every schedule's loss minus truncation's at every length, with a bar for each interval.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    figure, axes = drawing.new()
-    rows = METRIC.rows(stored)
-    axes.axhline(0, color=drawing.LINES[0], linewidth=1, linestyle=(0, (4, 3)))
-    drawing.bars(axes, stored, drawing.changes(rows, stored.schedules))
-    drawing.length_axis(axes, sorted({row.length for row in rows}), "context length (tokens)")
-    axes.set_ylabel(f"loss minus that of the last {rows[0].context:,} tokens (nats per token)")
-    return drawing.finish(figure, axes, stored, "Against truncation; below zero reading further is better", "bars")
+    """Draws every schedule's loss minus truncation's; see :func:`.drawing.changes`."""
+    rows, title = METRIC.rows(stored), "Against truncation; below zero reading further is better"
+    return drawing.changes(stored, rows, f"the last {rows[0].context:,} tokens", title, linestyle=(0, (4, 3)))
 
 
 class AgainstTruncation(Metric[Stored, TruncationRow]):
@@ -122,19 +113,21 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         last = stored.truncation
         if last is None:
             return []
-        marks = _marks(stored, last)
+        marks: dict[str, list[np.ndarray]] = {}  # per window, which of the tokens from the trained length on
+        distance = distance_of(stored)
+        if distance is not None and stored.documents:
+            first = last.length - stored.bos
+            marks[FAR] = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+            marks[OTHER] = [~each for each in marks[FAR]]
         beyond = [key for key in stored.read_from if key[1] > last.length]
         rows = (_row(stored, last, marks, *key) for key in beyond)
         return [row for row in rows if row]
 
-    def to_json(self, stored: Stored) -> dict[str, object]:
-        """Returns the rows, and where reading further pays off; nothing without truncation."""
+    def facts(self, stored: Stored) -> dict[str, object]:
+        """Returns the windows of truncation, and where reading further pays off."""
         rows = self.rows(stored)
-        if not rows:
-            return {}
-        facts = {name: getattr(rows[0], name) for name in ("context", "stride", "fed")}
-        found = {each.tokens: asdict(each) for each in pays_off(rows)}
-        return {self.key: {**facts, "pays_off": found, "rows": [asdict(row) for row in rows]}}
+        windows = {name: getattr(rows[0], name) for name in ("context", "stride", "fed")}
+        return {**windows, "pays_off": {each.tokens: asdict(each) for each in pays_off(rows)}}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the changes at every length, those of far repeats at the longest one, and what follows.
@@ -144,9 +137,11 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         rows = self.rows(stored)
         if not rows:
             return []
+        context, stride, fed = rows[0].context, rows[0].stride, rows[0].fed
         title = (
-            f"Against truncation, the model as it is given only the last {rows[0].context:,} tokens ({_how(rows[0])}): "
-            f"change in NLL on the tokens from position {rows[0].context:,} on (nats per token, below zero reading "
+            f"Against truncation, the model as it is given only the last {context:,} tokens (windows of {context:,} "
+            f"positions without BOS, stride {stride:,}, {fed:,} tokens fed): "
+            f"change in NLL on the tokens from position {context:,} on (nats per token, below zero reading "
             f"further is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
         )
         cells = {(row.schedule, row.length): change_cell(row.change()) for row in rows}
@@ -155,8 +150,8 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
         if worse_than_a_guess(stored):
             return [title, found, *_subsets(stored, rows)]
-        said = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
-        return [title, found, *_subsets(stored, rows), *filter(None, [said])]
+        said = verdict(rows, lambda label: escaped(stored.named(label)))
+        return [title, found, *_subsets(stored, rows), *([" ".join(said)] if said else [])]
 
     def on_page(self, rows: Sequence[TruncationRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""
@@ -247,10 +242,6 @@ def _said(found: PaysOff, rows: Sequence[TruncationRow], name: Callable[[str], s
     return f"pays off at {at:,} tokens, under {name(found.schedule)} ({by}){rest}"
 
 
-def _how(row: TruncationRow) -> str:
-    return f"windows of {row.context:,} positions without BOS, stride {row.stride:,}, {row.fed:,} tokens fed"
-
-
 def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     """Returns the table of far repeats and of the others at the longest length; nothing without far repeats."""
     longest = max(row.length for row in rows)
@@ -268,16 +259,6 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     back = f"{distance:,} or more tokens" if distance else "far"
     title = f"The same for the tokens that repeat something {back} back, and for the others ({rests_on(stored)}):"
     return [title, markdown(header, lines, right=range(1, 4))]
-
-
-def _marks(stored: Stored, last: Truncation) -> dict[str, list[np.ndarray]]:
-    """Returns, per window, which of the tokens from the trained length on are far repeats, and which are not."""
-    distance = distance_of(stored)
-    if distance is None or not stored.documents:
-        return {}
-    first = last.length - stored.bos
-    far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
-    return {FAR: far, OTHER: [~each for each in far]}
 
 
 def _row(

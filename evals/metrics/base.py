@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from ..checking import Shape, Wrong
 from ..data.documents import Document
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate, consecutive
-from .cells import exp
+from .cells import exp, interval_cell, table
 from .stored import Measured, Stored, Totals, sums_of
 
 if TYPE_CHECKING:
@@ -136,9 +136,16 @@ class Metric(ABC, Generic[S_contra, R]):
             stored.figures[self.row] = self.reduce(stored)
         return stored.figures[self.row]
 
+    def facts(self, stored: S_contra) -> dict[str, object]:
+        """Returns what results.json has beside the rows, where the metric has facts."""
+        return {}
+
     def to_json(self, stored: S_contra) -> dict[str, object]:
-        """Returns its part of results.json."""
-        return {self.key: [asdict(row) for row in self.rows(stored)]} if self.key else {}  # type: ignore[call-overload]
+        """Returns its part of results.json; a metric with facts has none without rows."""
+        rows = [asdict(row) for row in self.rows(stored)]  # type: ignore[call-overload]
+        if not self.has_facts:
+            return {self.key: rows} if self.key else {}
+        return {self.key: {**self.facts(stored), "rows": rows}} if rows else {}
 
     def read(self, results: Mapping[str, Any]) -> list[R]:
         """Returns the rows that a checked results.json holds."""
@@ -240,16 +247,22 @@ def paired_change(stored: Stored, schedule: str, baseline: str, length: int, lev
     return estimated(stored, Totals(ours.minus(theirs), theirs.shares), first, level)
 
 
-def held(stored: Stored, documents: int | None, windows: int | None) -> str:
-    """Says in how many documents and windows the tokens of a table are; nothing where that is not known.
+def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
+    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds."""
+    cells = {
+        (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
+    }
+    return table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)
+
+
+def held(stored: Stored, documents: int, windows: int) -> str:
+    """Says in how many documents and windows the tokens of a table are.
 
     Where these documents are few, and those of the run are not, it says how often an interval over so few holds.
     """
-    if documents is None:
-        return ""
     number = stored.data["documents"]
     said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"
-    if windows is not None and not stored.sliding:
+    if not stored.sliding:
         number = stored.data.get("windows", number)
         said += f", {windows:,} of {number:,} window{'s' * (number != 1)}"
     few = intervals.over_documents(documents) if documents < stored.data["documents"] else ""

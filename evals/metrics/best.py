@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from ...output.formatting import escaped, listed
@@ -21,8 +21,7 @@ class BestRow:
     """The schedule with the lowest loss at a length.
 
     ``apart`` are the others whose paired change against it has an interval above zero, and ``not_apart`` the rest.
-    ``changes`` has these changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together;
-    nothing in a result of an older version.
+    ``changes`` has these changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together.
     """
 
     length: Length
@@ -30,7 +29,7 @@ class BestRow:
     comparisons: Count
     apart: list[str]
     not_apart: list[str]
-    changes: dict[str, list[float | None]] = field(default_factory=dict)
+    changes: dict[str, list[float | None]]
 
 
 class Best(Metric[Stored, BestRow]):
@@ -45,11 +44,18 @@ class Best(Metric[Stored, BestRow]):
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
                  for length in stored.lengths}  # fmt: skip
         rests = {row.length: row.documents for row in perplexity.METRIC.rows(stored)}
-        return [
-            _row(stored, length, labels)
-            for length, labels in there.items()
-            if len(labels) > 1 and rests[length] >= CONCLUSIVE
-        ]
+        rows = []
+        for length, labels in there.items():
+            if len(labels) > 1 and rests[length] >= CONCLUSIVE:
+                means = {label: stored.totals(label, length).mean for label in labels}
+                best = min(labels, key=means.__getitem__)
+                others = [label for label in labels if label != best]
+                found = {label: paired_change(stored, label, best, length, level(stored)) for label in others}
+                changes = {label: [one.mean, one.low, one.high] for label, one in found.items()}
+                apart = [label for label in others if found[label].sign == 1]
+                rest = [label for label in others if label not in apart]
+                rows.append(BestRow(length, best, stored.comparisons or 0, apart, rest, changes))
+        return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns one paragraph; lengths that say the same stand together. Nothing of a model worse than a guess."""
@@ -68,16 +74,6 @@ class Best(Metric[Stored, BestRow]):
 
 
 METRIC = Best()
-
-
-def _row(stored: Stored, length: int, labels: list[str]) -> BestRow:
-    totals = {label: stored.totals(label, length) for label in labels}
-    best = min(labels, key=lambda label: sum(totals[label].sums) / sum(totals[label].shares))
-    others = [label for label in labels if label != best]
-    found = {each: paired_change(stored, each, best, length, level(stored)) for each in others}
-    changes = {each: [one.mean, one.low, one.high] for each, one in found.items()}
-    apart, rest = ([each for each in others if (found[each].sign == 1) is is_apart] for is_apart in (True, False))
-    return BestRow(length, best, stored.comparisons or 0, apart, rest, changes)
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:

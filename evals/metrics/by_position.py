@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..data.windows import position_bins
 from . import drawing
 from .base import Metric, Picture, bounds, mean_of
-from .stored import Pass, Stored
+from .stored import Stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,17 +40,25 @@ def draw(stored: Stored) -> Figure:
     The first tokens of a document are hard to predict under every schedule and would flatten the rest. The label of a
     schedule whose tables follow the length says which length's tables are drawn.
 
+    Fewer than four bins from there on are not enough: then all are drawn.
+
     Raises:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
-    shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
+    shown = {schedule: [row for row in rows if row.schedule == schedule] for schedule in stored.schedules}
+    for schedule, bins in shown.items():
+        later = [each for each in bins if each.start >= 16]
+        shown[schedule] = later if len(later) >= 4 else bins
+
+    def label_of(row: PositionRow) -> str:
+        name = stored.named(row.schedule)  # keeps the length where a long one is cut
+        return name if row.as_at is None else f"{drawing.short(name, 22)} as at {drawing.tokens(row.as_at)}"
+
     curves = {
-        _label(stored.named(schedule), bins[0].as_at): [
-            ((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins
-        ]
-        for schedule, bins in shown.items()
+        label_of(bins[0]): [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
+        for bins in shown.values()
     }
     drawing.lines(axes, stored, curves)
     drawing.keep_near(axes, curves)
@@ -62,17 +70,6 @@ def draw(stored: Stored) -> Figure:
     return drawing.finish(figure, axes, stored, title)
 
 
-def _label(schedule: str, as_at: int | None) -> str:
-    """Returns a label that keeps the length where a long schedule is cut."""
-    return schedule if as_at is None else f"{drawing.short(schedule, 22)} as at {drawing.tokens(as_at)}"
-
-
-def _later(bins: list[PositionRow]) -> list[PositionRow]:
-    """Returns the bins from position 16 on; all of them if fewer than four would be left."""
-    later = [each for each in bins if each.start >= 16]
-    return later if len(later) >= 4 else bins
-
-
 class ByPosition(Metric[Stored, PositionRow]):
     """Mean loss in position bins that grow by sqrt(2), from each schedule's longest pass."""
 
@@ -81,14 +78,17 @@ class ByPosition(Metric[Stored, PositionRow]):
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
         """Returns the bins of every schedule."""
-        ordered = sorted(stored.passes, key=lambda run: run.lengths[-1])
-        longest = {run.schedule: run for run in ordered}
-        rows = [
-            _row(stored, run, *edges)
-            for run in longest.values()
-            for edges in position_bins(1 + max(map(len, run.nll), default=0))
-        ]
-        return list(filter(None, rows))
+        ordered, rows = sorted(stored.passes, key=lambda run: run.lengths[-1]), []
+        for schedule, run in {run.schedule: run for run in ordered}.items():
+            several = len({each.lengths for each in ordered if each.schedule == schedule}) > 1
+            as_at = run.lengths[-1] if several and not stored.sliding else None
+            losses = stored.wanted(run.nll)
+            for start, stop in position_bins(1 + max(map(len, run.nll), default=0)):
+                # index 0 is position 1; a window that does not reach the end of a bin is left out
+                inside = [nll[start - 1 : stop - 1 if len(nll) >= stop - 1 else 0] for nll in losses]
+                if mean := mean_of(stored, inside):
+                    rows.append(PositionRow(schedule, start, stop, mean.mean, mean.low, mean.high, as_at))
+        return rows
 
     def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
         """Returns the bins, and the length whose tables they belong to."""
@@ -98,18 +98,3 @@ class ByPosition(Metric[Stored, PositionRow]):
 
 
 METRIC = ByPosition()
-
-
-def _follows_length(stored: Stored, schedule: str) -> bool:
-    """Whether a schedule has several passes because its tables follow the length, and not because windows slide."""
-    return not stored.sliding and len({run.lengths for run in stored.passes if run.schedule == schedule}) > 1
-
-
-def _row(stored: Stored, run: Pass, start: int, stop: int) -> PositionRow | None:
-    """Returns the mean over the windows that reach the bin's end, None without a token; index 0 is position 1."""
-    losses = stored.wanted(run.nll)
-    estimate = mean_of(stored, [nll[start - 1 : stop - 1 if len(nll) >= stop - 1 else 0] for nll in losses])
-    if estimate is None:
-        return None
-    as_at = run.lengths[-1] if _follows_length(stored, run.schedule) else None
-    return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high, as_at)

@@ -54,23 +54,47 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
         axes.plot(
             [point[0] for point in points], [point[1] for point in points], label=stored.named(label), **_style(number)
         )
-        if len(curves) <= FEW or number == baseline:
-            _band(axes, number, points)
+        banded = [point for point in points if point[2] is not None]
+        if banded and (len(curves) <= FEW or number == baseline):
+            x, _, low, high = zip(*banded)
+            axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
 
 
-def changes(rows: Iterable[Any], labels: Iterable[str]) -> dict[str, list[Point]]:
-    """Returns the change of each schedule at every length, from rows that have ``delta_nll`` and its bounds."""
+def changes(stored: Stored, rows: Iterable[Any], against: str, title: str, **zero: Any) -> Figure:
+    """Draws the change of each schedule at every length, with a bar for each interval.
+
+    Args:
+        rows: with ``delta_nll`` and its bounds.
+        against: what the loss is compared with.
+        zero: how the line at zero is drawn.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = new()
     ordered = sorted(rows, key=lambda row: row.length)
-    return {
+    labels = [label for label in stored.schedules if any(row.schedule == label for row in ordered)]
+    axes.axhline(0, color=LINES[0], linewidth=1, **zero)
+    points = {
         label: [(row.length, row.delta_nll, row.low, row.high) for row in ordered if row.schedule == label]
         for label in labels
     }
+    bars(axes, stored, points)
+    length_axis(axes, sorted({row.length for row in ordered}), "context length (tokens)")
+    axes.set_ylabel(f"loss minus that of {against} (nats per token)")
+    return finish(figure, axes, stored, title, "bars")
 
 
 def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
     """Draws a line for each schedule with a bar for each interval, beside each other so that none covers another."""
     for place, (label, points) in enumerate(curves.items()):
-        _bars(axes, stored, label, points, ASIDE * (place - (len(curves) - 1) / 2))
+        number, aside = stored.schedules.index(label), 2 ** (ASIDE * (place - (len(curves) - 1) / 2))
+        x, y = [point[0] * aside for point in points], [point[1] for point in points]
+        axes.plot(x, y, label=stored.named(label), **_style(number))
+        for at, (_, _, low, high) in zip(x, points, strict=True):
+            if low is not None and high is not None:
+                axes.vlines(at, low, high, color=_colour(number), linewidth=1.5)
+                axes.plot([at, at], [low, high], linestyle="", marker="_", color=_colour(number), markersize=7)
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -83,24 +107,6 @@ def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
         room = max(values) - min(values) + 1
         least, most = min(values) - room, max(values) + room
     axes.set_ylim(max(low, least), min(high, most))
-
-
-def _band(axes: Axes, number: int, points: Sequence[Point]) -> None:
-    banded = [point for point in points if point[2] is not None]
-    if banded:
-        x, _, low, high = zip(*banded)
-        axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
-
-
-def _bars(axes: Axes, stored: Stored, label: str, points: Sequence[Point], aside: float) -> None:
-    """Draws a schedule's line; the points stand that many octaves beside their lengths."""
-    number = stored.schedules.index(label)
-    x, y = [point[0] * 2**aside for point in points], [point[1] for point in points]
-    axes.plot(x, y, label=stored.named(label), **_style(number))
-    for at, (_, _, low, high) in zip(x, points, strict=True):
-        if low is not None and high is not None:
-            axes.vlines(at, low, high, color=_colour(number), linewidth=1.5)
-            axes.plot([at, at], [low, high], linestyle="", marker="_", color=_colour(number), markersize=7)
 
 
 def _style(number: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class RepeatsRow:
 
     The interval is None with fewer than five documents, and the perplexity is None without such tokens.
     ``far_documents`` and ``far_windows`` count those that have far repeats, and ``far_interval`` and
-    ``other_interval`` say what the intervals are over; None in a result of an older version.
+    ``other_interval`` say what the intervals are over.
     """
 
     schedule: str
@@ -35,10 +35,10 @@ class RepeatsRow:
     other_ppl: Positive | None
     other_low: Positive | None
     other_high: Positive | None
-    far_documents: Count | None = None
-    far_windows: Count | None = None
-    far_interval: str | None = None
-    other_interval: str | None = None
+    far_documents: Count
+    far_windows: Count
+    far_interval: str | None
+    other_interval: str | None
 
 
 _DISTANCE = Option[int | None](

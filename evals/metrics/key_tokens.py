@@ -12,8 +12,7 @@ from ..checking import Count, Length, Positive, Share
 from ..data import key_tokens
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
-from .base import Bounded, Metric, Option, bounds, held, masked, perplexities
-from .cells import interval_cell, table
+from .base import Bounded, Metric, Option, bounds, held, masked, perplexities, ppl_table
 from .stored import Stored, sums_of
 
 
@@ -22,8 +21,7 @@ class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
     It is None without key tokens; its interval is None with fewer than five documents. ``documents`` and
-    ``windows`` count those that have key tokens, and ``interval`` says what its interval is over; None in a result
-    of an older version.
+    ``windows`` count those that have key tokens, and ``interval`` says what its interval is over.
     """
 
     schedule: str
@@ -34,20 +32,16 @@ class KeyTokensRow:
     ppl: Positive | None
     ppl_low: Positive | None
     ppl_high: Positive | None
-    documents: Count | None = None
-    windows: Count | None = None
-    interval: str | None = None
-
-
-def _spans(given: str | Path | KeySpans) -> KeySpans:
-    return given if isinstance(given, KeySpans) else key_tokens.load(given)
+    documents: Count
+    windows: Count
+    interval: str | None
 
 
 _SPANS = Option[KeySpans | None](
     "key_spans",
     Path,
     "Measure the tokens that `ropescale keys` found, too.",
-    read=_spans,
+    read=lambda given: given if isinstance(given, KeySpans) else key_tokens.load(given),
     in_protocol=False,
     by_place=True,
 )
@@ -90,10 +84,10 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), *held_in, over))
         return rows
 
-    def to_json(self, stored: Stored) -> dict[str, object]:
-        """Returns the rows and the facts about the key spans; nothing without key spans."""
+    def facts(self, stored: Stored) -> dict[str, object]:
+        """Returns the facts about the key spans."""
         spans = _SPANS.of(stored)
-        return {self.key: {**spans.facts, "rows": super().to_json(stored)[self.key]}} if spans is not None else {}
+        return spans.facts if spans else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table, with the model and the windows that found the tokens."""
@@ -101,9 +95,6 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         if spans is None or not rows:
             return []
         made, last = spans.made, rows[-1]
-        cells = {
-            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
-        }
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         by = (
             f"by {escaped(model)} with the whole text against {made['window']:,} tokens"
@@ -114,7 +105,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
             f"{held(stored, last.documents, last.windows)}), {by}:"
         )
-        return [title, table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)]
+        return [title, ppl_table(stored, rows)]
 
     def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
         """Returns the perplexity of the key tokens."""

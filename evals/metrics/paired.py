@@ -57,18 +57,9 @@ _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws the change of every schedule against the baseline at every length, with a bar for each interval.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    figure, axes = drawing.new()
-    others = [label for label in stored.schedules if label != stored.baseline]
-    axes.axhline(0, color=drawing.LINES[0], linewidth=1)
-    drawing.bars(axes, stored, drawing.changes(METRIC.rows(stored), others))
-    drawing.length_axis(axes, stored.lengths, "context length (tokens)")
-    axes.set_ylabel(f"loss minus that of {drawing.short(stored.named(stored.baseline), 24)} (nats per token)")
-    return drawing.finish(figure, axes, stored, "Change on the same tokens; below zero is better", "bars")
+    """Draws the change of every schedule against the baseline; see :func:`.drawing.changes`."""
+    against = drawing.short(stored.named(stored.baseline), 24)
+    return drawing.changes(stored, METRIC.rows(stored), against, "Change on the same tokens; below zero is better")
 
 
 class Paired(Metric[Stored, PairedRow]):
@@ -87,7 +78,14 @@ class Paired(Metric[Stored, PairedRow]):
     def reduce(self, stored: Stored) -> list[PairedRow]:
         """Returns a row for every schedule but the baseline at every length that both have."""
         others = [key for key in stored.read_from if key[0] != stored.baseline]
-        return [_row(stored, *key) for key in others if (stored.baseline, key[1]) in stored.read_from]
+        rows = []
+        for schedule, length in others:
+            if (stored.baseline, length) in stored.read_from:
+                change = paired_change(stored, schedule, stored.baseline, length, level(stored))
+                figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
+                compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
+                rows.append(PairedRow(*figures, **compared, interval=change.over, comparisons=stored.comparisons))
+        return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the change at every length, and the short-context cost."""
@@ -122,13 +120,6 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
     if one.shares != other.shares or not one.sums:
         return None
     return ours.estimate(one.minus(other), one.shares, level(ours) if ours is theirs else LEVEL)
-
-
-def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
-    change = paired_change(stored, schedule, stored.baseline, length, level(stored))
-    figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
-    compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-    return PairedRow(*figures, **compared, interval=change.over, comparisons=stored.comparisons)
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:

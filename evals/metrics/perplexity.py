@@ -13,8 +13,8 @@ from ..checking import Count, Length, Positive
 from ..data.windows import prefix
 from ..statistics.intervals import Estimate
 from . import drawing
-from .base import Metric, Picture, estimated, mean_of, perplexities
-from .cells import exp, interval_cell, table
+from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table
+from .cells import exp
 from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ class PerplexityRow:
     ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` says what the
     interval of ``ppl`` is over: "documents", or blocks of the windows or of the tokens of few. ``mode`` is "prefix"
     (the first L positions of each window) or "sliding" (whole documents, in windows of L positions), and
-    ``documents_at_length`` counts the documents that have L positions. ``windows`` counts those of all documents; None
-    in a result of a version that fed one of each.
+    ``documents_at_length`` counts the documents that have L positions. ``windows`` counts those of all documents.
     """
 
     schedule: str
@@ -50,7 +49,7 @@ class PerplexityRow:
     tail_high: float | None = None
     interval: str | None = None
     protocol: str = "ropescale"
-    windows: Count | None = None
+    windows: Count = 0
 
 
 def draw(stored: Stored) -> Figure:
@@ -87,11 +86,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of perplexities."""
-        cells = {
-            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
-            for row in self.rows(stored)
-        }
-        return [table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)]
+        return [ppl_table(stored, self.rows(stored))]
 
     def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""
@@ -104,7 +99,8 @@ METRIC = Perplexity()
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
     estimate = estimated(stored, totals, stored.first(run.schedule, length)).within(0)
-    tail = _tail(stored, run, length)
+    start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count  # index 0 is position 1
+    tail = mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
     low, high = perplexities(estimate)[1:]
     return PerplexityRow(
         schedule=run.schedule,
@@ -127,12 +123,6 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         interval=estimate.over,
         protocol=stored.protocol["name"],
     )
-
-
-def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
-    """Returns the mean NLL at positions [L/2, L), over the windows that have them; index 0 is position 1."""
-    start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
-    return mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
 
 
 def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:

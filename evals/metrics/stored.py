@@ -129,7 +129,7 @@ class Identity:
     """Hashes of a document's text and of its tokens.
 
     Attributes:
-        ids_sha256: of the tokens of its windows, one after the other; None if it was not stored.
+        ids_sha256: of the tokens of its windows, one after the other.
         scored: the ranges of these tokens whose losses count; None for all of them.
         at: by length, the hash of the tokens that belong to it.
         source: the source that it is from, where there are several.
@@ -138,7 +138,7 @@ class Identity:
 
     name: str
     sha256: str
-    ids_sha256: str | None
+    ids_sha256: str
     scored: Sequence[tuple[int, int]] | None = None
     at: dict[str, str] = field(default_factory=dict)
     source: str = ""
@@ -239,6 +239,11 @@ class Totals:
 
     sums: Sequence[float]
     shares: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """The mean over all documents."""
+        return sum(self.sums) / sum(self.shares)
 
     def minus(self, other: Totals) -> list[float]:
         """Returns the differences of the sums."""
@@ -441,15 +446,14 @@ class Stored(Measured):
         if self is other:
             return True
         if self.same_text(other) and (self.ids == other.ids or self.lengths[-1] == other.lengths[-1]):
-            return self.ids is not None and self.ids == other.ids
+            return self.ids == other.ids
         at = [[text.at.get(str(length)) for text in each.identified()] for each in (self, other)]
         return all(map(all, at)) and at[0] == at[1] and self._how == other._how  # windows of another largest length
 
     @property
-    def ids(self) -> tuple[str, ...] | None:
-        """A hash of each document's token ids; None if the version that wrote the folder did not store them."""
-        found = [each.ids_sha256 for each in self.identified()]
-        return None if None in found else tuple(filter(None, found))
+    def ids(self) -> tuple[str, ...]:
+        """A hash of each document's token ids."""
+        return tuple(each.ids_sha256 for each in self.identified())
 
 
 def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -30,7 +30,7 @@ from ..retrieving.metrics import answered
 from ..retrieving.results import Retrieval
 from ..searching.results import SearchResult
 from .runs import StoredRun, refusing_damage
-from .sections import recommendations, searches, source_tables, typographic
+from .sections import recommendation, search, source_tables, typographic
 
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
@@ -86,7 +86,7 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
         few=FEW,
         tall=len(data["series"]) > TALL,
         facts=list(dict.fromkeys(key for run in data["runs"] for key in run["facts"])),
-        json=_script_json(data),
+        json=json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c"),  # may stand inside <script>
         css=(files / "page.css").read_text(encoding="utf-8"),
         script=(files / "page.js").read_text(encoding="utf-8"),
         plotly=get_plotlyjs(),
@@ -94,13 +94,10 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
 
 
 _MARK = b'<meta name="generator" content="ropescale">'
-_OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropescale. This page holds all its data")
 
 
 def check_ours(path: Path) -> None:
-    """Refuses to replace a file that is not a page of ropescale.
-
-    A page has a mark in its head; a page from before version 0.1.0 is recognised by its beginning and its foot.
+    """Refuses to replace a file that is not a page of ropescale, which has a mark in its head.
 
     Raises:
         CheckpointError: it is another kind of file, and not empty.
@@ -109,8 +106,7 @@ def check_ours(path: Path) -> None:
         content = checking.content(path, _LARGEST)
     except Wrong as error:
         raise CheckpointError(f"cannot write {path}: the file there {error}; choose another file") from None
-    start, foot = _OLD_MARKS
-    if content and not (_MARK in content[:1000] or (content.startswith(start) and foot in content)):
+    if content and _MARK not in content[:1000]:
         raise CheckpointError(f"cannot write {path}: the file there is not a page of ropescale; choose another file")
 
 
@@ -148,49 +144,39 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         raise DataError(
             f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
         )
+    names: dict[str, list[str]] = {}  # of schedules from files: a name may stand for another one in each run
+    for run in runs:
+        for label, name in run.results["protocol"].get("named", {}).items():
+            if label != name and label not in names.setdefault(name, []):
+                names[name].append(label)
+    headlines = {run.name: said for run in runs if (said := headline(run))}
+    compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return {
         "runs": [_run(run) for run in runs],
-        "headlines": typographic(_headlines(runs)),
-        "names": _names(runs),
+        "headlines": typographic([f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items()]),
+        "names": names,
         "few": FEW,
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
-        "baseline": _baseline(series),
-        "truncations": [_truncation(run.name, result) for run, result in measured if result.against_truncation],
+        "baseline": next((number for number, is_baseline in enumerate(compared) if is_baseline), 0),
+        "truncations": [
+            {"run": run.name, **{name: getattr(row, name) for name in ("context", "stride", "fed")}}
+            for run, result in measured
+            for row in result.against_truncation[:1]
+        ],
         "sources": typographic(source_tables((run.name, result) for run, result in measured)),
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": typographic(recommendations(runs)),
-        "searches": typographic(searches(runs)),
+        "recommendations": typographic([recommendation(run) for run in runs if run.kind == Recommendation.kind]),
+        "searches": typographic([search(run) for run in runs if run.kind == SearchResult.kind]),
     }
-
-
-def _truncation(run: str, result: Result) -> dict[str, object]:
-    """Returns the windows of truncation in a run, and what they cost."""
-    first = result.against_truncation[0]
-    return {"run": run, "context": first.context, "stride": first.stride, "fed": first.fed}
-
-
-def _names(runs: Iterable[StoredRun]) -> dict[str, list[str]]:
-    """Returns what the names of schedules that came from files stand for; a name may stand for one in each run."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for label, name in run.results["protocol"].get("named", {}).items():
-            if label != name and label not in found.setdefault(name, []):
-                found[name].append(label)
-    return found
-
-
-def _headlines(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns what each run found, with its name where there are several."""
-    said = [(run.name, headline(run)) for run in runs]
-    return [f"{name}: {text}" if len(runs) > 1 else text for name, text in said if text]
 
 
 def _run(run: StoredRun) -> dict[str, Any]:
     """Returns the facts about a run, for the table of protocols."""
     results = run.results
     model, data, protocol = results["model"], results.get("data", {}), results.get("protocol", {})
-    cost = results.get("cost", [])
+    cost, result = results.get("cost", []), run.result
+    ids = "".join(result.ids).encode(errors="backslashreplace") if result else b""
     facts = {
         "folder": str(run.folder),
         "model": model["path"],
@@ -198,28 +184,15 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "dtype": model["dtype"],
         "weights": model["weights"][:12],
         **{key: _plain(data.get(key)) for key in ("source", "documents", "windows", "tokens") if key in data},
-        **(
-            {"share of the documents": run.result.share, "tokens": f"{run.result.data['tokens']:,}"}
-            if run.result
-            else {}
-        ),
+        **({"share of the documents": result.share, "tokens": f"{result.data['tokens']:,}"} if result else {}),
         "skipped": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in data.get("skipped", {}).items() if n),
         "text sha256": str(data.get("sha256", ""))[:12],
-        "token ids sha256": _tokens(run),
+        "token ids sha256": sha256(ids)[:12] if result else "",
         **{f"protocol: {key.replace('_', ' ')}": _plain(value) for key, value in protocol.items()},
         "forward passes": f"{sum(each['forward_passes'] for each in cost):,}" if cost else "",
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
     }
     return {"name": run.name, "facts": {key: value or "-" for key, value in facts.items()}}
-
-
-def _tokens(run: StoredRun) -> str:
-    """Returns a short hash of all tokens; runs with the same hash are compared token by token."""
-    if run.result is None:
-        return ""
-    if run.result.ids is None:
-        return "not recorded"
-    return sha256("".join(run.result.ids).encode(errors="backslashreplace"))[:12]
 
 
 def _series(number: int, series: Series, many: bool) -> dict[str, object]:
@@ -271,12 +244,6 @@ def _lengths(series: Series) -> set[int]:
     return {length for schedule, length in series.result.read_from if schedule == series.schedule}
 
 
-def _baseline(series: Sequence[Series]) -> int:
-    """Returns the number of the first run's baseline."""
-    compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
-    return next((number for number, found in enumerate(compared) if found), 0)
-
-
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, the rows of each depth or task and the rows over all of them."""
     found, digits, names = [], run.results["protocol"].get("digits"), run.results["protocol"].get("named", {})
@@ -309,11 +276,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "-" if value is None else str(value)
-
-
-def _script_json(data: Any) -> str:
-    """Returns JSON that may stand inside ``<script>``: without ``<``, NaN and infinity."""
-    return json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c")
 
 
 @refusing_damage

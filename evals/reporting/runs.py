@@ -73,15 +73,13 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")
-    return [_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
-
-
-def _run(path: Path, name: str) -> StoredRun:
-    results = read_results(path)
-    if results.get("kind", Result.kind) != Result.kind:
-        return StoredRun(path, name, results, None)
-    losses = read_losses(path, results)
-    return StoredRun(path, name, results, Result.of(path, results, losses))
+    runs = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        results = read_results(path)
+        measured = results.get("kind", Result.kind) == Result.kind
+        result = Result.of(path, results, read_losses(path, results)) if measured else None
+        runs.append(StoredRun(path, name, results, result))
+    return runs
 
 
 def without_losses(runs: Sequence[StoredRun]) -> list[str]:
@@ -91,26 +89,13 @@ def without_losses(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each two runs of the same text whose tokens differ or are not known."""
-    measured = [(run, run.result) for run in runs if run.result]
-    alike = [
-        ((run, one.ids), (other, two.ids))
-        for (run, one), (other, two) in itertools.combinations(measured, 2)
-        if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
-    ]
-    apart = [(a.name, b.name) for (a, first), (b, second) in alike if first is not None and second is not None]
-    old = dict.fromkeys(run.folder for pair in alike for run, ids in pair if ids is None)
+    """Returns a sentence for each two runs of the same text whose tokens differ."""
+    measured = [(run.name, run.result) for run in runs if run.result]
     return [
-        *(
-            f"{a} and {b} scored the same text in different tokens, so they are not compared token by token; "
-            "compare their bits per byte"
-            for a, b in apart
-        ),
-        *(
-            f"{folder} has no hash of its token ids, so it is not compared with other runs; run the same "
-            "`ropescale eval` into the same folder again, which writes it and measures only what is missing"
-            for folder in old
-        ),
+        f"{name} and {other} scored the same text in different tokens, so they are not compared token by token; "
+        "compare their bits per byte"
+        for (name, one), (other, two) in itertools.combinations(measured, 2)
+        if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
     ]
 
 

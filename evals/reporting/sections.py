@@ -9,11 +9,9 @@ from typing import Any, cast
 from ..metrics.cells import change_cell, interval_cell
 from ..recommending.evidence import FinalistRow
 from ..recommending.metrics import cells
-from ..recommending.results import Recommendation
 from ..results.result import Result
 from ..searching.metrics import FOUND, HELD, missing
 from ..searching.options import TEXT
-from ..searching.results import SearchResult
 from ..statistics.intervals import Estimate
 from .runs import StoredRun, refusing_damage
 
@@ -70,13 +68,9 @@ def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
     }
 
 
-def recommendations(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
-    """Returns the data of each recommendation among the runs."""
-    return [_recommendation(run) for run in runs if run.kind == Recommendation.kind]
-
-
 @refusing_damage
-def _recommendation(run: StoredRun) -> dict[str, object]:
+def recommendation(run: StoredRun) -> dict[str, object]:
+    """Returns the data of a recommendation."""
     results = cast(Mapping[str, Any], run.results)
     (answer,) = results["answer"]
     protocol = results["protocol"]
@@ -96,28 +90,26 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
     }
 
 
-def searches(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
-    """Returns the data of each search among the runs."""
-    return [_search(run) for run in runs if run.kind == SearchResult.kind]
-
-
-def _at_target(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the changes at the target: against the start, then against the model as it is where it was measured."""
-    target = max(row["length"] for row in results["paired"])
-    return [row for row in results["paired"] if row["length"] == target]
-
-
 @refusing_damage
-def _search(run: StoredRun) -> dict[str, object]:
+def search(run: StoredRun) -> dict[str, object]:
+    """Returns the data of a search: changes are against the start, and the model as it is where it was measured."""
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], results["found"]
-    changes = {(row["baseline"], row["length"]): row for row in results["paired"]}
-    others = [row["baseline"] for row in _at_target(results)]
-    cells = {(row["schedule"], row["length"]): _ppl(row) for row in results["rows"]}
+    target = max(row["length"] for row in results["paired"])
+    others = [row["baseline"] for row in results["paired"] if row["length"] == target]
+    changes = {
+        (row["baseline"], row["length"]): change_cell(Estimate(row["delta_nll"], row["low"], row["high"]))
+        for row in results["paired"]
+    }
+    cells = {
+        (row["schedule"], row["length"]): interval_cell(row["ppl"], row["ppl_low"], row["ppl_high"])
+        for row in results["rows"]
+    }
+    answers = HELD[protocol.get("objective", TEXT)] == "prompts"
     shown = list(dict.fromkeys(row["schedule"] for row in results["rows"]))
     return {
         "run": run.name,
-        "method": ", ".join(filter(None, [protocol["method"], _learned_from(protocol)])),
+        "method": f"{protocol['method']}, from answers to prompts" if answers else protocol["method"],
         "spec": found["spec"],
         "start": others[0],
         "spent": found["tokens"],
@@ -127,7 +119,7 @@ def _search(run: StoredRun) -> dict[str, object]:
                 "length": n,
                 "cells": [
                     *(cells.get((name, n), "") for name in shown),
-                    *(_change_of(changes[name, n]) if (name, n) in changes else missing(changes, n) for name in others),
+                    *(changes[name, n] if (name, n) in changes else missing(changes, n) for name in others),
                 ],
             }
             for n in sorted({length for _, length in cells})
@@ -136,16 +128,3 @@ def _search(run: StoredRun) -> dict[str, object]:
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }
-
-
-def _learned_from(protocol: Mapping[str, Any]) -> str:
-    """Says what was learned from, where that is no text."""
-    return "from answers to prompts" if HELD[protocol.get("objective", TEXT)] == "prompts" else ""
-
-
-def _ppl(row: Mapping[str, Any]) -> str:
-    return interval_cell(row["ppl"], row["ppl_low"], row["ppl_high"])
-
-
-def _change_of(row: Mapping[str, Any]) -> str:
-    return change_cell(Estimate(row["delta_nll"], row["low"], row["high"]))

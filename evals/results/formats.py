@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import MISSING, fields
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Literal, NotRequired, get_type_hints
 
@@ -25,14 +24,13 @@ SERIES = 256
 _ROWS = 20_000
 
 
-def _matches(pattern: re.Pattern[str], what: str, text: str) -> str:
-    if not pattern.fullmatch(text):
-        raise ValueError(f"Input should be {what}")
-    return text
-
-
 def _matching(pattern: str, what: str) -> AfterValidator:
-    return AfterValidator(partial(_matches, re.compile(pattern), what))
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"Input should be {what}")
+        return text
+
+    return AfterValidator(check)
 
 
 Digest = Annotated[str, _matching("[0-9a-f]{64}", "a sha256")]
@@ -88,8 +86,11 @@ def _rows(metric: Metric[Any, Any]) -> object:
     return part if metric.key in ("rows", "paired") else NotRequired[part]
 
 
-def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:
-    metrics = list(metrics)
+@cache
+def shape_of(kind: str) -> Shape[Results]:
+    """Returns the type of ``results.json`` of a kind of run, made of its metrics' rows."""
+    module, name = KINDS[kind].split(":")
+    metrics: tuple[Metric[Any, Any], ...] = getattr(import_module(f"ropescale.evals.{module}"), name).metrics
     parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
     one = TypedDict("SourceResults", {"documents": Count, **parts})  # type: ignore[misc]
     parts["sources"] = NotRequired[dict[str, one]]
@@ -106,13 +107,6 @@ KINDS = {
     "search": "searching.results:SearchResult",
 }
 """The class of each kind of run: its module below ``ropescale.evals``, and its name; imported when it is needed."""
-
-
-@cache
-def shape_of(kind: str) -> Shape[Results]:
-    """Returns the type of ``results.json`` of a kind of run, made of its metrics' rows."""
-    module, name = KINDS[kind].split(":")
-    return _results_of(kind, getattr(import_module(f"ropescale.evals.{module}"), name).metrics)
 
 
 def results(value: Any) -> Results:
@@ -138,7 +132,7 @@ class StoredDocument(TypedDict):
 
     name: str
     sha256: str
-    ids_sha256: NotRequired[str]
+    ids_sha256: str
     at: NotRequired[dict[str, str]]
     windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
     scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
@@ -146,10 +140,13 @@ class StoredDocument(TypedDict):
     size: NotRequired[Length]
 
 
-class _Entry(TypedDict):
-    """An entry of the index: the names of its tensors, and how many tokens each window has."""
+_One = Annotated[list[str], Len(1, 1)]
+_Two = Annotated[list[str], Len(2, 2)]
 
-    tensors: Annotated[list[str], Len(1, 2)]
+
+class _Entry(TypedDict):
+    """An entry of the index, beside the names of its tensors: how many tokens each window has."""
+
     sizes: NotRequired[Annotated[list[Count], FailFast()]]
 
 
@@ -159,6 +156,7 @@ class StoredPass(_Entry):
     schedule: str
     table_sha256: str
     lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
+    tensors: _One
 
 
 class StoredComparison(_Entry):
@@ -167,6 +165,7 @@ class StoredComparison(_Entry):
     schedule: str
     baseline: str
     length: Length
+    tensors: _Two
 
 
 class StoredTruncation(_Entry):
@@ -175,6 +174,7 @@ class StoredTruncation(_Entry):
     length: Length
     stride: Length
     table_sha256: str
+    tensors: _One
 
 
 class Index(TypedDict):

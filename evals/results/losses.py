@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
 from ..scoring.batches import Cost
 from .folder import LOSSES as FILE
 from .folder import RESULTS
-from .formats import INDEX, Index, Results, StoredComparison, StoredPass, StoredTruncation, results
+from .formats import INDEX, Results, StoredComparison, StoredPass, StoredTruncation, results
 
 _LARGEST = 2**36
 _KEY = "index"
@@ -60,9 +61,11 @@ def to_bytes(stored: Stored) -> bytes:
         return {**about, "tensors": list(names), **({} if same else {"sizes": sizes})}
 
     cut = stored.truncation
+    counted = zip(stored.identified(), stored.windows or [1] * stored.texts, strict=True)
+    documents = [asdict(each) | {"windows": count} for each, count in counted]
     index = {
         "bos": stored.bos,
-        "documents": _documents(stored),
+        "documents": [{key: value for key, value in each.items() if value not in (None, "")} for each in documents],
         "passes": [
             entry([f"{run.schedule} @ {run.lengths[-1]}"], run.nll, schedule=run.schedule,
                   table_sha256=run.table_sha256, lengths=list(run.lengths))
@@ -79,14 +82,6 @@ def to_bytes(stored: Stored) -> bytes:
                     table_sha256=cut.table_sha256)],
     }  # fmt: skip
     return save(tensors, {_KEY: json.dumps(index)})
-
-
-def _documents(stored: Stored) -> list[dict[str, object]]:
-    counts = stored.windows or [1] * stored.texts
-    return [
-        {name: value for name, value in (asdict(each) | {"windows": count}).items() if value not in (None, "")}
-        for each, count in zip(stored.identified(), counts, strict=True)
-    ]
 
 
 # --- reading ---
@@ -149,16 +144,26 @@ def _parsed(content: bytes, results: Results) -> Losses:
         tensors = load(content)
     except (SafetensorError, KeyError, TypeError) as error:
         raise Wrong(f"does not hold the losses of a run ({error})") from None
-    _check_belongs(index, results)
+    scored = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
+    if scored != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
+        raise Wrong("does not have the schedules and lengths of the results beside it")
     windows = [each.get("windows", 1) for each in index["documents"]]
     ran = iter(results.get("cost", []))
-    read = _Reader(tensors, sum(windows)).windows
+    read = partial(_windows, tensors, sum(windows))
     passes = [_pass(one, next(ran, {}), *read(one)) for one in index["passes"]]
-    compared = [_divergence(one, next(ran, {}), *read(one)) for one in index.get("divergences", [])]
-    cut = [_truncation(one, next(ran, {}), *read(one)) for one in index.get("truncation", [])]
+    compared = []
+    for one in index.get("divergences", []):
+        spent = next(ran, {})
+        kl, same = read(one)
+        fed = spent.get("forward_passes", 0), spent.get("positions", 0)
+        compared.append(Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *fed))
+    cut = [
+        Truncation(one["length"], one["stride"], one["table_sha256"], *read(one), next(ran, {}).get("split_batches", 0))
+        for one in index.get("truncation", [])
+    ]
     identities = [
         Identity(
-            each["name"], each["sha256"], each.get("ids_sha256"),
+            each["name"], each["sha256"], each["ids_sha256"],
             [(start, stop) for start, stop in each["scored"]] if "scored" in each else None,
             each.get("at", {}), each.get("source", ""), each.get("size"),
         )
@@ -167,32 +172,21 @@ def _parsed(content: bytes, results: Results) -> Losses:
     return Losses(index["bos"], identities, passes, compared, windows, cut[0] if cut else None)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    tensors: Mapping[str, np.ndarray]
-    count: int
-
-    def windows(self, one: Entry) -> Iterator[list[np.ndarray]]:
-        """Yields, per tensor of an entry, the values of each window."""
-        for name in one["tensors"]:
-            values = self.tensors.get(name)
-            if values is None or values.dtype != np.float32 or not np.isfinite(values).all():
-                raise Wrong(f"does not hold finite losses of {name}")
-            if "sizes" not in one:
-                found = list(values)
-            elif sum(one["sizes"]) == values.size:
-                found = np.split(values, np.cumsum(one["sizes"])[:-1])
-            else:
-                found = []
-            if len(found) != self.count:
-                raise Wrong(f"does not hold {self.count:,} windows of {name}")
-            yield found
-
-
-def _check_belongs(index: Index, results: Results) -> None:
-    passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
-    if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
-        raise Wrong("does not have the schedules and lengths of the results beside it")
+def _windows(tensors: Mapping[str, np.ndarray], count: int, one: Entry) -> Iterator[list[np.ndarray]]:
+    """Yields, per tensor of an entry, the values of each of so many windows."""
+    for name in one["tensors"]:
+        values = tensors.get(name)
+        if values is None or values.dtype != np.float32 or not np.isfinite(values).all():
+            raise Wrong(f"does not hold finite losses of {name}")
+        if "sizes" not in one:
+            found = list(values)
+        elif sum(one["sizes"]) == values.size:
+            found = np.split(values, np.cumsum(one["sizes"])[:-1])
+        else:
+            found = []
+        if len(found) != count:
+            raise Wrong(f"does not hold {count:,} windows of {name}")
+        yield found
 
 
 def _pass(one: StoredPass, spent: Mapping[str, Any], losses: list[np.ndarray]) -> Pass:
@@ -206,14 +200,3 @@ def _pass(one: StoredPass, spent: Mapping[str, Any], losses: list[np.ndarray]) -
         cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if known else None,
         split_batches=spent.get("split_batches", 0),
     )
-
-
-def _divergence(
-    one: StoredComparison, spent: Mapping[str, Any], kl: list[np.ndarray], same: list[np.ndarray]
-) -> Divergence:
-    ran = spent.get("forward_passes", 0), spent.get("positions", 0)
-    return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *ran)
-
-
-def _truncation(one: StoredTruncation, spent: Mapping[str, Any], losses: list[np.ndarray]) -> Truncation:
-    return Truncation(one["length"], one["stride"], one["table_sha256"], losses, spent.get("split_batches", 0))

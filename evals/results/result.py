@@ -143,14 +143,13 @@ class Result(Stored, Saved):
 
     def to_markdown(self) -> str:
         """Returns the tables of every metric, over all sources and then of each, and the protocol."""
-        tables = [part for each in self.metrics for part in each.to_markdown(self)]
+        parts = [worse_than_a_guess(self)]
         if self.by_source:
-            tables.insert(0, f"All sources ({rests_on(self)}):")
-        tables = [*filter(None, [worse_than_a_guess(self)]), *tables]
+            parts.append(f"All sources ({rests_on(self)}):")
+        parts += self.tables_of_metrics()
         for name, part in self.by_source.items():
-            tables += [f"{escaped(name)} ({part.extent}):", *filter(None, [worse_than_a_guess(part)])]
-            tables += [table for each in self.metrics for table in each.to_markdown(part)]
-        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
+            parts += [f"{escaped(name)} ({part.extent}):", worse_than_a_guess(part), *part.tables_of_metrics()]
+        return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
 
     def sentences(self) -> list[str]:
         """Returns the best schedule at the longest length, its cost, and how truncation compares."""
@@ -232,7 +231,7 @@ class Result(Stored, Saved):
                 f"{intervals.least_text(self.sliding)}"
             )
         if blocks is None:
-            few = intervals.over_documents(number) if "skewness" in interval else ""  # older runs had another
+            few = intervals.over_documents(number) if "skewness" in interval else ""
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         return (
             f"† is the {PERCENT} interval over {blocks}, which says nothing of other documents and "

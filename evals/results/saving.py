@@ -61,8 +61,11 @@ class Saved(Measured, ABC):
 
     def to_markdown(self) -> str:
         """Returns the tables of every metric, then the protocol."""
-        tables = [part for each in self.metrics for part in each.to_markdown(self)]
-        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
+        return "\n\n".join([*self.tables_of_metrics(), *definitions(self.short_names), self.protocol_line()])
+
+    def tables_of_metrics(self) -> list[str]:
+        """Returns the paragraphs and tables of every metric."""
+        return [part for each in self.metrics for part in each.to_markdown(self)]
 
     @abstractmethod
     def sentences(self) -> list[str]:
@@ -70,7 +73,7 @@ class Saved(Measured, ABC):
 
     def main_table(self) -> str:
         """Returns the one table that carries the answer; "" for none."""
-        return next((part for each in self.metrics for part in each.to_markdown(self) if part.startswith("| ")), "")
+        return next((part for part in self.tables_of_metrics() if part.startswith("| ")), "")
 
     def summary(self) -> str:
         """Returns the answer, its table, and what the table rests on."""

@@ -168,21 +168,6 @@ def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that
     assert unpaired(runs[:2]) == []
 
 
-def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself_alone_and_that_is_said(
-    tokenized, tmp_path, ran
-):
-    old = shutil.copytree(tokenized[0], tmp_path / "old")
-
-    def forget(_, index):
-        for document in index["documents"]:
-            del document["ids_sha256"], document["at"]
-
-    rewrite(old, forget)
-    assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
-    _, said = ran("report", old, tokenized[1], "-o", tmp_path / "report.html")
-    assert f"note: {old} has no hash of its token ids" in said
-
-
 def test_loss_by_position_is_that_of_the_result(folder):
     result = perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES)
     for series in page_data(load([folder]))["series"]:
@@ -329,6 +314,7 @@ def _of_another_type(found, index):
         (_not_finite, "does not hold finite losses of as-is @ 128"),
         (_of_another_type, "does not hold finite losses of as-is @ 128"),
         (lambda found, index: index["passes"][0].update(tensors=["../../etc"]), "finite losses of ../../etc"),
+        (lambda found, index: index["passes"][0].update(tensors=["as-is @ 128"] * 2), "passes[0].tensors"),
         (lambda found, index: index["passes"][0].update(schedule="x"), "does not have the schedules and lengths"),
         (lambda found, index: index["passes"][0].pop("lengths"), "lacks passes[0].lengths"),
     ],

@@ -231,11 +231,7 @@ def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, ran, refused)
     path.unlink()
     for _ in range(2):
         ran("report", folder, "-o", path)
-    page = path.read_text()
-    assert '<meta name="generator" content="ropescale">' in page[:1000]
-    path.write_text(page.replace('<meta name="generator" content="ropescale">\n', ""))  # as it was before version 0.1.0
-    ran("report", folder, "-o", path)
-    assert path.read_text() == page
+    assert '<meta name="generator" content="ropescale">' in path.read_text()[:1000]
     (tmp_path / "link.html").symlink_to(path)
     ran("report", folder, "-o", tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
