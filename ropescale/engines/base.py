@@ -23,6 +23,16 @@ from ..schedules.yarn import temperature
 # Layers
 
 
+ONLY = {
+    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+"""The fields of each rope type of which tests run one value; of other numbers, such as factors, any stands for all."""
+
+_PARTIAL = ("gpt_neox",)
+"""Types of which tests run models that rotate a part of each head."""
+
+
 @dataclass(frozen=True)
 class Layers:
     """One kind of layer under a schedule, as an engine reads it from the configuration.
@@ -95,6 +105,25 @@ class Layers:
         rope = replace(self.configuration.ropes[self.key], scaling=self.parameters)
         return stock_table(rope, self.length).attention_scale
 
+    @property
+    def untried(self) -> frozenset[str]:
+        """The fields whose value no test runs, and those that are computed from one."""
+        stated, kind = self.parameters, self.kind
+        untested = {field for field, value in ONLY.get(kind, {}).items() if stated.get(field) not in (None, value)}
+        if self.is_partial and self.whole_type not in _PARTIAL:
+            untested.add("rotary dim")
+        if kind == "dynamic" and "alpha" in stated:
+            untested.add("factor")
+        if kind == "longrope" and self.changes_with_length:
+            untested |= {"switch", "attention factor"}
+        if untested:
+            untested.add("frequencies")
+        if kind == "yarn":
+            has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
+            if has_weights or not math.isclose(self.attention_factor, temperature(stated["factor"])):
+                untested |= {"attention factor", "softmax scale"}
+        return frozenset(untested)
+
 
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns each kind of layer that a plan changes, as it saves it."""
@@ -119,35 +148,6 @@ def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
     """Returns the rope parameters of one kind of layer in a configuration that ropescale wrote."""
     written: Any = configuration.section["rope_parameters"]
     return written if key == ALL_LAYERS else written[key]
-
-
-ONLY = {
-    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
-    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-}
-"""The fields of each rope type of which tests run one value; of other numbers, such as factors, any stands for all."""
-
-_PARTIAL = ("gpt_neox",)
-"""Types of which tests run models that rotate a part of each head."""
-
-
-def untried(layers: Layers) -> frozenset[str]:
-    """Returns the fields whose value no test runs, and those that are computed from one."""
-    stated, kind = layers.parameters, layers.kind
-    untested = {field for field, value in ONLY.get(kind, {}).items() if stated.get(field) not in (None, value)}
-    if layers.is_partial and layers.whole_type not in _PARTIAL:
-        untested.add("rotary dim")
-    if kind == "dynamic" and "alpha" in stated:
-        untested.add("factor")
-    if kind == "longrope" and layers.changes_with_length:
-        untested |= {"switch", "attention factor"}
-    if untested:
-        untested.add("frequencies")
-    if kind == "yarn":
-        has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
-        if has_weights or not math.isclose(layers.attention_factor, temperature(stated["factor"])):
-            untested |= {"attention factor", "softmax scale"}
-    return frozenset(untested)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -186,52 +186,52 @@ class Difference:
     how: How = "source"
     version: str = ""
 
+    @classmethod
+    def base_rope(cls, warning: str, how: How = "source") -> Difference:
+        """Returns the difference of an engine that leaves the frequencies unscaled."""
+        return cls("frequencies", "dropped", "base RoPE", warning, how=how)
 
-def base_rope(warning: str, how: How = "source") -> Difference:
-    """Returns the difference of an engine that leaves the frequencies unscaled."""
-    return Difference("frequencies", "dropped", "base RoPE", warning, how=how)
+    @classmethod
+    def stops(cls, warning: str = "", computes: str = "stops with an error", how: How = "source") -> Difference:
+        """Returns the difference of an engine that cannot run the model with this schedule."""
+        return cls("frequencies", "unsupported", computes, warning, how=how)
 
+    @classmethod
+    def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
+        """Returns the difference of an engine that computes the attention factor itself, perhaps from the lengths."""
+        verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
+        text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
+        return cls("attention factor", "recomputed", f"{computed:.6g}", text)
 
-def stops(warning: str = "", computes: str = "stops with an error", how: How = "source") -> Difference:
-    """Returns the difference of an engine that cannot run the model with this schedule."""
-    return Difference("frequencies", "unsupported", computes, warning, how=how)
+    @classmethod
+    def always_truncates(cls, where: str = "") -> Difference:
+        """Returns the difference of an engine that always rounds yarn's ramp."""
+        text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
+        return cls("truncate", "dropped", "true", text)
 
+    @classmethod
+    def one_list(cls) -> Difference:
+        """Returns the difference of an engine that chooses one of two lists of per-pair factors when it starts."""
+        text = "choose{s} the short or the long list once, by the engine's maximum length"
+        return cls("switch", "recomputed", "one list for all, by --max-model-len", text)
 
-def recomputed_scale(asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
-    """Returns the difference of an engine that computes the attention factor itself, perhaps from the lengths."""
-    verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
-    text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
-    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+    @classmethod
+    def one_table(cls, length: int) -> Difference:
+        """Returns the difference of an engine that computes dynamic NTK once, at this length."""
+        text = f"compute{{s}} one static table, that of {length} tokens, for every length"
+        return cls("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
 
+    @classmethod
+    def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:
+        """Returns the difference of an engine whose per-pair factors do not fit the pairs that this model rotates."""
+        return cls.stops(
+            f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers", computes
+        )
 
-def always_truncates(where: str = "") -> Difference:
-    """Returns the difference of an engine that always rounds yarn's ramp."""
-    text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
-    return Difference("truncate", "dropped", "true", text)
-
-
-def one_list() -> Difference:
-    """Returns the difference of an engine that chooses one of two lists of per-pair factors when it starts."""
-    text = "choose{s} the short or the long list once, by the engine's maximum length"
-    return Difference("switch", "recomputed", "one list for all, by --max-model-len", text)
-
-
-def one_table(length: int) -> Difference:
-    """Returns the difference of an engine that computes dynamic NTK once, at this length."""
-    text = f"compute{{s}} one static table, that of {length} tokens, for every length"
-    return Difference("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
-
-
-def wrong_pairs(layers: Layers, computes: str) -> Difference:
-    """Returns the difference of an engine whose per-pair factors do not fit the pairs that this model rotates."""
-    return stops(
-        f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers", computes
-    )
-
-
-def ignores_factor(how: How = "source") -> Difference:
-    """Returns the difference of an engine that ignores the factor of proportional RoPE."""
-    return Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
+    @classmethod
+    def ignores_factor(cls, how: How = "source") -> Difference:
+        """Returns the difference of an engine that ignores the factor of proportional RoPE."""
+        return cls("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
 
 
 _FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
@@ -379,6 +379,49 @@ class Serving:
             lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
         return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
 
+    def is_untouched(self, layers: Layers) -> bool:
+        """Whether these layers rotate without scaling, by the vendor's own configuration."""
+        if layers.kind != "default":
+            return False
+        if self.is_written:
+            return "rope_parameters" not in self.stored.section
+        stored = {each.key: each.parameters for each in layers_in(self.stored, self.length)}
+        return stored.get(layers.key) == layers.parameters
+
+    def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
+        """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
+
+        ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long.
+        """
+        kinds = {layers.kind for layers in self.layers}
+        return self.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else self.length
+
+    def overrides(self, positions: int) -> Mapping[str, object]:
+        """Returns changes to the stored configuration, as an object that an engine merges into it.
+
+        ``positions`` is the ``max_position_embeddings`` that the engine needs.
+        """
+        changed = self.v5_changes(positions)
+        return {"text_config": changed} if changed and self.stored.is_multimodal else changed
+
+    def v5_changes(self, positions: int) -> dict[str, object]:
+        """Returns changes to the language model's part of the stored configuration.
+
+        The rope parameters are complete, because setting them replaces the old ones; of layer types that do not rotate,
+        theirs are kept.
+        """
+        changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
+        own = {each.key: dict(each.parameters) for each in self.layers}
+        if "rope_parameters" in changed or own != {
+            each.key: each.parameters for each in layers_in(self.wanted, self.length)
+        }:
+            written = self.wanted.section.get("rope_parameters")
+            stated = written if isinstance(written, Mapping) else {}
+            changed["rope_parameters"] = own[ALL_LAYERS] if [*own] == [ALL_LAYERS] else {**stated, **own}
+        name = self.wanted.text.name_of("max_position_embeddings")
+        changed.pop(name, None)
+        return changed if positions == self.stored.max_length else {**changed, name: positions}
+
 
 def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
     """Returns the original weights under a schedule that no folder holds."""
@@ -389,53 +432,6 @@ def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Sour
 def as_it_lies(model: str, stored: Configuration, length: int, source: Source = Source()) -> Serving:
     """Returns a folder as ropescale, or its vendor, wrote it."""
     return Serving(model, stored, stored, layers_in(stored, length), length, source)
-
-
-def is_untouched(serving: Serving, layers: Layers) -> bool:
-    """Whether these layers rotate without scaling, by the vendor's own configuration."""
-    if layers.kind != "default":
-        return False
-    if serving.is_written:
-        return "rope_parameters" not in serving.stored.section
-    stored = {each.key: each.parameters for each in layers_in(serving.stored, serving.length)}
-    return stored.get(layers.key) == layers.parameters
-
-
-def needed_positions(serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
-    """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
-
-    ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long.
-    """
-    kinds = {layers.kind for layers in serving.layers}
-    return serving.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else serving.length
-
-
-def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
-    """Returns changes to the stored configuration, as an object that an engine merges into it.
-
-    ``positions`` is the ``max_position_embeddings`` that the engine needs.
-    """
-    changed = v5_changes(serving, positions)
-    return {"text_config": changed} if changed and serving.stored.is_multimodal else changed
-
-
-def v5_changes(serving: Serving, positions: int) -> dict[str, object]:
-    """Returns changes to the language model's part of the stored configuration.
-
-    The rope parameters are complete, because setting them replaces the old ones; of layer types that do not rotate,
-    theirs are kept.
-    """
-    changed = {key: value for key, value in serving.changes().items() if key not in V4_NAMES}
-    own = {each.key: dict(each.parameters) for each in serving.layers}
-    if "rope_parameters" in changed or own != {
-        each.key: each.parameters for each in layers_in(serving.wanted, serving.length)
-    }:
-        written = serving.wanted.section.get("rope_parameters")
-        stated = written if isinstance(written, Mapping) else {}
-        changed["rope_parameters"] = own[ALL_LAYERS] if [*own] == [ALL_LAYERS] else {**stated, **own}
-    name = serving.wanted.text.name_of("max_position_embeddings")
-    changed.pop(name, None)
-    return changed if positions == serving.stored.max_length else {**changed, name: positions}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -18,21 +18,7 @@ from ..gguf.routes import refusal
 from ..output.formatting import argument
 from ..planning.layers import is_windowed
 from ..schedules.yarn import temperature
-from .base import (
-    Command,
-    Difference,
-    Engine,
-    How,
-    Layers,
-    Serving,
-    always_truncates,
-    base_rope,
-    ignores_factor,
-    one_list,
-    recomputed_scale,
-    shell,
-    stops,
-)
+from .base import Command, Difference, Engine, How, Layers, Serving, shell
 
 KINDS = ("default", "linear", "yarn")
 """Rope types that every architecture supports."""
@@ -123,9 +109,9 @@ class LlamaCppEngine(Engine):
             if route == "options" and layers.kind == "yarn":
                 usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
                 if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
-                    yield recomputed_scale(asked, usual)
+                    yield Difference.recomputed_scale(asked, usual)
                 if not layers.is_truncated:
-                    yield always_truncates()
+                    yield Difference.always_truncates()
             yield from (each for each in of_file if each.field == "switch")
 
 
@@ -251,7 +237,7 @@ def _override(layers: Layers, keys: Mapping[str, str]) -> list[str]:
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields the reason for the refusal: a field's difference, or the words of ``ropescale gguf``."""
     if not _is_converted(serving):
-        yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
+        yield Difference.stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
         text = "ties its softmax scale to the attention factor, which cannot be told by itself"
         usual = Difference("softmax scale", "unsupported", f"{own_softmax_factor(layers, 0.0):.6g}", text)
@@ -262,7 +248,7 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
         text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
-        yield stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
+        yield Difference.stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -286,34 +272,34 @@ def converted(layers: Layers) -> Iterator[Difference]:
         if name in table and layers.key == ALL_LAYERS:
             instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield base_rope(f"{lost}; {instead}")
+        yield Difference.base_rope(f"{lost}; {instead}")
     if kind == "longrope" and layers.changes_with_length:
-        yield replace(one_list(), computes="once, by the context's size (-c)")
+        yield replace(Difference.one_list(), computes="once, by the context's size (-c)")
     if kind == "yarn":
         asked, computed = layers.attention_factor, converted_attention_factor(layers)
         if not math.isclose(asked, computed, rel_tol=1e-6):
-            own = recomputed_scale(asked, computed)
+            own = Difference.recomputed_scale(asked, computed)
             yield replace(own, warning=f"{own.warning}; {_HAS_IT}") if takes_correction(layers) else own
         yield from converted_softmax_scale(layers, _log_multiplier(layers))
         if not layers.is_truncated:
-            yield always_truncates()
+            yield Difference.always_truncates()
         if betas_told(stated) and name not in known.READS_BETAS:
             yield Difference(
                 "beta_fast", "recomputed", "32", f"takes other betas from its command line only; {_HAS_IT}"
             )
             yield Difference("beta_slow", "recomputed", "1")
     if kind == "dynamic":
-        yield base_rope("has no dynamic scaling and uses base RoPE")
+        yield Difference.base_rope("has no dynamic scaling and uses base RoPE")
     if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
-        yield base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
+        yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
     elif kind == "llama3" and layers.is_partial:
         head, turning = layers.rope.head_dim, layers.rope.rotary_dim
         text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
         yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
     if kind == "proportional" and stated.get("factor", 1) != 1:
-        yield ignores_factor()
+        yield Difference.ignores_factor()
     if kind == "proportional" and not layers.is_proportional_by_default:  # then no converter expects it
-        yield stops("does not know proportional RoPE for this architecture", "the converter stops")
+        yield Difference.stops("does not know proportional RoPE for this architecture", "the converter stops")
 
 
 def takes_correction(layers: Layers) -> bool:

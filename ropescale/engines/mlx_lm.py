@@ -16,21 +16,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
 from . import vllm
-from .base import (
-    Command,
-    Difference,
-    Engine,
-    How,
-    Layers,
-    Serving,
-    always_truncates,
-    base_rope,
-    recomputed_scale,
-    shell,
-    stops,
-    untried,
-    wrong_pairs,
-)
+from .base import Command, Difference, Engine, How, Layers, Serving, shell
 
 _LOADED_AS: dict[str, str] = {
     pair.partition(":")[0]: pair.partition(":")[2]
@@ -110,7 +96,7 @@ class MlxLmEngine(Engine):
 
     def how(self, layers: Layers, field: str) -> How:
         """Returns ``run`` for types, fields and values that tests run, or ``source``."""
-        is_run = field not in untried(layers) or (layers.whole_type, layers.kind, field) == _ANY_SCALE
+        is_run = field not in layers.untried or (layers.whole_type, layers.kind, field) == _ANY_SCALE
         return "run" if is_run and layers.kind in RUN.get(layers.whole_type, ()) else "source"
 
     def serve(self, serving: Serving) -> list[Command]:
@@ -203,7 +189,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     """Yields the reason why the frequencies are not as asked, if any."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
-        yield stops(computes="stops: no code for this model")
+        yield Difference.stops(computes="stops: no code for this model")
     elif layers.kind == "default" and code not in _NEVER_PLAIN:
         stated = {"rope_theta", "rotary_emb_base"} & layers.section.keys()
         if layers.section.get("rope_parameters") and not stated and code not in _READS_V5 | _READS_V5_THETA:
@@ -212,21 +198,21 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):
         where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
-        yield base_rope(text)
+        yield Difference.base_rope(text)
     elif _stops(layers, code):
         text = f"stop{{s}} with an error at {layers.kind} for {code}; {ENGINE.workaround(layers)}"
-        yield stops(text)
+        yield Difference.stops(text)
     elif code not in _READS_V5 and "rope_scaling" not in layers.section:
         text = (
             f"does not read rope_parameters for {code}, silently leaving base RoPE; patched folders have both spellings"
         )
-        yield base_rope(text)
+        yield Difference.base_rope(text)
     elif code in _NEIGHBOURS and layers.kind == "longrope":
-        yield wrong_pairs(layers, "turns the wrong pairs")
+        yield Difference.wrong_pairs(layers, "turns the wrong pairs")
     elif code == "mellum" and layers.kind == "linear":
-        yield base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
+        yield Difference.base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
-        yield stops(f"computes yarn for {code}, whatever the type is; use yarn", "yarn")
+        yield Difference.stops(f"computes yarn for {code}, whatever the type is; use yarn", "yarn")
 
 
 def _stops(layers: Layers, code: str) -> bool:
@@ -253,23 +239,23 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
             text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} asked); serve it with"
             yield Difference("attention factor", "unsupported", f"{computed:.6g}", f"{text} transformers")
         elif not _has_scale(layers):
-            own = recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
+            own = Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
             yield replace(own, warning=own.warning + supplied) if _takes_original(layers) else own
         if layers.changes_with_length:
             yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
     if kind == "yarn":
         computed = vllm.deepseek_scale(layers.parameters)
         if not math.isclose(asked, computed):
-            own = recomputed_scale(asked, computed)
+            own = Difference.recomputed_scale(asked, computed)
             yield replace(own, warning=own.warning + supplied) if layers.parameters["factor"] > 1 else own
         if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
             text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
             yield Difference("softmax scale", "dropped", "1", text)
         if not layers.is_truncated:
-            yield always_truncates()
+            yield Difference.always_truncates()
     if kind == "dynamic":
         text, who = "stop{s} with an error at dynamic NTK; use 0.32 or later", "mlx-lm up to 0.31"
-        older = replace(stops(text, "stops with a ValueError"), who=who, version="0.31.3 and before")
+        older = replace(Difference.stops(text, "stops with a ValueError"), who=who, version="0.31.3 and before")
         yield from (older, Difference("switch", "honoured", "at every call; cached keys keep old angles"))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..output.formatting import cut
-from .base import Difference, Layers, stops
+from .base import Difference, Layers
 
 PATH = Path(__file__).with_suffix(".json")
 
@@ -64,7 +64,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
-        yield stops(f"know{{s}} no {name}; serve it with transformers", "stops: no code for this model")
+        yield Difference.stops(f"know{{s}} no {name}; serve it with transformers", "stops: no code for this model")
         return
     if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
@@ -72,7 +72,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
         return
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
-        yield stops(text, "stops with an error, by transformers' code")
+        yield Difference.stops(text, "stops with an error, by transformers' code")
     else:
         yield Difference("frequencies", "honoured", "as asked, by transformers' code for this model")
     if layers.changes_with_length:

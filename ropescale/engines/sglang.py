@@ -8,22 +8,7 @@ from collections.abc import Iterator, Mapping
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
-from .base import (
-    Command,
-    Difference,
-    How,
-    Layers,
-    Serving,
-    base_rope,
-    ignores_factor,
-    one_table,
-    option,
-    overrides,
-    recomputed_scale,
-    shell,
-    stops,
-    wrong_pairs,
-)
+from .base import Command, Difference, How, Layers, Serving, option, shell
 from .model_code import architecture, code, is_known_for, not_its_own
 
 
@@ -50,7 +35,7 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``sglang.launch_server``, with changes to the configuration if the folder lacks them."""
-        told = overrides(self.spelled(serving), self.positions(serving))
+        told = self.spelled(serving).overrides(self.positions(serving))
         given, stored = told.get("rope_parameters"), serving.stored.section
         before = stored.get("rope_parameters") or stored.get("rope_scaling")
         is_flat = serving.layers[0].key == ALL_LAYERS
@@ -81,33 +66,35 @@ class SGLangEngine(vllm.VLLMEngine):
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     kind, name, stated = layers.kind, layers.model_type, layers.parameters
     if (name, layers.key) == ("deepseek_v4", "main") and kind != "default":
-        yield base_rope(f"never scales the {layers.key} layers of {name}")
+        yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
         return
     if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
         yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, its whole part")
     if _is_unscaled(layers) and kind != "default":
-        yield base_rope(f"does not scale {name}, silently leaving base RoPE; use another rope_theta (ntk, abf)")
+        yield Difference.base_rope(
+            f"does not scale {name}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
+        )
         return
     if vllm.takes_one_row(layers):
         yield vllm.one_row(layers)
         return
     if kind == "longrope":
         if vllm.rotates_wrong_pairs(layers):
-            yield wrong_pairs(layers, "stops with a ValueError")
+            yield Difference.wrong_pairs(layers, "stops with a ValueError")
         yield from vllm.own_longrope_scale(layers)
         if layers.changes_with_length:
             text = "changes the list batch by batch, also under keys that are cached already"
             yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
-            yield stops(f"stops at mscale and mscale_all_dim in {name}; leave them out", how="run")
+            yield Difference.stops(f"stops at mscale and mscale_all_dim in {name}; leave them out", how="run")
         if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
-            yield recomputed_scale(layers.attention_factor, _yarn_scale(layers))
+            yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
     if kind == "dynamic" and "alpha" not in stated:
-        yield one_table(round(stated["factor"] * layers.rope.original_length))
+        yield Difference.one_table(round(stated["factor"] * layers.rope.original_length))
     if kind == "proportional":
         if stated.get("factor", 1) != 1:
-            yield ignores_factor("run")
+            yield Difference.ignores_factor("run")
         if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
             text = (
                 "leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"

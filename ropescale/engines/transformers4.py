@@ -8,20 +8,7 @@ from dataclasses import replace
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
-from .base import (
-    V4_NAMES,
-    Command,
-    Difference,
-    Engine,
-    How,
-    Layers,
-    Serving,
-    Status,
-    always_truncates,
-    base_rope,
-    is_untouched,
-    stops,
-)
+from .base import V4_NAMES, Command, Difference, Engine, How, Layers, Serving, Status
 
 CAME_WITH = {
     "4.50": (
@@ -97,7 +84,7 @@ class Transformers4Engine(Engine):
         """Yields the differences of transformers 4 for this kind of layer."""
         name, came = came_with(layers)
         if came == "5":
-            yield stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
+            yield Difference.stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
             return
         reason = next(_in_every_version(layers), None)
         if reason is not None:
@@ -137,7 +124,7 @@ class Transformers4Engine(Engine):
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Yields the differences that remain with its commands; none for what the vendor never scaled."""
-        return () if is_untouched(serving, layers) else self.differences(layers)
+        return () if serving.is_untouched(layers) else self.differences(layers)
 
 
 def came_with(layers: Layers) -> tuple[str, str | None]:
@@ -175,7 +162,14 @@ def _in_older_versions(layers: Layers) -> Iterator[Difference]:
         (name in _STOPPED, "4.51.3", "4.54", "frequencies", _ERROR, f"stop{{s}} with an error at a scaled {name}"),
         (softmax, "4.57.1", "5.15", "softmax scale", "none", softmax_text),
         (is_yarn, "4.45.2", "4.51", "original length", length, ramp),
-        (is_yarn and not layers.is_truncated, "4.51.3", "4.55", "truncate", "true", always_truncates().warning),
+        (
+            is_yarn and not layers.is_truncated,
+            "4.51.3",
+            "4.55",
+            "truncate",
+            "true",
+            Difference.always_truncates().warning,
+        ),
         (is_yarn and factor != ratio, "4.51.3", "4.56", "factor", f"{ratio:.10g}", f"take{{s}} {ratio_text}"),
         (switch, "4.45.2", "4.51", "switch", long_list, "always use{s} the long list"),
     )
@@ -196,7 +190,7 @@ def _in_every_version(layers: Layers) -> Iterator[Difference]:
     instead = "; load it with transformers 5"
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        yield stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE", "run")
+        yield Difference.stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE", "run")
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
@@ -204,15 +198,15 @@ def _in_every_version(layers: Layers) -> Iterator[Difference]:
     accepted = layers.configuration.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
-        yield stops(f"refuses {what} for {model_type}{instead}", how="run")
+        yield Difference.stops(f"refuses {what} for {model_type}{instead}", how="run")
     if model_type in _IGNORES and kind != "default":
-        yield base_rope(f"ignores rope_scaling for {model_type}{instead}", "run")
+        yield Difference.base_rope(f"ignores rope_scaling for {model_type}{instead}", "run")
     if model_type in _WANTS_ALPHA and kind == "dynamic":
         text = f"knows dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
-        yield stops(text, "stops with a KeyError", "run")
+        yield Difference.stops(text, "stops with a KeyError", "run")
     if kind == "proportional":
         text = f"does not know proportional RoPE and stops with a KeyError{instead}"
-        yield stops(text, "stops with a KeyError", "run")
+        yield Difference.stops(text, "stops with a KeyError", "run")
 
 
 def _has_keys(layers: Layers) -> bool:

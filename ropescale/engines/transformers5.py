@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..configs.class_defaults import ALL_LAYERS, load
-from .base import Command, Difference, Engine, How, Layers, Serving, stops, v5_changes
+from .base import Command, Difference, Engine, How, Layers, Serving
 
 _AFTER_5_20 = frozenset("dots3_note_text lfm3".split())
 _AFTER_5_8 = _AFTER_5_20 | frozenset("cohere_compass_text gemma4_unified_text mellum mimo_v2_flash zaya".split())
@@ -38,10 +38,10 @@ class Transformers5Engine(Engine):
             yield Difference("switch", "honoured", computes, told, "transformers" if told else "")
         if layers.key != ALL_LAYERS and kind == "longrope" and name not in _AFTER_5_20:
             text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
-            yield replace(stops(text, how="run"), who="transformers 5.0 to 5.20", version="5.20.2")
+            yield replace(Difference.stops(text, how="run"), who="transformers 5.0 to 5.20", version="5.20.2")
         if layers.key != ALL_LAYERS and kind == "yarn" and name not in _AFTER_5_8:
             text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
-            yield replace(stops(text), who="transformers 5.0 to 5.8", version="5.0.0 to 5.8.1")
+            yield replace(Difference.stops(text), who="transformers 5.0 to 5.8", version="5.0.0 to 5.8.1")
         if name == "recurrent_gemma" and layers.is_partial:
             text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
             yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
@@ -56,7 +56,7 @@ class Transformers5Engine(Engine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``from_pretrained``, with changes to the configuration if the folder lacks them."""
-        return [Command("python", serving.snippet(v5_changes(serving, serving.wanted.max_length)))]
+        return [Command("python", serving.snippet(serving.v5_changes(serving.wanted.max_length)))]
 
     def workaround(self, layers: Layers) -> str:
         """Returns the advice for a schedule that cannot be computed."""

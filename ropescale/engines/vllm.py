@@ -10,27 +10,7 @@ from typing import Literal
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
-from .base import (
-    Command,
-    Difference,
-    Engine,
-    How,
-    Layers,
-    Serving,
-    always_truncates,
-    base_rope,
-    ignores_factor,
-    needed_positions,
-    one_list,
-    one_table,
-    option,
-    overrides,
-    recomputed_scale,
-    shell,
-    stops,
-    untried,
-    wrong_pairs,
-)
+from .base import Command, Difference, Engine, How, Layers, Serving, option, shell
 from .model_code import architecture, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
@@ -109,7 +89,7 @@ class VLLMEngine(Engine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
-        told = overrides(self.spelled(serving), self.positions(serving))
+        told = self.spelled(serving).overrides(self.positions(serving))
         words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
         text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
         sections = (serving.stored.section, serving.stored.raw)
@@ -124,7 +104,7 @@ class VLLMEngine(Engine):
         The code of transformers tabulates nothing, and counts from what is stated.
         """
         own = code(self.key, serving.layers[0]) == "own"
-        return needed_positions(serving, self.multiplied) if own else serving.wanted.max_length
+        return serving.needed_positions(self.multiplied) if own else serving.wanted.max_length
 
     def workaround(self, layers: Layers) -> str:
         """Returns the advice for a schedule that cannot be served."""
@@ -143,7 +123,7 @@ class VLLMEngine(Engine):
         """Returns the same schedule with the engine's own keys, if needed."""
         if code(self.key, serving.layers[0]) != "own":
             return serving
-        positions = needed_positions(serving, self.multiplied)
+        positions = serving.needed_positions(self.multiplied)
         return serving.spelled(lambda layers: self.own_keys(layers, positions))
 
     def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
@@ -160,7 +140,7 @@ class VLLMEngine(Engine):
 
 def _is_served(layers: Layers, field: str) -> bool:
     is_known = code("vllm", layers) in ("own", "transformers") and layers.kind in SERVED.get(layers.whole_type, ())
-    return is_known and field not in untried(layers)
+    return is_known and field not in layers.untried
 
 
 def rotary_how(layers: Layers, field: str) -> How:
@@ -171,17 +151,17 @@ def rotary_how(layers: Layers, field: str) -> How:
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
     if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
-        yield base_rope(f"never scales the {layers.key} layers of {name}")
+        yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
         return
     if takes_one_row(layers):
         yield one_row(layers)
         return
     if kind == "longrope":
         if rotates_wrong_pairs(layers):
-            yield wrong_pairs(layers, "stops, or turns the wrong pairs")
+            yield Difference.wrong_pairs(layers, "stops, or turns the wrong pairs")
         yield from own_longrope_scale(layers)
         if layers.changes_with_length:
-            yield one_list()
+            yield Difference.one_list()
     if kind == "yarn":
         asked, usual = layers.attention_factor, temperature(stated["factor"])
         overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
@@ -189,32 +169,32 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
             yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
         elif overwrites and not math.isclose(asked, deepseek_scale(stated)):
-            yield recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
+            yield Difference.recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
         elif name == "gpt_oss" and not math.isclose(asked, usual):
-            yield recomputed_scale(asked, usual, " of gpt-oss")
+            yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
         if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
             text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}; {_ANOTHER_THETA}"
             yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
     if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
-        yield one_table(layers.length)
+        yield Difference.one_table(layers.length)
     elif kind == "dynamic" and "alpha" not in stated:
         text = (
             f"computes one static table, base RoPE of {length} positions, without max_trained_positions, and reads "
             "past its end for longer texts (NaN); `ropescale export --for vllm` supplies it and the length"
         )
-        yield base_rope(text, "run")
+        yield Difference.base_rope(text, "run")
     if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
         text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
-        yield stops(text, "stops with a ValueError", "run")
+        yield Difference.stops(text, "stops with a ValueError", "run")
     if kind == "proportional" and stated.get("factor", 1) != 1:
-        yield ignores_factor("run")
+        yield Difference.ignores_factor("run")
     if layers.is_mla and name not in MLA_BUT_PLAIN:
         yield from overwritten(layers)
     elif layers.is_mla and stated.get("mscale_all_dim"):
         text = f"drops the softmax scale that mscale_all_dim asks for in {name}"
         yield Difference("softmax scale", "dropped", "1", text)
     if name == "gpt_oss" and kind != "yarn":
-        yield stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
+        yield Difference.stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
@@ -274,23 +254,23 @@ def takes_one_row(layers: Layers) -> bool:
 def one_row(layers: Layers) -> Difference:
     """Returns the difference where :func:`takes_one_row`."""
     text = f"cannot turn the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
-    return stops(text, how="run")
+    return Difference.stops(text, how="run")
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in DeepSeek's attention, where the rope type is overwritten with YaRN."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
-        yield stops(text, "deepseek_yarn")
+        yield Difference.stops(text, "deepseek_yarn")
     elif not layers.is_truncated:
-        yield always_truncates(" on MLA models")
+        yield Difference.always_truncates(" on MLA models")
 
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the attention factor that vLLM and SGLang compute under longrope, if not as asked."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
-        yield recomputed_scale(asked, computed, of_lengths=True)
+        yield Difference.recomputed_scale(asked, computed, of_lengths=True)
 
 
 ENGINE = VLLMEngine()
