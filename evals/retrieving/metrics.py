@@ -99,39 +99,33 @@ class Accuracy(Metric[StoredAnswers, AccuracyRow]):
         overall = [row for row in self.rows(stored) if row.depth is None and row.task is None]
         reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
         accuracy = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
-        nll = {(row.schedule, row.length): _nll_cell(row) for row in overall}
-        labels, about = stored.schedules, "in place (nats)"
+        nll = {
+            (row.schedule, row.length): _around(row.answer_nll, row.answer_nll_low, row.answer_nll_high, "#.4g")
+            for row in overall
+        }
+        labels, about, by_ruler, of_tasks = stored.schedules, "in place (nats)", [], []
         if stored.chance is not None:
             labels, about = [*labels, _CHANCE], f"(nats; chance is any number of {stored.protocol['digits']} digits)"
             nll |= {(_CHANCE, length): f"{stored.chance:#.4g}" for length in stored.lengths}
+        else:
+            reached = [(stored.named(row.schedule), row.ruler) for row in EFFECTIVE.rows(stored)]
+            words = ", ".join(f"{name} {f'{length:,}' if length else 'none'}" for name, length in reached)
+            what = f"a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096"
+            by_ruler = [f"Effective length by RULER's threshold ({what}): {words}."]
+        if stored.tasks:
+            counts = {row.length: row.tasks for row in overall}
+            fewer = [f"{count} at {length:,}" for length, count in counts.items() if count < len(stored.tasks)]
+            names = ", ".join(map(escaped, stored.tasks))
+            of_tasks = [f"Mean over {len(stored.tasks)} tasks ({names}){'; ' * bool(fewer)}{', '.join(fewer)}:"]
         return [
-            *_of_tasks(stored, overall),
+            *of_tasks,
             _table(stored, "accuracy" if stored.chance is not None else "score", accuracy, reach),
-            *_by_rulers_threshold(stored),
+            *by_ruler,
             *_where_nothing_is_found(stored, overall),
             f"NLL of the whole answer {about}:",
             table(stored.lengths, "answer NLL", nll, labels, name=stored.named),
             *([by_part(stored)] if stored.tasks else []),
         ]
-
-
-def _of_tasks(stored: StoredAnswers, overall: Sequence[AccuracyRow]) -> list[str]:
-    """Returns what the mean over tasks is of, where not one task makes it."""
-    if not stored.tasks:
-        return []
-    there = {row.length: row.tasks for row in overall}
-    fewer = [f"{count} at {length:,}" for length, count in there.items() if count < len(stored.tasks)]
-    names = ", ".join(map(escaped, stored.tasks))
-    return [f"Mean over {len(stored.tasks)} tasks ({names}){'; ' * bool(fewer)}{', '.join(fewer)}:"]
-
-
-def _by_rulers_threshold(stored: StoredAnswers) -> list[str]:
-    """Returns the effective lengths by RULER's threshold, which is that of an instructed model."""
-    if stored.chance is not None:
-        return []
-    rows = EFFECTIVE.rows(stored)
-    reach = ", ".join(f"{stored.named(row.schedule)} {f'{row.ruler:,}' if row.ruler else 'none'}" for row in rows)
-    return [f"Effective length by RULER's threshold (a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096): {reach}."]
 
 
 RULER = 0.856
@@ -171,10 +165,13 @@ class Gains(Metric[StoredAnswers, GainsRow]):
 
     def reduce(self, stored: StoredAnswers) -> list[GainsRow]:
         """Returns a row for every schedule but the baseline at every length that both have, and one for each task."""
-        others = [
-            key for key in stored.tables if key[0] != stored.baseline and (stored.baseline, key[1]) in stored.tables
-        ]
-        return [_gains(stored, *key, task) for key in others for task in (None, *_tasks_at(stored, key[1]))]
+        rows = []
+        for schedule, length in stored.tables:
+            if schedule != stored.baseline and (stored.baseline, length) in stored.tables:
+                asked = {answer.task for answer in stored.by_length[stored.baseline, length]}
+                tasks = [None, *(task for task in stored.tasks if task in asked)]
+                rows += [_gains(stored, schedule, length, task) for task in tasks]
+        return rows
 
     def to_markdown(self, stored: StoredAnswers) -> list[str]:
         """Returns the questions gained and lost, and the change in answer NLL."""
@@ -258,12 +255,6 @@ def _accuracy(
     )
 
 
-def _tasks_at(stored: StoredAnswers, length: int) -> list[str]:
-    """Returns the tasks that have prompts at a length, where the run has several."""
-    there = {answer.task for answer in stored.by_length[stored.baseline, length]}
-    return [task for task in stored.tasks if task in there]
-
-
 def _gains(stored: StoredAnswers, schedule: str, length: int, task: str | None) -> GainsRow:
     ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
     pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
@@ -338,10 +329,6 @@ def by_part(stored: StoredAnswers) -> str:
 def accuracy_cell(row: AccuracyRow) -> str:
     """Writes an accuracy with its interval."""
     return f"{row.accuracy:.2f} [{row.accuracy_low:.2f}, {row.accuracy_high:.2f}]"
-
-
-def _nll_cell(row: AccuracyRow) -> str:
-    return _around(row.answer_nll, row.answer_nll_low, row.answer_nll_high, "#.4g")
 
 
 def _around(value: float, low: float | None, high: float | None, form: str) -> str:

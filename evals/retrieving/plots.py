@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from .answers import AccuracyRow, StoredAnswers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
@@ -53,24 +52,36 @@ def draw(result: StoredAnswers, every: Sequence[AccuracyRow]) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    across = min(ACROSS, len(result.schedules))
+    across, parts = min(ACROSS, len(result.schedules)), _parts(result)
     bands = -(-len(result.schedules) // across)
-    width, height = max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(_parts(result)))
-    rows = [row for row in every if _part(row) in _parts(result)]
+    width, height = max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(parts))
     cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
-    for row in rows:
-        cells[row.schedule][row.length, _part(row)] = row
+    for row in every:
+        part = row.depth if row.task is None else row.task
+        if part in parts:
+            cells[row.schedule][row.length, part] = row
+    losses = [row.answer_nll for own in cells.values() for row in own.values()]
+    low, high = min(losses), max(losses)
+    nll = MapKind(
+        value=lambda row: row.answer_nll,
+        form="{:.1f}" if high < 99.95 else "{:.0f}",
+        low=low,
+        high=max(high, low + 1e-6),
+        label="answer NLL (nats)" if result.chance is None else f"answer NLL (nats), chance {result.chance:.1f}",
+        runs_backwards=True,
+    )
+    score = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "score" if result.chance is None else "accuracy")
     with in_style(1.5 + width * across, 0.6 + 2 * bands * height, **{"axes.grid": False}) as figure:
         panels = figure.subplots(2 * bands, across, squeeze=False)
-        score = _ACCURACY if result.chance is not None else replace(_ACCURACY, label="score")
-        for part, kind in enumerate((score, _nll_kind(rows))):
-            grid = panels[part * bands : (part + 1) * bands]
-            images = [_heat_map(axes, result, *each, kind) for axes, each in zip(grid.flat, cells.items())]
+        for number, kind in enumerate((score, nll)):
+            grid = panels[number * bands : (number + 1) * bands]
+            images = [_heat_map(axes, result, *own, kind) for axes, own in zip(grid.flat, cells.items())]
             for axes in grid.flat[len(images) :]:
                 axes.set_visible(False)
             bar = figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
-            if kind.runs_backwards and result.chance is not None:
-                _mark_chance(bar, kind, result.chance)
+            if kind is nll and result.chance is not None and kind.low < result.chance < kind.high:
+                bar.ax.axhline(result.chance, color="white", linewidth=3.6)
+                bar.ax.axhline(result.chance, color="black", linewidth=1.4)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
     return figure
 
@@ -80,33 +91,22 @@ def _parts(result: StoredAnswers) -> list[Part]:
     return [*(result.tasks or result.depths or [None])]
 
 
-def _part(row: AccuracyRow) -> Part:
-    return row.depth if row.task is None else row.task
-
-
-_ACCURACY = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "accuracy")
-
-
-def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
-    """Returns the scale of the NLL; its colours run backwards, so that bright is good here too."""
-    values = [row.answer_nll for row in rows]
-    low, high = min(values), max(values)
-    form, top = "{:.1f}" if high < 99.95 else "{:.0f}", max(high, low + 1e-6)
-    return MapKind(lambda row: row.answer_nll, form, low, top, "answer NLL (nats)", runs_backwards=True)
-
-
 def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
     parts = _parts(result)
-    found = [[cells.get((length, part)) for length in result.lengths] for part in parts]
-    values = [[float("nan") if row is None else kind.value(row) for row in line] for line in found]
-    image = axes.imshow(values, cmap=COLOURS + "_r" * kind.runs_backwards, vmin=kind.low, vmax=kind.high, aspect="auto")
+    rows = [[cells.get((length, part)) for length in result.lengths] for part in parts]
+    values = [[float("nan") if row is None else kind.value(row) for row in line] for line in rows]
+    colours = f"{COLOURS}_r" if kind.runs_backwards else COLOURS
+    image = axes.imshow(values, cmap=colours, vmin=kind.low, vmax=kind.high, aspect="auto")
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             if value == value:  # an interrupted run has gaps
-                colour = "black" if _is_light(value, kind) else "white"
+                share = (value - kind.low) / (kind.high - kind.low)
+                is_light = share < 0.5 if kind.runs_backwards else share > 0.5  # on cividis, above the middle
+                colour = "black" if is_light else "white"
                 axes.text(x, y, kind.form.format(value), ha="center", va="center", fontsize=7, color=colour)
+    ticks = [f"{100 * part:.3g}%" if isinstance(part, float) else short(part or "all", 20) for part in parts]
     axes.set_xticks(range(len(result.lengths)), [tokens(n) for n in result.lengths], fontsize=8)
-    axes.set_yticks(range(len(parts)), [_tick(part) for part in parts], fontsize=8)
+    axes.set_yticks(range(len(parts)), ticks, fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
     axes.set_ylabel("depth" if result.depths else "task", fontsize=8)
     axes.set_title(short(result.named(schedule), 30), loc="left", fontsize=9)
@@ -114,24 +114,6 @@ def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, ki
         axes.axvline(inside - 0.5, color="white", linewidth=3.6)
         axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
     return image
-
-
-def _tick(part: Part) -> str:
-    return f"{100 * part:.3g}%" if isinstance(part, float) else short(str(part or "all"), 20)
-
-
-def _mark_chance(bar: Colorbar, kind: MapKind, chance: float) -> None:
-    """Draws the NLL of chance as a line on the scale, where it lies in it, and names it beside the figure's scale."""
-    bar.set_label(f"answer NLL (nats), chance {chance:.1f}")
-    if kind.low < chance < kind.high:
-        bar.ax.axhline(chance, color="white", linewidth=3.6)
-        bar.ax.axhline(chance, color="black", linewidth=1.4)
-
-
-def _is_light(value: float, kind: MapKind) -> bool:
-    """Whether a cell is so light that its number must be black: on cividis, above the middle."""
-    share = (value - kind.low) / (kind.high - kind.low)
-    return share < 0.5 if kind.runs_backwards else share > 0.5
 
 
 def _inside(result: StoredAnswers) -> int:

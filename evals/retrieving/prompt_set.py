@@ -239,7 +239,9 @@ def _from_file(
         "alone": sorted(alone),
         "bos": selection.bos,
     }
-    return RetrievalPrompts(tokenizer, selection, bos, asked, options.source or name, protocol, +skipped)
+    return RetrievalPrompts(
+        tokenizer, selection, bos, asked, options.source or name, protocol, +skipped
+    )  # + drops zeros
 
 
 def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:

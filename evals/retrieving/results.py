@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from ...output.formatting import escaped
 from ..metrics.cells import csv_text, lines_of
@@ -14,8 +14,7 @@ from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
 from .answers import AccuracyRow, Answer, StoredAnswers
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, answered, by_part
 
-if TYPE_CHECKING:
-    pass
+_DEPENDENT = " (questions of one prompt taken as independent)"
 
 
 @dataclass(repr=False)
@@ -43,32 +42,29 @@ class Retrieval(StoredAnswers, Saved):
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how the numbers were measured."""
-        protocol = self.protocol
+        protocol, dtype = self.protocol, self.model["dtype"]
+        bos = "BOS first" if protocol["has_bos"] else "no BOS"
+        joined = "" if protocol["task"] in ("passkey", "prompts") else _DEPENDENT
         if self.chance is None:
-            return self._protocol_of_prompts()
-        joined = "" if protocol["task"] == "passkey" else " (questions of one prompt taken as independent)"
+            tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(protocol["new_tokens"].items()))
+            alone = ", ".join(map(escaped, protocol["alone"]))
+            where = f"; several answers each alone, their losses added: {alone}" * bool(alone)
+            left_out = self.data.get("skipped", {}).items()
+            skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in left_out)
+            how = (
+                f"prompts of {escaped(self.data['source'])}{skipped}; {bos}, {dtype}. Score: the share of the "
+                f"answers in what greedy decoding writes, whatever their case (tokens: {tokens}). NLL: of the answers "
+                f"in place, joined as the example in the prompt joins its own{where}. Brackets"
+            )
+        else:
+            how = (
+                f"protocol {protocol['task']}: {protocol['holds']}; {self._prompts()}, seed {protocol['seed']}, "
+                f"{protocol['digits']} digits, {bos}, filler {escaped(self.data['source'])}, {dtype}. An answer counts "
+                "when every token of it is ranked first (greedy decoding would write it); brackets"
+            )
         return (
-            f"protocol {protocol['task']}: {protocol['holds']}; {self._prompts()}, seed {protocol['seed']}, "
-            f"{protocol['digits']} digits, {'BOS first' if protocol['has_bos'] else 'no BOS'}, "
-            f"filler {escaped(self.data['source'])}, {self.model['dtype']}. An answer counts when every token of it is "
-            f"ranked first (greedy decoding would write it); brackets are Wilson {PERCENT} intervals{joined}, "
-            f"± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
-            f"Prompts sha256 {self.data['sha256'][:12]}"
-        )
-
-    def _protocol_of_prompts(self) -> str:
-        tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(self.protocol["new_tokens"].items()))
-        alone = ", ".join(map(escaped, self.protocol["alone"]))
-        where = f"; several answers each alone, their losses added: {alone}" * bool(alone)
-        left_out = self.data.get("skipped", {}).items()
-        skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in left_out)
-        return (
-            f"prompts of {escaped(self.data['source'])}{skipped}; "
-            f"{'BOS first' if self.protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}. Score: the share of the "
-            f"answers in what greedy decoding writes, whatever their case (tokens: {tokens}). NLL: of the answers in "
-            f"place, joined as the example in the prompt joins its own{where}. Brackets are Wilson {PERCENT} "
-            f"intervals, ± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
-            f"Prompts sha256 {self.data['sha256'][:12]}"
+            f"{how} are Wilson {PERCENT} intervals{joined}, ± is a {PERCENT} t interval over prompts "
+            f"({LEAST_DOCUMENTS} or more). {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def sentences(self) -> list[str]:
