@@ -100,7 +100,8 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
         prompt += _text(row, PREFIX, name)
     field = fields.answer or next((each for each in ANSWERS if each in row), None)
     if field is None or field not in row:
-        raise DataError(f"{name} has no {_quoted(field, 'answers')}; it has {_names(row)}", "answer_field")
+        lacking = "field of answers" if field is None else f"field {field!r}"
+        raise DataError(f"{name} has no {lacking}; it has {_names(row)}", "answer_field")
     given = row[field]
     several = given if isinstance(given, (list, tuple)) else [given]
     answers = tuple(each for each in several if isinstance(each, str) and each.strip())
@@ -141,10 +142,6 @@ def _text(row: Mapping[str, object], field: str, name: str) -> str:
         what = f"holds {type(value).__name__}, not text" if field in row else f"is missing; it has {_names(row)}"
         raise DataError(f"{name}: field {field!r} {what}", "prompt_field")
     return value
-
-
-def _quoted(field: str | None, what: str) -> str:
-    return f"field of {what}" if field is None else f"field {field!r}"
 
 
 def _names(row: Mapping[str, object]) -> str:

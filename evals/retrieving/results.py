@@ -110,14 +110,13 @@ class Retrieval(StoredAnswers, Saved):
         return ""
 
     def _details(self) -> str:
-        odd = self.data.get("not_retokenized", 0)
-        which = (
-            f"{odd} of {self.data['documents']} prompts tokenize differently" if odd else "Every prompt tokenizes alike"
-        )
-        ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
         if self.chance is None:  # tasks have their tables among the others
             return ""
-        return "\n\n".join(part for part in (by_part(self), ids) if part)
+        odd = self.data.get("not_retokenized", 0)
+        alike = "Every prompt tokenizes alike"
+        which = f"{odd} of {self.data['documents']} prompts tokenize differently" if odd else alike
+        ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
+        return f"{by_part(self)}\n\n{ids}"
 
     def _prompts(self) -> str:
         if self.chance is None:
