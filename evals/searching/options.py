@@ -58,6 +58,10 @@ class SearchOptions(RunOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
+        if self.numbers not in (2, 4):
+            raise DataError(
+                f"numbers {self.numbers} is none of 4 (ramp, factor and scale) and 2 (factor and scale)", "numbers"
+            )
         if not self.within > 0:
             raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
         if self.engine is not None and self.engine not in ENGINES:

@@ -24,7 +24,7 @@ import torch
 
 from ...engines.base import Difference, Engine, layers_of, of_plan
 from ...engines.registry import ENGINES
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
 from ...schedules import LongRope, Schedule, Table, Yarn
@@ -187,19 +187,6 @@ _USUAL = 13
 _RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
 
 
-def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> Ramp:
-    """Returns the family with so many numbers: 4, or 2 (the factor and the scale).
-
-    Raises:
-        DataError: another number.
-    """
-    if numbers == 4:
-        return Ramp(rope, factor, shape or RampShape())
-    if numbers == 2:
-        return Ramp(rope, factor, replace(shape or RampShape(), ends=False))
-    raise DataError(f"numbers {numbers} is none of 4 (ramp, factor and scale) and 2 (factor and scale)", "numbers")
-
-
 DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 """By layer type, the frequencies, float64 [pairs], and the attention scale."""
 
@@ -276,38 +263,31 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         plan: YaRN's default for the target length.
 
     Raises:
-        DataError: options that cannot be together, or an engine that is not known.
         ConfigError: the engine computes no schedule of the family as it is.
     """
-    numbers = options.numbers
+    shapes = [RampShape(scale="one", form="two tables")] if options.keep_short else [RampShape()]
+    if options.engine is None:
+        return _space(plan, target, options, shapes[0])
+    if not options.keep_short:  # those with most freedom first
+        shapes += [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
+        shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
+    spaces, engine = [_space(plan, target, options, shape) for shape in shapes], ENGINES[options.engine]
     for differs in (_in_the_folder, _with_commands):
-        for shape in _shapes(options):
-            space = _space(plan, target, numbers, shape)
-            if options.engine is None or not differs(space, plan, ENGINES[options.engine]):
+        for space in spaces:
+            if not differs(space, plan, engine):
                 return space
-    assert options.engine is not None
-    why = _with_commands(_space(plan, target, numbers, next(_shapes(options))), plan, ENGINES[options.engine])
+    why = _with_commands(spaces[0], plan, engine)
     raise ConfigError(
-        f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
-        f"the engine out, and see `ropescale export`",
+        f"{engine.name} computes no such schedule of this model as it is ({why}); leave the engine out, and see "
+        "`ropescale export`",
         "engine",
     )
 
 
-def _shapes(options: SearchOptions) -> Iterator[RampShape]:
-    """Yields the shapes, those with most freedom first."""
-    if options.keep_short:
-        yield RampShape(scale="one", form="two tables")
-        return
-    yield RampShape()
-    if options.engine is not None:
-        yield from (RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES))
-        yield from (RampShape(scale=scale, form="table") for scale in _SCALES)
-
-
-def _space(plan: Plan, target: int, numbers: int, shape: RampShape) -> Space:
+def _space(plan: Plan, target: int, options: SearchOptions, shape: RampShape) -> Space:
+    shape = replace(shape, ends=options.numbers == 4)
     ropes = {key: layer.rope for key, layer in plan.layers.items()}
-    return Space({key: family(rope, target / rope.original_length, numbers, shape) for key, rope in ropes.items()})
+    return Space({key: Ramp(rope, target / rope.original_length, shape) for key, rope in ropes.items()})
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:

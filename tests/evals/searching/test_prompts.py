@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from searching import check_resumed, check_slopes, record_fed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
@@ -150,15 +148,10 @@ def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
     assert sum(map(len, fed)) == result.spent + result.beside
     assert result.spent <= BUDGET["budget_tokens"] and result.beside == 10 * (3 * SIZE + 128 * (1 + keep_short))
     assert result.found.loss == min(check.loss for check in result.checks)
-
-
-def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
-    result = search(model(), None, 256, **BUDGET, keep_short=True)
-    assert result.start == "yarn:factor=2,attention_factor=1"
-    assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {
-        (name, 256) for name in (result.start, "as-is", "truncation")
-    }
-    assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
+    if keep_short:  # prompts of the trained length are answered with the model's own table
+        others = (result.start, "as-is", "truncation")
+        assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(name, 256) for name in others}
+        assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
 
 
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
@@ -234,15 +227,3 @@ def test_the_haystack_is_where_the_keys_lie():
     text = "Zebras were grazing. Yaks had gone. " * 20
     prompts = made(haystack=text).drawn[1].every
     assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
-
-
-def test_an_engine_that_computes_some_of_the_family_is_searched_for_what_it_does():
-    result = search(model(), None, 256, **BUDGET, engine="mlx-lm")
-    assert result.commands[-1].endswith("--for mlx-lm") and replace(result).schedule == result.schedule
-
-
-def test_the_model_is_as_it_was_afterwards():
-    net = model()
-    before = {name: tensor.clone() for name, tensor in [*net.state_dict().items(), *net.named_buffers()]}
-    search(net, None, 256, **BUDGET)
-    assert all(torch.equal(each, before[name]) for name, each in [*net.state_dict().items(), *net.named_buffers()])

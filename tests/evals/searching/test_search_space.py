@@ -16,7 +16,7 @@ from ropescale.errors import ConfigError, DataError
 from ropescale.evals import search
 from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.results import commands
-from ropescale.evals.searching.search_space import Ramp, RampShape, family, space_of
+from ropescale.evals.searching.search_space import Ramp, RampShape, space_of
 from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 from ropescale.rope import Rope
@@ -107,9 +107,9 @@ def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
 
 
 def test_other_numbers_of_numbers():
-    assert family(ROPE, 8.0, 2).names == ("log_factor", "log_scale")
+    assert Ramp(ROPE, 8.0, RampShape(ends=False)).names == ("log_factor", "log_scale")
     with pytest.raises(DataError, match="numbers 5 is none of 4"):
-        family(ROPE, 8.0, 5)
+        SearchOptions(numbers=5)
 
 
 def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
