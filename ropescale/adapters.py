@@ -92,7 +92,7 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
 
 
 def remarks(adapter: Adapter) -> Iterator[str]:
-    """Yields what is to be known of the frequencies that an adapter is loaded under, if there is anything."""
+    """Yields a warning if an adapter may have been trained under other frequencies than its base has."""
     trained = adapter.record
     if trained is None:
         yield (
@@ -104,7 +104,7 @@ def remarks(adapter: Adapter) -> Iterator[str]:
 
 
 def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
-    """Yields what is to be known where the base is shown in place of its adapter; nothing where there is none."""
+    """Yields warnings for commands that show the base of an adapter; none without an adapter."""
     if adapter is not None:
         yield f"{named(adapter.folder)} is an adapter; what is shown is its base, {named(adapter.base)}"
         yield from remarks(adapter)

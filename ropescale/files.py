@@ -130,7 +130,7 @@ def parse_json(content: bytes) -> dict[str, object]:
 
 
 def is_deep(value: object) -> bool:
-    """Whether lists and objects are nested deeper than in any configuration."""
+    """Whether lists and objects are nested more deeply than in any configuration."""
     level: list[Any] = [[value]]
     for _ in range(_DEEPEST + 1):
         children = itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
@@ -475,7 +475,7 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
 
 
 def remove_files(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
-    """Removes these files of a folder and then the folder; False where it holds something else, which stays.
+    """Removes these files of a folder, and the folder if it is empty then; returns whether it is gone.
 
     Args:
         files: names relative to the folder.
@@ -561,7 +561,7 @@ def _in_main_thread() -> bool:
 def target_or_warning(
     check: Callable[[Path, str | Path, bool], Path], source: Path, out: str | Path | None, force: bool, dry_run: bool
 ) -> tuple[Path | None, list[str]]:
-    """Returns what is to be made; a dry run can show what would be in it where ``force`` is lacking, with a warning.
+    """Checks a path to write. In a dry run, a missing ``force`` is a warning instead of an error.
 
     Args:
         check: returns the path, or raises where making it would harm something.

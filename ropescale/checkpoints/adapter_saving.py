@@ -14,16 +14,16 @@ from ..files import read_json, translated, write_synced
 from . import model_card
 from .contents import raised_tokenizer
 from .folders import (
+    copy_mode,
     files_of,
     is_weight,
     link_or_copy,
     refuse_missing_shards,
     remove_ours,
-    share,
     why_not_ours,
     write_record,
 )
-from .in_memory import Carried, save_pretrained
+from .in_memory import SavedSchedule, save_pretrained
 from .locating import ADAPTER
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json
@@ -35,16 +35,16 @@ BASE = "base"
 """The folder of the base inside an adapter's folder that :func:`ropescale.save` writes."""
 
 
-def linkable(found: Carried) -> Path:
+def linkable(saved: SavedSchedule) -> Path:
     """Returns the folder of an adapter's base, whose weights can be linked.
 
     Raises:
         CheckpointError: it has none.
     """
-    source = found.source
+    source = saved.source
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
         raise CheckpointError(
-            f"the base of this adapter ({found.record['source']}) has no folder with weights to link; load it "
+            f"the base of this adapter ({saved.record['source']}) has no folder with weights to link; load it "
             "from one (save_pretrained makes one) and attach the adapter to that"
         )
     refuse_missing_shards(source)
@@ -52,7 +52,7 @@ def linkable(found: Carried) -> Path:
 
 
 def write_adapter_base(
-    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+    model: Any, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
     """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
 
@@ -63,7 +63,7 @@ def write_adapter_base(
     Raises:
         CheckpointError: the base's weights were changed, or something cannot be written.
     """
-    source = linkable(found)
+    source = linkable(saved)
     with translated(source, "read"):
         refuse_changed(model, source, folder)
     base = folder / BASE  # its links must not be there when weights get another mode
@@ -75,25 +75,25 @@ def write_adapter_base(
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
         write_synced(path, as_json({**read_json(path), **named}, ADAPTER))
         if path.parent != folder:  # a further adapter, in a folder of its name
-            write_synced(path.parent / RECORD, as_json(found.record, RECORD))
+            write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
-    if raised := raised_tokenizer(folder / "tokenizer_config.json", found.plan.length):
+    if raised := raised_tokenizer(folder / "tokenizer_config.json", saved.plan.length):
         write_synced(folder / "tokenizer_config.json", raised)
-    write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
-    share(folder, "README.md")
-    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, base).items()}
+    write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
+    copy_mode(folder, "README.md")
+    return {f"{BASE}/{name}": how for name, how in _write_base(saved, source, base).items()}
 
 
-def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
+def _write_base(saved: SavedSchedule, source: Path, base: Path) -> dict[str, str]:
     """Writes the base as patching would, whole or not at all, and returns how each weight file came over."""
     new = base.with_name(f".{base.name}.new")
     shutil.rmtree(new, ignore_errors=True)  # what a killed process left
     new.mkdir()
     with translated(source, "read"):
         links = link_or_copy(source, new, {}, "auto")
-    found.write(new)
-    write_record(new, found.record, links)
+    saved.write(new)
+    write_record(new, saved.record, links)
     new.rename(base)
     return links
 

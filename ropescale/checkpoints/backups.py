@@ -44,7 +44,7 @@ class Manifest:
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Keeps what is there, then replaces file by file.
+    """Copies the originals into the backup, then replaces file by file.
 
     Args:
         folder: the checkpoint.
@@ -102,7 +102,7 @@ def put_back(folder: Path) -> bool:
 
 
 def is_interrupted(folder: Path) -> bool:
-    """Whether patching in place, or restoring, was begun here and not finished, or is going on now.
+    """Whether a patch in place, or a restore, was interrupted in this folder or is running now.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
@@ -179,7 +179,7 @@ def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doin
 
 
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:
-    """Whether a file in the backup is only a copy, as a patch leaves that was killed before it wrote the manifest."""
+    """Whether a file in the backup equals the current one, as after a patch that was killed before the manifest."""
     kept, current = backup / name, folder / name
     both = kept.is_file() and current.is_file() and not kept.is_symlink()
     return both and read_bytes(kept) == read_bytes(current)
@@ -200,7 +200,7 @@ def _keep_originals(folder: Path, backup: Path, names: Iterable[str], manifest: 
 
 
 def _manifest(backup: Path) -> Manifest:
-    """Returns what lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
+    """Reads and checks the manifest, which may have been downloaded with the checkpoint: it may name only our files.
 
     Raises:
         CheckpointError: the backup is a link to another folder.

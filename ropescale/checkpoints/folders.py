@@ -103,7 +103,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
 
 
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
-    """Refuses to replace anything but what ropescale wrote: no other files, nor weights that are about to be linked."""
+    """Refuses to replace files that ropescale did not write, and weights that are about to be linked."""
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
     with translated(target, "read"):
@@ -170,7 +170,7 @@ def left_aside(folder: Path) -> Path | None:
 def build_folder(
     target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
-    """Builds the folder beside its final place and renames it: it is there whole, or not at all.
+    """Builds a folder under a hidden name and renames it, so that it exists whole or not at all.
 
     Args:
         fill_folder: writes into the hidden folder, and returns how each weight file came there.
@@ -290,8 +290,8 @@ def link_or_copy(
     return links
 
 
-def share(folder: Path, like: str) -> None:
-    """Gives weights that a library wrote the mode of another new file; safetensors makes them for their owner alone.
+def copy_mode(folder: Path, like: str) -> None:
+    """Gives weight files the mode of another new file, because safetensors makes them readable for their owner alone.
 
     Args:
         folder: has no linked weights yet, whose mode would change at their source.
@@ -335,7 +335,7 @@ def refuse_missing_shards(source: Path) -> None:
 
 
 def refuse_wild_indexes(source: Path) -> None:
-    """Refuses an index of weights that names something outside its folder; nothing need be there."""
+    """Refuses an index of weights that names a file outside its folder, whether or not that exists."""
     for index in source.glob("*.index.json"):
         if is_weight(index.name.removesuffix(".index.json")):
             _shards(index)
@@ -371,7 +371,7 @@ _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOT
 
 
 def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
-    """Returns the links in a checkpoint that lead out of it, with the path at their end; that is not looked at.
+    """Returns the links that lead out of a checkpoint, with the path at their end, which need not exist.
 
     The files of the Hub's cache count as the checkpoint's own.
 
@@ -389,7 +389,7 @@ def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
 
 
 def link_warning(folder: Path) -> Iterator[str]:
-    """Yields one line about the links that lead out of a checkpoint, if there are any but from weights to weights."""
+    """Yields a warning if links lead out of a checkpoint; links from weights to weights do not count."""
     links = {
         name: target
         for name, target in leaving_links(folder).items()

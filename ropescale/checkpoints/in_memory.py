@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Carried:
+class SavedSchedule:
     """The schedule that a model in memory carries, as a checkpoint records it.
 
     Attributes:
@@ -64,7 +64,7 @@ def is_adapted(model: nn.Module) -> bool:
     return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
-def carried(model: nn.Module) -> Carried:
+def saved_schedule(model: nn.Module) -> SavedSchedule:
     """Finds the schedule that a model carries: by the patch in it, or by the record of the folder it was loaded from.
 
     Raises:
@@ -88,7 +88,7 @@ def carried(model: nn.Module) -> Carried:
     kept = source if base == config else None
     new = make_plan(base, plan.request)
     record = record_of(kept, new, name) if kept else make_record(new, source_name(name), as_json(base, "config.json"))
-    return Carried(new, record, source, hub_id)
+    return SavedSchedule(new, record, source, hub_id)
 
 
 def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
@@ -123,7 +123,7 @@ def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
                 )
 
 
-def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Carried:
+def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> SavedSchedule:
     """Returns the schedule that a model was loaded with, from a folder that ropescale wrote."""
     record = None if source is None else read_record(source)
     if source is None or record is None:
@@ -139,7 +139,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Carr
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
-    return Carried(plan, record_of(source, plan, ""), source, hub_id)
+    return SavedSchedule(plan, record_of(source, plan, ""), source, hub_id)
 
 
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:

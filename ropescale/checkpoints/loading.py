@@ -31,7 +31,7 @@ def load_model(
     device_map: str | Mapping[str, object] | None = None,
     tensor_parallel: bool = False,
 ) -> PreTrainedModel:
-    """Loads the checkpoint as a causal language model on its device, in evaluation mode; one that sees as well, too.
+    """Loads a causal language model, or one for images and text, on its device and in evaluation mode.
 
     Args:
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
@@ -81,7 +81,7 @@ def load_model(
 
 
 def auto_class(config: Mapping[str, object]) -> Any:
-    """Returns the class of transformers that loads a model for text: that of models that also see, for their types.
+    """Returns the auto class that loads a model: for causal language models, or for images and text.
 
     Raises:
         ConfigError: it reads a text in both directions, so no loss of a next token means anything.
@@ -98,7 +98,7 @@ def auto_class(config: Mapping[str, object]) -> Any:
 
 
 def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrainedModel:
-    """Returns the model of ``(model, what became of its weights)`` on its device, in evaluation mode.
+    """Checks that all weights were loaded, and returns the model on its device and in evaluation mode.
 
     Raises:
         CheckpointError: some weights are not there or of another shape, and transformers would make them up.
@@ -303,7 +303,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
 
 
 def remote_code(config: Mapping[str, object]) -> str | None:
-    """Returns where a configuration says that its model's code is, ``file.Class``; None without any."""
+    """Returns the custom class that a configuration names, ``file.Class``; None if it names none."""
     listed = config.get("auto_map")
     if not isinstance(listed, Mapping):
         return None
@@ -312,7 +312,7 @@ def remote_code(config: Mapping[str, object]) -> str | None:
 
 
 def _code(trusted: bool) -> dict[str, bool]:
-    """Returns an explicit answer, or transformers would ask at the terminal; trusted code may come from the Hub."""
+    """Returns explicit options on custom code, because transformers would ask at the terminal otherwise."""
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 

@@ -136,7 +136,7 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
 
 
 def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
-    """Says why the Hub does not answer when asked for a model or a dataset; None where it does, whatever it says."""
+    """Returns why the Hub cannot be reached for a model or a dataset; None if it answers, even with a refusal."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 

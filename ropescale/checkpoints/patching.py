@@ -129,19 +129,19 @@ def patch_checkpoint(
     plan = _planned(source, request, notes)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
-        fine = [*links_in(source)] if in_place and to else []  # one that is not has been refused
+        checked_links = [*links_in(source)] if in_place and to else []  # others have been refused
         hub_id = None if is_local else str(model)
         files = new_files(source, source_name(str(model)), plan, hub_id, to and to.name)
         record = record_of(source, plan, str(model))
-        told = {**files, RECORD: as_json(record, RECORD)}
+        written = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
         result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
-        result.changes = changes(source, told)
+        result.changes = changes(source, written)
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
-        result.upload = uploading.intended(source, told, to, not is_local) if to else None
+        result.upload = uploading.intended(source, written, to, not is_local) if to else None
         return result
     only_sent = to is not None and target is None and not in_place
     # that passes through a folder which is kept if the upload fails: the error names it and the way to send it again
@@ -151,7 +151,7 @@ def patch_checkpoint(
         if to:
             schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
             title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
-            result.upload = uploading.upload(result.folder, to, title, [*fine, *result.links])
+            result.upload = uploading.upload(result.folder, to, title, [*checked_links, *result.links])
     if only_sent:
         result.folder, result.links = None, {}  # the temporary one is gone
     result.warnings += on_links(result.links, link)
@@ -247,17 +247,17 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
 def _write(
     source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, object], link: str, force: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Writes into a new folder, or where the source lies when there is no target."""
+    """Writes into a new folder, or in place if there is no target."""
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
         return target, build_folder(target, lambda folder: link_or_copy(source, folder, files, link), record, force)
-    told, listed = as_json(record, RECORD), files_in(source)
+    written, listed = as_json(record, RECORD), files_in(source)
     if listed is not None:  # the links among them are still ours
         new = {name: {"sha256": sha256(content)} for name, content in files.items()}
-        told = with_files(record, {**listed, **new})
+        written = with_files(record, {**listed, **new})
     with translated(source):
-        write_in_place(source, {**files, RECORD: told})
+        write_in_place(source, {**files, RECORD: written})
     return source, {}
 
 

@@ -18,8 +18,8 @@ from ..files import local_path, read_json, translated, write_synced
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
 from . import adapter_saving
-from .folders import build_folder, check_target, files_of, is_weight, link_or_copy, share, write_record
-from .in_memory import Carried, carried, is_adapted, refuse_parts, save_pretrained
+from .folders import build_folder, check_target, copy_mode, files_of, is_weight, link_or_copy, write_record
+from .in_memory import SavedSchedule, is_adapted, refuse_parts, save_pretrained, saved_schedule
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, read_record
 
@@ -67,36 +67,36 @@ def save(
     """
     whole = getattr(model, "_orig_mod", model)
     refuse_parts(whole)
-    found = carried(whole)
+    saved = saved_schedule(whole)
     path = local_path(folder)
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
-    target = check_target(found.source, folder)
+    target = check_target(saved.source, folder)
     adapted = is_adapted(whole)
     if adapted:
-        adapter_saving.linkable(found)  # before PEFT says what it misses in a base without weights
+        adapter_saving.linkable(saved)  # before PEFT says what it misses in a base without weights
     options: dict[str, int | str] = {} if adapted or max_shard_size is None else {"max_shard_size": max_shard_size}
 
     def fill(new: Path) -> dict[str, str]:
         save_pretrained(whole, new, **options)
         if adapted:
-            return adapter_saving.write_adapter_base(whole, found, tokenizer, target, new)
-        _write_all_but_weights(whole, found, tokenizer, new)
-        share(new, "config.json")
+            return adapter_saving.write_adapter_base(whole, saved, tokenizer, target, new)
+        _write_all_but_weights(whole, saved, tokenizer, new)
+        copy_mode(new, "config.json")
         return {name: "copy" for name in sorted(os.listdir(new)) if is_weight(name)}
 
-    build_folder(target, fill, found.record)
+    build_folder(target, fill, saved.record)
     return target
 
 
 def _write_all_but_weights(
-    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+    model: nn.Module, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
     """Writes everything but the weights, as patching does, into a folder that transformers saved the model into."""
-    _remove_derived_settings(model, found.source, folder)
+    _remove_derived_settings(model, saved.source, folder)
     if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
-    if (source := found.source) is not None:
+    if (source := saved.source) is not None:
 
         def stays(name: Path) -> bool:
             above = source / name.parts[0] in folder.absolute().parents
@@ -106,7 +106,7 @@ def _write_all_but_weights(
 
         with translated(source, "read"):
             link_or_copy(source, folder, {}, "copy", stays)
-    found.write(folder)
+    saved.write(folder)
 
 
 def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
@@ -133,7 +133,7 @@ def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> N
 
 
 def refuse_incompletable(model: nn.Module) -> bool:
-    """Makes sure, before a long training, that :func:`complete` will be able to.
+    """Checks before a training that :func:`complete` will work.
 
     Returns:
         Whether there is anything for it to write: False where the model carries no schedule that ropescale put there.
@@ -143,9 +143,9 @@ def refuse_incompletable(model: nn.Module) -> bool:
     """
     if not carries_ours(model):
         return False
-    found = carried(model)
+    saved = saved_schedule(model)
     if is_adapted(model):
-        adapter_saving.linkable(found)
+        adapter_saving.linkable(saved)
     return True
 
 
@@ -177,16 +177,16 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
     path = local_path(folder)
     if not path.is_dir():
         raise CheckpointError(f"{path} is no folder; let the trainer save the model into it first")
-    found = carried(model)
+    saved = saved_schedule(model)
     with translated(path):
         (path / RECORD).unlink(missing_ok=True)
         if is_adapted(model):
-            links = adapter_saving.write_adapter_base(model, found, tokenizer, path, path)
+            links = adapter_saving.write_adapter_base(model, saved, tokenizer, path, path)
         else:
-            _write_all_but_weights(model, found, tokenizer, path)
+            _write_all_but_weights(model, saved, tokenizer, path)
             _keep_resumable(path)
             links = {name: "copy" for name in _ours(path) if is_weight(name)}
-        write_record(path, found.record, links, _ours(path))
+        write_record(path, saved.record, links, _ours(path))
     return path
 
 

@@ -81,7 +81,7 @@ class Upload:
 
 
 def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
-    """Checks whether a checkpoint can be sent to a repository, as far as this can be known in advance.
+    """Checks in advance whether a checkpoint can be sent to a repository.
 
     Args:
         name: ``user/name`` or ``organisation/name``.

@@ -210,9 +210,9 @@ def test_only_what_lies_between_our_marks_is_replaced(tmp_path, text, kept):
 @pytest.mark.parametrize("text", [BEGIN * 40_000, " " * 500_000 + "x", "\n" * 500_000 + "x", (BEGIN + END) * 20_000])
 def test_a_card_made_to_take_for_ever_is_read_in_no_time(tmp_path, text):
     (tmp_path / "README.md").write_text(text)
-    start = time.perf_counter()
+    start = time.process_time()
     card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a")
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
@@ -232,7 +232,7 @@ HOSTILE_YAML = {
 @pytest.mark.parametrize("case", HOSTILE_YAML)
 def test_front_matter_made_to_do_harm_is_read_in_no_time_and_keeps_its_fields(case):
     given = f"---\n{HOSTILE_YAML[case]}---\n# W\n".encode()
-    start = time.perf_counter()
+    start = time.process_time()
     found = model_card.with_metadata(given, "org/base")
     if case in ("brackets", "indents", "a large block"):
         assert found == given
@@ -240,7 +240,7 @@ def test_front_matter_made_to_do_harm_is_read_in_no_time_and_keeps_its_fields(ca
             model_card.refuse_unsendable(given, "README.md")
     else:
         assert len(found) < 2 * len(given) + 100 and b"base_model: org/base" in found
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize("name", ["no", "1e5", "123", "null", "0x1F", "org/name", "2001-01-01", "on"])
