@@ -91,6 +91,7 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..checkpoints.loading import load_model, load_tokenizer
     from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
+    from ..evals.running.options import Schedules
     from ..evals.running.perplexity import PerplexityRun
     from ..evals.running.progress import Notes
     from ..evals.running.selection import Corpus, PerplexityOptions
@@ -99,7 +100,7 @@ def _evaluate(source: Path, out: Path) -> None:
     notes = Notes(True)
     options = PerplexityOptions(windows=1, truncation_stride=128, source=_SOURCE, path=source, progress=notes)
     corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
-    run = PerplexityRun(load_model(source), corpus, SCHEDULES, None, options)
+    run = PerplexityRun(load_model(source), corpus, Schedules(SCHEDULES), options)
     run.run()
     result = run.result()
     written = result.save(out)

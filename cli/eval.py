@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -26,21 +25,20 @@ from .options import (
     data_option,
     in_sections,
     lengths_option,
+    made,
     model_argument,
     print_result,
-    request_of,
     request_options,
+    schedules_of,
     seed_option,
     shared_options,
 )
 from .run_file import config_option
-from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
+from .running import ResultOptions, asked_servers, measure, notes, result_options, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.running.perplexity import PerplexityRun
-    from ..evals.servers.running import ServedRun
-    from ..evals.servers.server import Server
+    from ..evals.running.corpus_run import CorpusRun
 
 _SECTIONS = {
     "What is measured": "source lengths",
@@ -159,30 +157,32 @@ def command(
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
+    from ..evals.running.selection import PerplexityOptions
 
     if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
         options["stride"] = max(1, min(lengths) // 2)
-    sharing = Sharing(options["tp"], options["device_map"], options["device"])
-    servers, name = asked_servers(options, model, _BY_SERVERS)
-    prepare: Callable[[World], Any]
-    if servers:
-        prepare = partial(_by_servers, servers, name, source, lengths, options)
-    else:
-        prepare = partial(_prepared, name, source, lengths, options)
-    if dry_run:
-        with together(sharing) as group:
-            found = _prepared(name, source, lengths, options, group.world).dry_run()
-            if group.world.leads:
-                print_result(result.as_json, found.to_dict, found.to_markdown)
+    sharing = made(Sharing, options)
+    servers, checkpoint = asked_servers(options, model, _BY_SERVERS)
+
+    def prepare(here: World) -> CorpusRun:
+        text, bos = text_of(source, options), options["bos"]
+        of_metrics = {name: options[name] for name in OPTIONS}
+        chosen = made(PerplexityOptions, options, of_metrics=of_metrics, path=checkpoint, progress=notes())
+        if servers:
+            from ..evals.servers.preparing import prepare_by_servers
+
+            return prepare_by_servers(servers, checkpoint, options["baseline"], text, lengths, bos, chosen)
+        from ..evals.running import perplexity
+
+        return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)
+
+    if not dry_run:
+        measure(prepare, writable_folder, result, source=source, doing="measuring", sharing=sharing)
         return
-    measure(
-        prepare,
-        writable_folder,
-        result,
-        source=source,
-        doing="measuring",
-        sharing=sharing,
-    )
+    with together(sharing) as group:
+        found = prepare(group.world).dry_run()
+        if group.world.leads:
+            print_result(result.as_json, found.to_dict, found.to_markdown)
 
 
 _BY_SERVERS = (
@@ -195,35 +195,3 @@ _BY_SERVERS = (
     *SOURCE,
 )
 """The parameters that servers have a use for."""
-
-
-def _by_servers(
-    servers: list[Server],
-    tokenizer: str,
-    source: Sequence[str],
-    lengths: list[int],
-    options: dict[str, Any],
-    here: World,
-) -> ServedRun:
-    from ..evals.running.selection import PerplexityOptions
-    from ..evals.servers.preparing import prepare_by_servers
-
-    text, bos, baseline = text_of(source, options), options.pop("bos"), options.pop("baseline")
-    checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    known = {*PerplexityOptions.__dataclass_fields__, *OPTIONS}
-    given = {name: each for name, each in options.items() if name in known}
-    chosen = PerplexityOptions.of(given, progress=notes(here))
-    return prepare_by_servers(servers, checkpoint, baseline, text, lengths, bos, chosen)
-
-
-def _prepared(
-    model: str, source: Sequence[str], lengths: list[int], options: dict[str, Any], here: World
-) -> PerplexityRun:
-    from ..evals.running.preparing import prepare
-    from ..evals.running.selection import PerplexityOptions
-
-    request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint, text = checkpoint_of(model, options), text_of(source, options)
-    bos = options.pop("bos")
-    chosen = PerplexityOptions.of(options, progress=notes(here))
-    return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

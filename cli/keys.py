@@ -16,6 +16,7 @@ from .options import (
     Real,
     data_option,
     in_sections,
+    made,
     model_argument,
     out_option,
     print_json,
@@ -23,7 +24,7 @@ from .options import (
     say,
     shared_options,
 )
-from .running import checkpoint_of, text_of
+from .running import text_of
 
 _SECTIONS = {
     "What is measured": "source window stride imports",
@@ -65,6 +66,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..errors import DataError
     from ..evals.data import key_tokens
     from ..evals.parallel.processes import World
+    from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.key_tokens import find, imported
     from ..evals.single_file import target
 
@@ -76,14 +78,14 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
         found = imported(imports, texts)
         summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
     else:
-        checkpoint = checkpoint_of(model, options)
+        checkpoint = made(Checkpoint, options, name=model)
         thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta")}
         loaded = checkpoint.model(World())
         found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
-        made = found.made
+        key, tokens, window, alpha = (found.made[name] for name in ("key_tokens", "tokens", "window", "alpha"))
         summary = (
-            f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
-            f"{made['alpha']:g} nats or more better with the whole text than with {made['window']:,} tokens"
+            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): {alpha:g} nats or more better with the whole "
+            f"text than with {window:,} tokens"
         )
     found.save(path)
     if as_json:

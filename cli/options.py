@@ -10,8 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -21,8 +22,12 @@ from ..output.formatting import finite, visible
 from .completion import Place, SpecText
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from _typeshed import DataclassInstance
 
+    from ..evals.running.options import Schedules
+    from ..request import RequestOptions
+
+T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., object] | click.Command")
 Decorator = Callable[[F], F]
 
@@ -186,9 +191,10 @@ def shared_options(*names: str) -> Decorator[F]:
     return _together(*(_SHARED[name] for name in names))
 
 
-def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Takes out of a command's parameters those of these that it has."""
-    return {name: options.pop(name) for name in names if name in options}
+def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
+    """Makes a dataclass of those of a command's parameters that are its fields."""
+    names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
+    return kind(**{name: options[name] for name in names if name in options}, **more)
 
 
 def _together(*options: Decorator[F]) -> Decorator[F]:
@@ -216,19 +222,17 @@ def request_options(schedules: Literal["one", "many"] = "one", required: bool = 
     return _together(spec(help=text) if schedules == "one" else many, shared_options(*REQUEST_OPTIONS))
 
 
-def request_of(options: dict[str, Any]) -> Request:
-    """Takes the request's fields out of a command's parameters; ``spec`` is None where the command takes many.
+def schedules_of(options: Mapping[str, Any]) -> Schedules:
+    """Makes the schedules of a command that takes many; several factors multiply those that take one."""
+    from ..evals.running.options import Schedules
+    from ..schedules.specs import parse, with_each_factor
 
-    Several factors multiply the schedules that take one.
-    """
-    from ..request import Request
-
-    spec = options.pop("schedule", None)
+    given, baseline = options["schedules"], options["baseline"]
+    patching = {name: options[name] for name in REQUEST_OPTIONS}
     if isinstance(options["factor"], list):
-        from ..schedules.specs import with_each_factor
-
-        options["schedules"] = with_each_factor(options["schedules"], options.pop("factor"))
-    return Request(spec, **take(options, REQUEST_OPTIONS))
+        given, patching["factor"] = with_each_factor(given, options["factor"]), None
+    specs = [parse(each) for each in given]
+    return Schedules(specs, None if baseline is None else parse(baseline), cast("RequestOptions", patching))
 
 
 REQUEST_SECTIONS = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,18 +18,16 @@ from .options import (
     Real,
     data_option,
     in_sections,
+    made,
     model_argument,
     shared_options,
-    take,
 )
 from .run_file import config_option
-from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, result_options, text_of
+from .running import ResultOptions, asked_servers, measure, notes, result_options, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.recommending.options import RecommendOptions
     from ..evals.recommending.running import RecommendRun
-    from ..evals.servers.server import Server
 
 _SECTIONS = {
     "What is wanted": "target_length source short_weight lengths tolerance",
@@ -110,27 +106,27 @@ def command(
     With --server, servers of vLLM or SGLang score, each with its --served-as, one of them base; --tokenizer names the
     checkpoint that they serve. Nothing races then: all of the text decides among what they serve, by the same rule.
     """
-    from ..adapters import read_configs
     from ..evals.recommending.candidates import objective_and_candidates
     from ..evals.recommending.options import RecommendOptions
-    from ..request import RequestOptions
 
-    servers, name = asked_servers(options, model, _BY_SERVERS)
-    patching = RequestOptions(**take(options, PATCHING))
-    known = {each.name for each in fields(RecommendOptions)}
-    given = {name: value for name, value in options.items() if name in known and value is not None}
-    chosen = RecommendOptions(patching=patching, name=name, **given)
-    objective_and_candidates(*read_configs(name, options["revision"]), target_length, chosen)  # refuses early
+    servers, checkpoint = asked_servers(options, model, _BY_SERVERS)
+    patching = {name: options[name] for name in PATCHING}
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = made(RecommendOptions, given, patching=patching, name=checkpoint.name, path=checkpoint, progress=notes())
+    objective_and_candidates(*checkpoint.configs, target_length, chosen)  # refuses early
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
-    prepare = partial(_prepared, servers, name, source, target_length, chosen, options)
-    measure(
-        prepare,
-        Recommendation.writable_folder,
-        result,
-        source=source,
-        doing="measuring",
-    )
+    def prepare(here: World) -> RecommendRun:
+        text, bos = text_of(source, options), options["bos"]
+        if servers:
+            from ..evals.servers.preparing import prepare_recommendation_by_servers
+
+            return prepare_recommendation_by_servers(servers, checkpoint, text, target_length, bos, chosen)
+        from ..evals.recommending import running
+
+        return running.prepare(checkpoint, text, target_length, bos, chosen, here)
+
+    measure(prepare, Recommendation.writable_folder, result, source=source, doing="measuring")
 
 
 _BY_SERVERS = (
@@ -140,23 +136,3 @@ _BY_SERVERS = (
     *READING,
 )
 """The parameters that servers have a use for."""
-
-
-def _prepared(
-    servers: list[Server],
-    model: str,
-    source: Sequence[str],
-    target: int,
-    chosen: RecommendOptions,
-    options: dict[str, Any],
-    here: World,
-) -> RecommendRun:
-    text, bos, chosen = text_of(source, options), options["bos"], replace(chosen, progress=notes(here))
-    if servers:
-        from ..evals.servers.preparing import prepare_recommendation_by_servers
-
-        checkpoint = checkpoint_of(model, options, weights=False)
-        return prepare_recommendation_by_servers(servers, checkpoint, text, target, bos, chosen)
-    from ..evals.recommending.running import prepare
-
-    return prepare(checkpoint_of(model, options), text, target, bos, chosen, here)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,21 +17,18 @@ from .options import (
     Whole,
     in_sections,
     lengths_option,
+    made,
     model_argument,
-    request_of,
     request_options,
+    schedules_of,
     shared_options,
-    take,
 )
 from .run_file import config_option
-from .running import ResultOptions, asked_servers, checkpoint_of, measure, notes, refuse_given, result_options
+from .running import ResultOptions, asked_servers, measure, notes, refuse_given, result_options
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
     from ..evals.retrieving.running import RetrievalRun
-    from ..evals.servers.retrieval import ServedRetrieval
-    from ..evals.servers.server import Server
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -148,12 +143,24 @@ def command(
     else:
         refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
                      "depths", "task", "trials", "seed", "haystack")  # fmt: skip
-    servers, name = asked_servers(options, model, _BY_SERVERS)
-    prepare: Callable[[World], Any]
-    if servers:
-        prepare = partial(_by_servers, servers, name, lengths, options)
-    else:
-        prepare = partial(_prepared, name, lengths, options)
+    servers, checkpoint = asked_servers(options, model, _BY_SERVERS)
+    haystack = options.pop("haystack")
+
+    def prepare(here: World) -> RetrievalRun:
+        from ..evals.data.sources import joined, read_texts
+        from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
+
+        selection = PromptSelection(lengths, *(options[name] for name in ("depths", "task", "bos", "prompts")))
+        hidden = None if haystack is None else joined(read_texts(haystack))
+        chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
+        if servers:
+            from ..evals.servers.preparing import prepare_retrieval_by_servers
+
+            return prepare_retrieval_by_servers(servers, checkpoint, options["baseline"], selection, chosen)
+        from ..evals.retrieving import running
+
+        return running.prepare(checkpoint, schedules_of(options), selection, chosen, here)
+
     source = [options["prompts"]] if options["prompts"] else []
     measure(prepare, Retrieval.writable_folder, result, doing="asking", source=source)
 
@@ -164,32 +171,3 @@ _BY_SERVERS = (
     *("threshold baseline bos revision trust_remote_code as_json verbose out fresh force config").split(),
 )
 """The parameters that servers have a use for."""
-
-
-def _by_servers(
-    servers: list[Server], tokenizer: str, lengths: list[int], options: dict[str, Any], here: World
-) -> ServedRetrieval:
-    from ..evals.servers.preparing import prepare_retrieval_by_servers
-
-    _, _, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint = checkpoint_of(tokenizer, options, weights=False)
-    return prepare_retrieval_by_servers(servers, checkpoint, baseline, *_asked(lengths, options, here))
-
-
-def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
-    from ..evals.retrieving.running import prepare
-
-    request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint = checkpoint_of(model, options)
-    return prepare(checkpoint, (schedules, baseline, request), *_asked(lengths, options, here), here)
-
-
-def _asked(lengths: list[int], options: dict[str, Any], here: World) -> tuple[PromptSelection, RetrievalOptions]:
-    """Makes objects of the parameters that are left: the prompts, and how they are asked."""
-    from ..evals.data.sources import joined, read_texts
-    from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
-
-    selection = PromptSelection(lengths, **take(options, ("depths", "task", "bos", "prompts")))
-    file = options.pop("haystack")
-    haystack = None if file is None else joined(read_texts(file))
-    return selection, RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))

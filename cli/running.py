@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,16 +14,14 @@ from click.core import ParameterSource
 
 from ..errors import DataError
 from .options import (
-    LOADING,
     READING,
-    SOURCE,
     Decorator,
     force_option,
+    made,
     out_option,
     print_result,
     say,
     shared_options,
-    take,
     verbose_option,
 )
 from .run_file import run_file
@@ -31,7 +29,7 @@ from .run_file import run_file
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
     from ..evals.parallel.processes import Sharing, World
-    from ..evals.running.preparing import Checkpoint
+    from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
     from ..evals.servers.server import Server
@@ -79,8 +77,8 @@ def result_options(out: str, fresh: str, metavar: str = "OUT") -> Decorator[Call
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**options: object) -> None:
-            chosen = ResultOptions(**take(options, [each.name for each in fields(ResultOptions)]))
-            command(**options, result=chosen)
+            chosen = made(ResultOptions, options)
+            command(**{name: options[name] for name in options.keys() - vars(chosen)}, result=chosen)
 
         with_json: Decorator[Callable[..., None]] = shared_options("as_json")
         again = click.option("--fresh", is_flag=True, help=fresh)
@@ -89,61 +87,49 @@ def result_options(out: str, fresh: str, metavar: str = "OUT") -> Decorator[Call
     return add
 
 
-def notes(here: World) -> Notes:
+def notes() -> Notes:
     """Returns the notes of a run; only rank 0 prints."""
+    from ..evals.parallel.processes import world
     from ..evals.running.progress import Notes
 
-    return Notes(here.leads)
+    return Notes(world().leads)
 
 
-def checkpoint_of(model: str, options: dict[str, Any], weights: bool = True) -> Checkpoint:
-    """Takes out of a command's parameters how the model is loaded; without weights where a server has them."""
-    from ..evals.running.preparing import Checkpoint
-
-    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp", "chat_template")), weights=weights)
-
-
-def servers_of(options: dict[str, Any]) -> list[Server]:
-    """Takes the servers out of a command's parameters.
-
-    Raises:
-        DataError: not one schedule and one name for each, or none and something is said of them.
-    """
-    urls = options.pop("servers")
-    of_each = {name: options.pop(name) for name in ("served_as", "served_name")}
-    for name, given in of_each.items():
-        if given and len(given) != len(urls):
-            raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
-    how = take(options, ("concurrency", "timeout"))
-    if not urls:
-        return []
-    from ..evals.servers.server import Server
-
-    nobody = [None] * len(urls)
-    each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
-    return [Server(url, served_as, name=name, **how) for url, served_as, name in each]
-
-
-def asked_servers(options: dict[str, Any], model: str | None, allowed: Iterable[str]) -> tuple[list[Server], str]:
-    """Takes the servers of a command, and the checkpoint that they serve; none, and MODEL, where that is loaded here.
+def asked_servers(
+    options: Mapping[str, Any], model: str | None, allowed: Iterable[str]
+) -> tuple[list[Server], Checkpoint]:
+    """Returns the servers of a command, and the checkpoint that they serve; none, and MODEL, where that is loaded here.
 
     Args:
         allowed: the parameters that servers have a use for.
 
     Raises:
-        DataError: half of it is given, both are, or an option that is for the other.
+        DataError: half of it is given, both are, or an option that is for the other; not one schedule and one name for
+            each server.
     """
-    servers, tokenizer = servers_of(options), options.pop("tokenizer")
-    if not servers:
+    from ..evals.running.checkpoint import Checkpoint
+
+    urls, tokenizer = options["servers"], options["tokenizer"]
+    if not urls:
         names = ("served_as", "served_name", "tokenizer", "concurrency", "timeout")
         refuse_given("is for a server, and none is named; leave it out, or name one", "server", *names)
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
-        return [], model
+        return [], made(Checkpoint, options, name=model)
+    from ..evals.servers.server import Server
+
+    of_each = {name: options[name] for name in ("served_as", "served_name")}
+    for name, given in of_each.items():
+        if given and len(given) != len(urls):
+            raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
     refuse_beside_servers(*allowed)
     if tokenizer is None:
         raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
-    return servers, tokenizer
+    nobody = [None] * len(urls)
+    each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
+    how = {name: options[name] for name in ("concurrency", "timeout")}
+    servers = [Server(url, served_as, name=name, **how) for url, served_as, name in each]
+    return servers, made(Checkpoint, options, name=tokenizer, weights=False)
 
 
 def refuse_given(why: str, instead: str, *names: str) -> None:
@@ -178,14 +164,14 @@ def refuse_beside_servers(*allowed: str) -> None:
             raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
 
 
-def text_of(source: Sequence[str], options: dict[str, Any]) -> TextSource:
-    """Takes out of a command's parameters how its sources of text are read."""
+def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
+    """Makes the sources of text of a command, and how they are read."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import ReadOptions, TextSource
 
-    fields = PromptFields(options.pop("prompt_field", None), options.pop("answer_field", None))
-    asked = ReadOptions(**take(options, READING), prompt_field=fields if fields != PromptFields() else None)
-    return TextSource(source, asked, **take(options, SOURCE))
+    row = PromptFields(options.get("prompt_field"), options.get("answer_field"))
+    asked = ReadOptions(*(options[name] for name in READING), row if row != PromptFields() else None)
+    return made(TextSource, options, names=source, asked=asked)
 
 
 def measure(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,17 +20,16 @@ from .options import (
     Whole,
     data_option,
     in_sections,
+    made,
     model_argument,
     seed_option,
     shared_options,
-    take,
 )
 from .run_file import config_option
-from .running import ResultOptions, checkpoint_of, measure, notes, result_options, text_of
+from .running import ResultOptions, measure, notes, result_options, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.searching.options import SearchOptions
     from ..evals.searching.running import SearchRun
 
 _SECTIONS = {
@@ -100,24 +96,37 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on how many.
     """
-    from ..adapters import read_configs
+    from ..evals.data.sources import joined, read_texts
+    from ..evals.running.checkpoint import Checkpoint
     from ..evals.searching.options import SearchOptions, plan_of_start, schedule_file
-    from ..request import RequestOptions
 
     _check_objective(options)
     if result.out is not None:
         schedule_file(result.out)
-    patching = RequestOptions(**take(options, PATCHING))
-    known = {each.name for each in fields(SearchOptions)}
-    chosen = SearchOptions(patching=patching, **{name: value for name, value in options.items() if name in known})
-    target = options["target_length"]
-    configs = read_configs(model, options["revision"])
-    plan_of_start(configs[patching["on_top"]], target, patching)  # refuses what can be refused without torch
+    names, target, haystack = options.pop("source"), options["target_length"], options.pop("haystack")
+    checkpoint = made(Checkpoint, options, name=model)
+    chosen = made(
+        SearchOptions,
+        options,
+        patching={name: options[name] for name in PATCHING},
+        haystack=joined(read_texts(haystack)) if haystack and options["objective"] == "keys" else haystack,
+        source=haystack,
+        path=checkpoint,
+        progress=notes(),
+    )
+    on_top, patching = options["on_top"], chosen.patching
+    plan_of_start(checkpoint.configs[on_top], target, patching)  # refuses what can be refused without torch
     from ..evals.searching.results import files_of  # after what needs no torch
 
     file = None if result.out is None else files_of(result.out)[0]
-    prepare = partial(_prepared, model, chosen, target, options, file)
-    measure(prepare, lambda name: files_of(name)[1], result, source=options["source"], doing="searching")
+
+    def prepare(here: World) -> SearchRun:
+        from ..evals.searching import running
+
+        text = text_of(names, options)
+        return running.prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)
+
+    measure(prepare, lambda name: files_of(name)[1], result, source=names, doing="searching")
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:
@@ -129,16 +138,3 @@ def _check_objective(options: Mapping[str, Any]) -> None:
             raise DataError(f"{name} is given, and the objective keys reads no text; drop it", name, "objective")
     elif options["haystack"] is None and not options["source"]:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'--data'", param_type="option")
-
-
-def _prepared(
-    model: str, chosen: SearchOptions, target: int, options: dict[str, Any], file: Path | None, here: World
-) -> SearchRun:
-    from ..evals.data.sources import joined, read_texts
-    from ..evals.searching.running import prepare
-
-    checkpoint, names = checkpoint_of(model, options), options.pop("source")
-    text, haystack = text_of(names, options), chosen.haystack
-    hidden = None if haystack is None else joined(read_texts(haystack))
-    chosen = replace(chosen, haystack=hidden, source=haystack, progress=notes(here))
-    return prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)

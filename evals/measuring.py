@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Unpack
 from ..lengths import parse_length
 from ..models.patching import configuration_before
 from ..models.rotary_modules import unwrapped, whole_config
-from ..request import refuse_unknown
 from .data.chats import Given
 from .metrics import OPTIONS
 from .metrics.stored import AS_IS
@@ -23,7 +22,7 @@ from .retrieving.prompt_set import PromptSelection, RetrievalKeywords, Retrieval
 from .retrieving.results import Retrieval
 from .retrieving.running import RetrievalRun
 from .running.corpus_run import CorpusRun
-from .running.options import PerplexityKeywords
+from .running.options import PerplexityKeywords, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
 from .running.selection import Corpus, PerplexityOptions
@@ -78,16 +77,14 @@ def perplexity(
         RunError: NaN or infinite logits, or a window that does not fit into memory.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
-    own = ("tokenizer", "baseline", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__, *OPTIONS))
+    check_keywords(perplexity, PerplexityOptions, options, *OPTIONS)
     chosen = PerplexityOptions.of(options)
     corpus = Corpus(documents, lengths, tokenizer, bos, chosen)
     run: CorpusRun
     if isinstance(model, (Server, Sequence)):
-        servers = [model] if isinstance(model, Server) else model
-        run = prepare_served(servers, corpus, baseline, chosen, tokenizer)
+        run = prepare_served(_as_list(model), corpus, baseline, chosen, tokenizer)
     else:
-        run = PerplexityRun(model, corpus, schedules, baseline, chosen)
+        run = PerplexityRun(model, corpus, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
 
 
@@ -137,16 +134,14 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
-    own = ("task", "prompts", "baseline", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
+    check_keywords(retrieval, RetrievalOptions, options)
     chosen = RetrievalOptions(**options)
     prompt_set = PromptSelection(lengths, depths, task, bos, prompts).made(tokenizer, chosen)
     if isinstance(model, (Server, Sequence)):
-        servers = [model] if isinstance(model, Server) else model
         named = None if baseline is None else str(baseline)
-        run: RetrievalRun = ServedRetrieval(servers, prompt_set, named, chosen, tokenizer)
+        run: RetrievalRun = ServedRetrieval(_as_list(model), prompt_set, named, chosen, tokenizer)
     else:
-        run = RetrievalRun(model, prompt_set, schedules, baseline, chosen)
+        run = RetrievalRun(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 
@@ -187,13 +182,11 @@ def recommend(
         RunError: NaN or infinite logits, or a window that does not fit into memory.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
-    own = ("tokenizer", "bos", "out", "fresh", "force")
-    refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
+    check_keywords(recommend, RecommendOptions, options)
     chosen, target = RecommendOptions(**options), parse_length(target_length)
     run: RecommendRun
     if isinstance(model, (Server, Sequence)):
-        servers = [model] if isinstance(model, Server) else model
-        run = prepare_recommendation(servers, documents, target, bos, chosen, tokenizer)
+        run = prepare_recommendation(_as_list(model), documents, target, bos, chosen, tokenizer)
     else:
         objective, candidates = objective_and_candidates(
             configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen
@@ -201,3 +194,7 @@ def recommend(
         corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(chosen))
         run = RecommendRun(model, corpus, objective, candidates, chosen)
     return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)
+
+
+def _as_list(servers: Server | Sequence[Server]) -> Sequence[Server]:
+    return [servers] if isinstance(servers, Server) else servers

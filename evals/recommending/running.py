@@ -23,10 +23,10 @@ from ..data.windows import prefix
 from ..metrics.stored import AS_IS, ModelFacts, positions_of
 from ..parallel.processes import Group, World
 from ..running import fingerprints
+from ..running.checkpoint import Checkpoint
 from ..running.corpus_run import CorpusRun, Truncating
-from ..running.options import TextOptions
+from ..running.options import Schedules, TextOptions
 from ..running.perplexity import PerplexityRun
-from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import label
@@ -60,13 +60,8 @@ def prepare(
     """
     objective, candidates = objective_and_candidates(*checkpoint.configs, target, options)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    options = replace(
-        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
-    )
-    corpus = Corpus(texts, objective.lengths, tokenizer, bos, text_options(options))
-    notes = Notes.of(options.progress)
-    checkpoint.warn(notes)
-    tell_left_out(source, corpus, notes)
+    corpus = Corpus(texts, objective.lengths, tokenizer, bos, text_options(options), source)
+    checkpoint.warn(Notes.of(options.progress))
     return RecommendRun(checkpoint.model(here), corpus, objective, candidates, options)
 
 
@@ -175,7 +170,7 @@ class RecommendRun:
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> CorpusRun:
         """Returns the measurement of schedules on a corpus."""
-        run = PerplexityRun(self.model, corpus, specs, None, options)
+        run = PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
         if "whole" in vars(self):  # the weights are hashed once
             run.model_facts = self.model_facts
         return run
@@ -278,7 +273,7 @@ class RecommendRun:
             budget_tokens=self._search_tokens,
             engine=self.options.engine,
             patching=self.options.patching,
-            source=self.options.source,
+            source=self.corpus.source,
             path=self.options.path,
             progress=self.notes,
             logits_bytes=self.options.logits_bytes,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +30,8 @@ from .tasks import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..running.preparing import Checkpoint, Wanted
+    from ..running.checkpoint import Checkpoint
+    from ..running.options import Schedules
 
 
 class RetrievalRun:
@@ -41,13 +41,12 @@ class RetrievalRun:
         self,
         model: PreTrainedModel,
         prompt_set: RetrievalPrompts,
-        schedules: Iterable[object],
-        baseline: object,
+        schedules: Schedules,
         options: RetrievalOptions,
     ) -> None:
         self.answerer = AnswerScorer(model, options.batch_tokens)
         prompt_set.check_ids(self.answerer.vocabulary)
-        made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
+        made, labelled = variants(model, schedules, Notes.of(options.progress))
         self._begin(prompt_set, options, made, labelled, trained_length(model))
 
     def _begin(
@@ -199,17 +198,14 @@ class RetrievalRun:
 
 
 def prepare(
-    checkpoint: Checkpoint, wanted: Wanted, selection: PromptSelection, options: RetrievalOptions, here: World
+    checkpoint: Checkpoint, schedules: Schedules, selection: PromptSelection, options: RetrievalOptions, here: World
 ) -> RetrievalRun:
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
-    asked = checkpoint.asked(wanted, selection.lengths[-1])
-    prompt_set = selection.made(checkpoint.tokenizer(), options)
     notes = Notes.of(options.progress)
+    schedules = checkpoint.filled(schedules, selection.lengths[-1], notes)
+    prompt_set = selection.made(checkpoint.tokenizer(), options)
     checkpoint.warn(notes)
-    asked.tell(notes)
-    model = checkpoint.model(here)
-    options = replace(options, patching=asked.patching, path=checkpoint.folder)
-    return RetrievalRun(model, prompt_set, asked.schedules, asked.baseline, options)
+    return RetrievalRun(checkpoint.model(here), prompt_set, schedules, options)
 
 
 ANSWERING = 2

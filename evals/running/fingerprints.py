@@ -38,28 +38,24 @@ Tensor = torch.Tensor | Callable[[], torch.Tensor]
 """A tensor, or a function that fetches it."""
 
 
-def describe(model: PreTrainedModel, path: str | Path | None = None) -> ModelFacts:
+def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None) -> ModelFacts:
     """Returns the "model" part of results.json.
 
     Args:
         path: the checkpoint's folder; without it (a model built or changed in memory), and where there are adapters,
             the fingerprint is of the live tensors.
     """
+    folder = Path(path) if path else None
+    file = folder / "config.json" if folder else None
+    config = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
     return {
-        "path": str(path or getattr(model, "name_or_path", "") or type(model).__name__),
-        "config_sha256": config_sha256(model, path),
-        "weights": files_fingerprint(Path(path)) if path and not adapters(model) else parameters_fingerprint(model),
+        "path": str(folder or getattr(model, "name_or_path", "") or type(model).__name__),
+        "config_sha256": sha256(config),
+        "weights": files_fingerprint(folder) if folder and not adapters(model) else parameters_fingerprint(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
     }
-
-
-def config_sha256(model: PreTrainedModel, path: str | Path | None) -> str:
-    """Hashes config.json's bytes; without a folder, the configuration as JSON."""
-    file = Path(path) / "config.json" if path else None
-    text = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
-    return sha256(text)
 
 
 def files_fingerprint(folder: Path) -> str:

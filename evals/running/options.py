@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from ...request import RequestOptions
+from ...request import RequestOptions, refuse_unknown
 from ..data import chats
 from ..scoring.batches import LOGITS_BYTES
 from .progress import Notes
 
 if TYPE_CHECKING:
-    from ...request import RequestOptions
     from ..data.key_tokens import KeySpans
-    from .progress import Notes
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """The schedules of a run beside ``as-is``, and how all of them are patched in.
+
+    Attributes:
+        given: specs or schedule objects.
+        baseline: the spec that the others are compared with; None for ``as-is``.
+        patching: keyword arguments of :func:`ropescale.patch`.
+    """
+
+    given: Iterable[object] = ()
+    baseline: object = None
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +39,7 @@ class RunOptions:
 
     patching: RequestOptions = field(default_factory=lambda: RequestOptions())
     source: str | None = None
-    path: str | Path | None = None
+    path: str | os.PathLike[str] | None = None
     progress: bool | Notes = False
 
 
@@ -43,6 +59,20 @@ class TextOptions(RunOptions):
     truncation_stride: int | None = None
 
 
+def check_keywords(
+    function: Callable[..., object], options: type[RunOptions], given: Iterable[str], *more: str
+) -> None:
+    """Refuses a keyword that neither a public function nor its options have; ``more`` are further ones.
+
+    Raises:
+        TypeError: names it.
+    """
+    parameters = signature(function).parameters.values()
+    own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    known = [*own, *(each.name for each in fields(options)), *more]
+    refuse_unknown(f"ropescale.evals.{function.__name__}", given, known)
+
+
 # --- the same as keywords of public functions, for editors and type checkers
 
 
@@ -51,7 +81,7 @@ class RunKeywords(TypedDict, total=False):
 
     patching: RequestOptions
     source: str | None
-    path: str | Path | None
+    path: str | os.PathLike[str] | None
     progress: bool | Notes
 
 

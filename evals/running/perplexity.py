@@ -10,7 +10,7 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...configs.configuration import trained_in
 from ...models.rotary_modules import evaluating
 from ..data import documents as data_documents
+from ..data.windows import check_lengths, check_stride
 from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts
 from ..parallel.processes import Group, World
@@ -31,6 +33,7 @@ from ..store import Shelf, Store
 from . import estimates, fingerprints
 from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
 from .estimates import DryRun
+from .options import Schedules
 from .progress import Notes
 from .runner import Facts, Runner, Task
 from .selection import Corpus, PerplexityOptions
@@ -38,6 +41,9 @@ from .variants import AsTrained, HeldTables, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from ..data.sources import TextSource
+    from .checkpoint import Checkpoint
 
 
 class PerplexityRun(CorpusRun):
@@ -47,11 +53,10 @@ class PerplexityRun(CorpusRun):
         self,
         model: PreTrainedModel,
         corpus: Corpus,
-        schedules: Iterable[object],
-        baseline: object,
+        schedules: Schedules,
         options: PerplexityOptions,
     ) -> None:
-        made, labelled = variants(model, schedules, baseline, options.patching, Notes.of(options.progress))
+        made, labelled = variants(model, schedules, Notes.of(options.progress))
         super().__init__(corpus, options, labelled, trained_length(model))
         self.variants = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
@@ -148,6 +153,31 @@ class PerplexityRun(CorpusRun):
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    schedules: Schedules,
+    source: TextSource,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: PerplexityOptions,
+    here: World,
+) -> PerplexityRun:
+    """Prepares a measurement from names: reads and checks everything cheap first, and loads the weights last.
+
+    Raises:
+        RopescaleError: whatever cannot be read or measured.
+    """
+    lengths, notes = check_lengths(lengths), Notes.of(options.progress)
+    source.refuse_endless(options.max_docs)
+    check_stride(options.stride, lengths)
+    texts, schedules = source.texts(), checkpoint.filled(schedules, lengths[-1], notes)
+    if options.asks_truncation:
+        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
+    corpus = Corpus(texts, lengths, checkpoint.tokenizer(), bos, options, source)
+    checkpoint.warn(notes)
+    return PerplexityRun(checkpoint.model(here), corpus, schedules, options)
 
 
 # --- the short-context cost: how a schedule changes predictions where the model did well without it

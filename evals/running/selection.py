@@ -22,9 +22,12 @@ from ..metrics.stored import DataFacts, ShareFacts
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import TextOptions
+from .progress import Notes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ..data.sources import TextSource
 
 _POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride".split()
 
@@ -124,6 +127,7 @@ class Corpus:
         share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
         bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
         special: how many of the tokens are special ones of the tokenizer.
+        source: the name of the documents in the results.
 
     Raises:
         DataError: no document is long enough, lengths or a stride that cannot be, or texts without a tokenizer.
@@ -136,6 +140,7 @@ class Corpus:
         tokenizer: PreTrainedTokenizerBase | None,
         bos: str | int,
         options: PerplexityOptions,
+        source: TextSource | None = None,
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
         self._silent = 0  # chats without a token of the assistant
@@ -155,6 +160,10 @@ class Corpus:
         for metric in METRICS:
             metric.check(options.of_metrics, self.documents)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
+        self.source = options.source or (source.name if source else "in memory")
+        if source and source.asked.left_out:
+            self.skipped["no_text"] = len(source.asked.left_out)
+            Notes.of(options.progress).tell(f"left out: {source.left_out}")
 
     def _mark_sources(self, read: InTurn) -> None:
         """Says of each document which source it is from, where there are several.
@@ -202,7 +211,7 @@ class Corpus:
         counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
         counts["prompts"] = self.count("prompt")
         facts: DataFacts = {
-            "source": self.options.source or "in memory",
+            "source": self.source,
             "sha256": self.sha256,
             "documents": len(self.windows),
             "windows": len(self.documents),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...models.patching import Patch
     from ...request import RequestOptions
     from ..metrics.stored import LayerTable
+    from .options import Schedules
     from .progress import Notes
 
 
@@ -147,9 +148,7 @@ def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
     return [HeldPass(held[each[-1]], each) for each in lengths.values()]
 
 
-def variants(
-    model: nn.Module, schedules: Iterable[object], baseline: object, request: RequestOptions, notes: Notes
-) -> tuple[list[Variant], str]:
+def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
     """Returns ``as-is``, the given schedules and the baseline, each once, and the baseline's label.
 
     Args:
@@ -159,9 +158,9 @@ def variants(
         ScheduleError: a spec that cannot be read.
         DataError: two different schedules that would have the same label.
     """
-    given = [schedules] if isinstance(schedules, str) else list(schedules)
-    named = [AS_IS, *given, AS_IS if baseline is None else baseline]
-    made = [Variant(model, schedule, request) for schedule in named]
+    given = [schedules.given] if isinstance(schedules.given, str) else list(schedules.given)
+    named = [AS_IS, *given, AS_IS if schedules.baseline is None else schedules.baseline]
+    made = [Variant(model, schedule, schedules.patching) for schedule in named]
     found: dict[str, Variant] = {}
     for variant in made:
         same = found.get(variant.label)

@@ -24,6 +24,8 @@ from .windows import CHECKS, LEAST_JUDGES, WINDOWS, Budget, Sample, SearchData, 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ..data.sources import TextSource
+
 
 FIRST_SEED = 2**42
 """The first seed of prompts; `ropescale retrieval` asks those of seed 0 unless it is told another."""
@@ -143,10 +145,12 @@ def make_data(
     lengths: Sequence[int],
     bos: str | int,
     options: SearchOptions,
+    source: TextSource | None = None,
 ) -> SearchData:
     """Reads or makes the data of the objective.
 
     Args:
+        source: of the documents, where they were read.
         lengths: see :func:`.options.lengths_to`.
 
     Raises:
@@ -158,7 +162,7 @@ def make_data(
             raise DataError(
                 "no documents are given to learn from; give some, or use the objective keys", "documents", "objective"
             )
-        return feed_text(documents, lengths[-1], tokenizer, bos, options)
+        return feed_text(documents, lengths[-1], tokenizer, bos, options, source=source)
     if documents is not None:
         raise DataError(
             "documents are given, and the objective keys asks prompts of its own; drop one of the two",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,14 +16,14 @@ from ...errors import RopescaleError, RunError
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
-from ...request import refuse_unknown
 from ..data.chats import Given
 from ..data.sources import TextSource
 from ..metrics.stored import AS_IS
 from ..parallel.processes import Group, World
 from ..running import fingerprints
+from ..running.checkpoint import Checkpoint
 from ..running.corpus_run import SHARES
-from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
+from ..running.options import check_keywords
 from ..running.progress import Notes, Progress
 from ..running.runner import carry_out
 from ..running.variants import AsTrained, Variant, passes_of, trained_length
@@ -36,7 +36,7 @@ from .options import SearchKeywords, SearchOptions, lengths_to, plan_of_start
 from .prompts import make_data
 from .results import Learned, SearchResult, files_of, spec_line
 from .search_space import Point, space_of
-from .windows import Sample, SearchData, TextData, tokens_in
+from .windows import Sample, SearchData, tokens_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -82,13 +82,9 @@ def search(
         RunError: NaN or infinite logits.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing there.
     """
-    refuse_unknown(
-        "ropescale.evals.search",
-        options,
-        ("tokenizer", "bos", "out", "fresh", "force", *SearchKeywords.__annotations__),
-    )
-    file, folder = (None, None) if out is None else files_of(out)
+    check_keywords(search, SearchOptions, options)
     chosen, target = SearchOptions(**options), parse_length(target_length)
+    file, folder = (None, None) if out is None else files_of(out)
     plan = plan_of_start(
         patching.configuration_before(model, chosen.patching.get("on_top", False)), target, chosen.patching
     )
@@ -343,13 +339,10 @@ def prepare(
         RopescaleError: whatever cannot be read or searched.
     """
     if source is not None:
-        refuse_endless(source, options.max_docs)
-        options = replace(options, split_special_tokens=source.split_special_tokens, source=source.name)
+        source.refuse_endless(options.max_docs)
     plan = plan_of_start(checkpoint.config, target, options.patching)
     space_of(plan, target, options)
-    texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
-    data = make_data(texts, tokenizer, lengths_to(plan, target), bos, options)
-    checkpoint.warn(notes)
-    if source is not None and isinstance(data, TextData):
-        tell_left_out(source, data.corpus, notes)
-    return SearchRun(checkpoint.model(here), data, replace(options, path=checkpoint.folder), file)
+    texts, tokenizer = source and source.texts(), checkpoint.tokenizer()
+    data = make_data(texts, tokenizer, lengths_to(plan, target), bos, options, source)
+    checkpoint.warn(Notes.of(options.progress))
+    return SearchRun(checkpoint.model(here), data, options, file)

@@ -30,6 +30,8 @@ from .options import SearchOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ..data.sources import TextSource
+
 
 BATCH = 2
 """Windows of a step."""
@@ -306,10 +308,12 @@ def feed_text(
     bos: str | int,
     options: SearchOptions,
     judged: bool = True,
+    source: TextSource | None = None,
 ) -> TextData:
     """Reads the text, and shares the budget out.
 
     Args:
+        source: of the documents, where they were read.
         judged: whether some documents are to judge the result.
 
     Raises:
@@ -325,5 +329,5 @@ def feed_text(
         logits_bytes=options.logits_bytes,
         source=options.source,
     )
-    corpus = Corpus(documents, [target], tokenizer, bos, reading)
+    corpus = Corpus(documents, [target], tokenizer, bos, reading, source)
     return TextData(corpus, split(corpus.windows, held_out, options.seed, judged), options)

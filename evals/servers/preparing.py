@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..recommending.options import RecommendOptions
 from ..retrieving.prompt_set import PromptSelection, RetrievalOptions
-from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
-from ..running.progress import Notes
+from ..running.checkpoint import Checkpoint
 from ..running.selection import Corpus, PerplexityOptions
 from .recommending import ServedRecommendRun, prepare_recommendation
 from .retrieval import ServedRetrieval
@@ -28,7 +26,6 @@ def prepare_retrieval_by_servers(
     """Prepares a retrieval run by servers; see :func:`prepare_by_servers`."""
     tokenizer = checkpoint.tokenizer()
     prompt_set = selection.made(tokenizer, options)
-    options = dataclasses.replace(options, path=checkpoint.folder)
     return ServedRetrieval(servers, prompt_set, baseline, options, tokenizer)
 
 
@@ -42,12 +39,7 @@ def prepare_recommendation_by_servers(
 ) -> ServedRecommendRun:
     """Prepares a recommendation by servers; see :func:`prepare_by_servers`."""
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    options = dataclasses.replace(
-        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
-    )
-    run = prepare_recommendation(servers, texts, target, bos, options, tokenizer)
-    tell_left_out(source, run.corpus, Notes.of(options.progress))
-    return run
+    return prepare_recommendation(servers, texts, target, bos, options, tokenizer, source)
 
 
 def prepare_by_servers(
@@ -68,12 +60,8 @@ def prepare_by_servers(
         RopescaleError: whatever cannot be read or measured.
     """
     lengths = check_lengths(lengths)
-    refuse_endless(source, options.max_docs)
+    source.refuse_endless(options.max_docs)
     check_stride(options.stride, lengths)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    options = dataclasses.replace(
-        options, split_special_tokens=source.split_special_tokens, source=source.name, path=checkpoint.folder
-    )
-    corpus = Corpus(texts, lengths, tokenizer, bos, options)
-    tell_left_out(source, corpus, Notes.of(options.progress))
+    corpus = Corpus(texts, lengths, tokenizer, bos, options, source)
     return prepare_served(servers, corpus, baseline, options, tokenizer)

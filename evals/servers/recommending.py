@@ -24,6 +24,8 @@ from .server import Server
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+    from ..data.sources import TextSource
+
 
 class ServedRecommendRun(RecommendRun):
     """A recommendation among schedules that servers compute, one of them the unchanged model.
@@ -59,7 +61,7 @@ class ServedRecommendRun(RecommendRun):
         return ServedRun(self.servers, corpus, None, options, self.tokenizer)
 
     def _weights(self) -> tuple[PreTrainedConfig, str, int]:
-        config = AutoConfig.from_pretrained(cast("str | Path", self.options.path))  # None is refused below
+        config = AutoConfig.from_pretrained(Path(cast(str, self.options.path)))  # None is refused below
         return config.get_text_config(), serving_dtype(config.to_dict(), "bfloat16"), 0
 
 
@@ -70,6 +72,7 @@ def prepare_recommendation(
     bos: str | int,
     options: RecommendOptions,
     tokenizer: PreTrainedTokenizerBase | None,
+    source: TextSource | None = None,
 ) -> ServedRecommendRun:
     """Prepares a recommendation by servers; ``path`` of the options has the configuration of what they serve.
 
@@ -78,9 +81,10 @@ def prepare_recommendation(
     """
     if options.path is None:
         raise DataError("servers give no configuration; name the folder of the checkpoint that they serve", "path")
-    trained = trained_in(read_configs(options.path)[0])
+    path = Path(options.path)
+    trained = trained_in(read_configs(path)[0])
     if trained is None:
-        raise DataError(f"{options.path} does not say how long its model was trained at", "tokenizer")
+        raise DataError(f"{path} does not say how long its model was trained at", "tokenizer")
     objective = objective_of(target, trained, options.short_weight, options.lengths)
-    corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(options))
+    corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(options), source)
     return ServedRecommendRun(servers, corpus, objective, options, tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,14 +154,15 @@ class ServedFacts:
 
 
 def facts_of(
-    servers: Sequence[Server], path: str | Path | None, tokenizer: PreTrainedTokenizerBase | None
+    servers: Sequence[Server], path: str | os.PathLike[str] | None, tokenizer: PreTrainedTokenizerBase | None
 ) -> ServedFacts:
     """Returns what is known of a model, by its configuration without our scaling where there is one.
 
     No weights are read: a server may have other ones than the folder, and says nothing of them.
     """
+    folder = None if path is None else Path(path)
     try:
-        config = None if path is None else read_configs(path)[0]
+        config = None if folder is None else read_configs(folder)[0]
     except RopescaleError:  # a folder with a tokenizer alone
         config = None
     text: Any = (config or {}).get("text_config", config) or {}
@@ -168,7 +170,7 @@ def facts_of(
     vocabulary = stated if isinstance(stated, int) else None
     identity = key_of({"served": config or servers[0].engine.model})
     model: ModelFacts = {
-        "path": str(path or servers[0].engine.model),
+        "path": str(folder or servers[0].engine.model),
         "config_sha256": identity,
         "weights": identity,
         "dtype": "in the server's dtype",

@@ -27,6 +27,7 @@ from ...verifying.verification import in_memory
 from ..data.chats import Given
 from ..metrics import paired
 from ..results.result import Result
+from ..running.options import Schedules
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
 from ..running.selection import Corpus, PerplexityOptions
@@ -113,8 +114,9 @@ class Measuring:
     def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
         """Runs the evaluation of the model as it is, beside a baseline where one is given."""
         model = plain(model)
+        schedules = Schedules(baseline=baseline, patching=self.options.patching)
         with undisturbed(model):
-            run = PerplexityRun(unwrapped(model), self.corpus, [], baseline, self.options)
+            run = PerplexityRun(unwrapped(model), self.corpus, schedules, self.options)
             if is_shared(model):
                 run.scorer = SharedScorer(cast("PreTrainedModel", model), self.options.logits_bytes)
             result = carry_out(run, None, group=processes(model))

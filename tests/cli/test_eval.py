@@ -222,7 +222,7 @@ def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, wor
 
 
 def test_a_schedule_is_refused_before_the_weights_are_read(refused, checkpoint, texts, monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.preparing.load_model", None)
+    monkeypatch.setattr("ropescale.evals.running.checkpoint.load_model", None)
     words = ["--data", texts, "--lengths", "64", "--schedule", "proportional:partial_rotary_factor=7"]
     assert "partial_rotary_factor" in refused("eval", checkpoint, *words)
 

@@ -10,7 +10,9 @@ import pytest
 from ropescale.cli import options
 from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
+from ropescale.evals.running.options import Schedules
 from ropescale.request import Request, RequestOptions
+from ropescale.schedules.specs import parse
 
 FIELDS = [field.name for field in fields(Request) if field.name != "spec"]
 LAZY = LazyGroup()
@@ -37,18 +39,19 @@ def test_every_command_that_takes_a_schedule_takes_all_of_them(name: str) -> Non
 
 
 def test_a_command_gives_its_options_as_a_request() -> None:
-    given: list[object] = []
+    given: list[Schedules] = []
 
     @click.command()
-    @options.request_options(required=True)
-    @click.option("--out")
+    @options.request_options("many", required=True)
+    @options.shared_options("baseline")
     def command(**values: object) -> None:
-        given.extend([options.request_of(values), values])
+        given.append(options.schedules_of(values))
 
-    words = "--schedule yarn --target-length 128k --set beta_fast=16 --layers all --on-top --out there".split()
+    words = "--schedule yarn --target-length 128k --set beta_fast=16 --layers all --on-top --baseline linear".split()
     command.main(words, standalone_mode=False)
     asked = Request.of("yarn", target_length="128k", overrides={"beta_fast": "16"}, layers="all", on_top=True)
-    assert given == [asked, {"out": "there"}]
+    assert Request.of("yarn", **given[0].patching) == asked
+    assert [*given[0].given, given[0].baseline] == [parse("yarn"), parse("linear")]
     assert asked.given() == ["target_length", "overrides", "layers", "on_top"]
 
 

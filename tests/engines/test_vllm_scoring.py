@@ -23,6 +23,7 @@ from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ropescale.evals.retrieving.running import RetrievalRun
+from ropescale.evals.running.options import Schedules
 from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
@@ -112,7 +113,7 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         run = ServedRetrieval([Server(address, SPECS["yarn"])], prompts, None, options, tokenizer)
         run.run()
-    loaded = RetrievalRun(load_model(folder, "float32", "cpu"), prompts, [], None, options)
+    loaded = RetrievalRun(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
     loaded.run()
     found, wanted = run.result().answers, loaded.result().answers
     gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]

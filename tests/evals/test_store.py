@@ -531,7 +531,7 @@ def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
         if where == "in the first batch":
             stopping(patched, 0)
         else:
-            patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
+            patched.setattr("ropescale.evals.running.perplexity.prepare", interrupt)
         said = ran(*kept, code=130)[1].splitlines()
         assert [line for line in said if line][-2:] == [BEGINS[where], "interrupted"]
         assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept

@@ -65,14 +65,12 @@ class TextSource:
         asked: the options of reading; of several sources, at least one has a use for each.
         concat: join all the documents of a source into one, a blank line between two.
         streaming: read a dataset on the Hub only as far as is needed.
-        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
     """
 
     names: Sequence[str]
     asked: ReadOptions = field(default_factory=ReadOptions)
     concat: bool = False
     streaming: bool = False
-    split_special_tokens: bool = False
 
     def __post_init__(self) -> None:
         if self.streaming and self.concat:
@@ -93,6 +91,19 @@ class TextSource:
         if not self.asked.left_out:
             return ""
         return f"{no_texts(self.asked.left_out)}; text that is not UTF-8 is read once its encoding is named"
+
+    def refuse_endless(self, max_docs: int | None) -> None:
+        """Refuses to read all of a stream.
+
+        Raises:
+            DataError: nobody says how many documents are enough.
+        """
+        if self.streaming and not max_docs:
+            raise DataError(
+                "streaming is given, and a stream may have no end; say how many documents with max_docs",
+                "streaming",
+                "max_docs",
+            )
 
     def texts(self) -> dict[str, Iterator[Unread]]:
         """Reads each source's documents one after the other, as they are asked for; the first one now.

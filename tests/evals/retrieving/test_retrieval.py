@@ -32,6 +32,7 @@ from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generat
 from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions, check_depths
 from ropescale.evals.retrieving.running import RetrievalRun
 from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, prompts
+from ropescale.evals.running.options import Schedules
 from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
@@ -541,7 +542,7 @@ def test_schedules_with_the_same_tables_are_asked_once():
 def test_a_run_that_stops_keeps_what_is_complete(monkeypatch):
     model, options = lookup_llama(), RetrievalOptions(trials=1)
     prompt_set = PromptSelection([256, 512], [0, 1]).made(byte_tokenizer(), options)
-    run = RetrievalRun(model, prompt_set, ["linear:factor=4"], None, options)
+    run = RetrievalRun(model, prompt_set, Schedules(["linear:factor=4"]), options)
     monkeypatch.setattr(run.answerer, "scores", lasting(3, KeyboardInterrupt())(run.answerer.scores))
     with pytest.raises(KeyboardInterrupt):
         run.run()

@@ -28,6 +28,7 @@ from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, object
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.running.corpus_run import SHARES
+from ropescale.evals.running.options import Schedules
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
 from ropescale.evals.running.variants import trained_length
@@ -57,7 +58,7 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
     )
     corpus = Corpus(documents, lengths, tokenizer, "auto", options)
     specs = [each.spec for each in find_candidates(configuration_before(loaded), TARGET, {}).candidates]
-    run = PerplexityRun(loaded, corpus, specs, None, options)
+    run = PerplexityRun(loaded, corpus, Schedules(specs), options)
     with opened(out) as store:
         run.run(store)
     result = run.result()

@@ -1,10 +1,9 @@
-"""Prepares a measurement from names: reads and checks everything cheap first, and the weights last."""
+"""The checkpoint that a command names: its folder, how it is loaded, and the schedules that fit it."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,20 +15,15 @@ from ...errors import DataError, ScheduleError
 from ...files import local_path, read_bytes
 from ...output.formatting import listed
 from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
+from ...request import Request, RequestOptions
 from ...schedules import specs
 from ...schedules.specs import Spec, of_several, spelled_out
-from ..data.sources import TextSource
-from ..data.windows import check_lengths, check_stride
 from ..parallel.processes import World
-from .corpus_run import refuse_impossible
-from .perplexity import PerplexityRun
+from .options import Schedules
 from .progress import Notes
-from .selection import Corpus, PerplexityOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from ...request import Request, RequestOptions
 
 
 _LARGEST_TEMPLATE = 1 << 20
@@ -39,6 +33,8 @@ _LARGEST_TEMPLATE = 1 << 20
 @dataclass(frozen=True)
 class Checkpoint:
     """The folder of a model, or of an adapter of one, or its name on the Hub; and how it is loaded.
+
+    As a path it is its folder, which is downloaded where it is needed.
 
     Attributes:
         name: the folder or the name; ``revision`` is a branch, tag or commit.
@@ -65,6 +61,9 @@ class Checkpoint:
         folder, adapter = self._found
         return folder if adapter is None else adapter.folder
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
     @property
     def adapter(self) -> Adapter | None:
         """The adapter and its base; None for a whole model."""
@@ -85,7 +84,12 @@ class Checkpoint:
         Raises:
             RopescaleError: the template cannot be read.
         """
-        tokenizer = self._own_tokenizer()
+        trusted, adapter = self.trust_remote_code, self.adapter
+        if adapter is None:
+            tokenizer = load_tokenizer(self.folder, trust_remote_code=trusted)
+        else:
+            folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base_folder
+            tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
         if self.chat_template is not None:
             try:
                 tokenizer.chat_template = read_bytes(local_path(self.chat_template), _LARGEST_TEMPLATE).decode()
@@ -93,31 +97,20 @@ class Checkpoint:
                 raise DataError(f"{self.chat_template} is not UTF-8; name a Jinja file", "chat_template") from None
         return tokenizer
 
-    def _own_tokenizer(self) -> PreTrainedTokenizerBase:
-        trusted, adapter = self.trust_remote_code, self.adapter
-        if adapter is None:
-            return load_tokenizer(self.folder, trust_remote_code=trusted)
-        own = has_tokenizer(adapter.folder)
-        folder = adapter.folder if own else adapter.base_folder
-        return load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
-
     def model(self, here: World) -> PreTrainedModel:
         """Loads the model, in a process that has its own device where there are several; an adapter on its base."""
         adapter = self.adapter
-        if adapter is None:
-            return self._loaded(self.folder, here)
-        own = self.tokenizer() if has_tokenizer(adapter.folder) else None
-        return attached(self._loaded(adapter.base_folder, here), adapter.folder, own)
-
-    def _loaded(self, folder: Path, here: World) -> PreTrainedModel:
-        return load_model(
-            folder,
+        model = load_model(
+            self.folder if adapter is None else adapter.base_folder,
             self.dtype,
             here.device(self.device),
             trust_remote_code=self.trust_remote_code,
             device_map=self.device_map,
             tensor_parallel=self.tp,
         )
+        if adapter is None:
+            return model
+        return attached(model, adapter.folder, self.tokenizer() if has_tokenizer(adapter.folder) else None)
 
     @cached_property
     def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
@@ -129,31 +122,31 @@ class Checkpoint:
         """The configuration without our scaling."""
         return self.configs[0]
 
-    def asked(self, wanted: Wanted, longest: int) -> FilledSchedules:
-        """Fills a request into several schedules, and makes sure that each fits the configuration.
+    def filled(self, asked: Schedules, longest: int, notes: Notes) -> Schedules:
+        """Fills a request's factor, target length and fields into several schedules, each of which must fit.
 
         Args:
+            asked: ``patching`` is of all schedules; each takes what it has a field for.
             longest: the largest length that is measured; gives the factor where nothing else does.
+            notes: say so.
 
         Raises:
             ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
-        schedules, baseline, request = wanted
+        request, given = Request.of(None, **asked.patching), list(asked.given)
         config = self.configs[request.on_top]
-        named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
+        named = [specs.parse(spec) for spec in [*given, *([] if asked.baseline is None else [asked.baseline])]]
         check_taken(named, request)
         plans: list[Plan] = []
-        without, note = [], ""
+        without, trained = [], 0
         for spec in named:
             share = share_of(spec, request)
             if share.target_length is None and lacks_factor(spec, share):
                 trained = request.original_length or trained_in(config)
                 if longest > trained:
-                    share = dataclasses.replace(share, target_length=longest)
+                    share = replace(share, target_length=longest)
                     without.append(spelled_out(spec))
-                    taken = f"{longest / trained:g} is taken, the largest length over the trained one"
-                    note = f"no factor is given; {taken} ({longest:,} / {trained:,})"
             with of_several(spec, len(named)):
                 plans.append(make_plan(config, share))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
@@ -162,94 +155,14 @@ class Checkpoint:
                 "or leave freeze_at out",
                 "freeze_at",
             )
+        if without:
+            notes.tell(
+                f"note: {listed(without)}: no factor is given; {longest / trained:g} is taken, the largest length over "
+                f"the trained one ({longest:,} / {trained:,})"
+            )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
-        base = None if baseline is None else filled[-1]
-        return FilledSchedules(
-            filled[: len(schedules)], base, _everywhere(request), f"{listed(without)}: {note}" if without else ""
-        )
-
-
-Wanted = tuple[Sequence[object], object, "Request"]
-"""Schedules, the baseline (or None), and a request that holds for all of them."""
-
-
-@dataclass(frozen=True)
-class FilledSchedules:
-    """The schedules to measure and the baseline, with the fields that were asked for, and how they are patched in."""
-
-    schedules: Sequence[object]
-    baseline: object
-    patching: RequestOptions
-    note: str = ""
-
-    def tell(self, notes: Notes) -> None:
-        """Says what was filled in that nobody gave."""
-        if self.note:
-            notes.tell(f"note: {self.note}")
-
-
-def _everywhere(request: Request) -> RequestOptions:
-    """Returns the options of a request that hold for every schedule; the others are filled into the schedules."""
-    return {
-        "layers": request.layers,
-        "original_length": request.original_length,
-        "replace_scaling": request.replace_scaling,
-        "on_top": request.on_top,
-        "freeze_at": request.freeze_at,
-    }
-
-
-def prepare(
-    checkpoint: Checkpoint,
-    wanted: Wanted,
-    source: TextSource,
-    lengths: Sequence[int],
-    bos: str | int,
-    options: PerplexityOptions,
-    here: World,
-) -> PerplexityRun:
-    """Prepares a measurement of perplexity.
-
-    Raises:
-        RopescaleError: whatever cannot be read or measured.
-    """
-    lengths = check_lengths(lengths)
-    refuse_endless(source, options.max_docs)
-    check_stride(options.stride, lengths)
-    texts, asked = source.texts(), checkpoint.asked(wanted, lengths[-1])
-    if options.asks_truncation:
-        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
-    tokenizer = checkpoint.tokenizer()
-    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens, source=source.name)
-    corpus = Corpus(texts, lengths, tokenizer, bos, options)
-    notes = Notes.of(options.progress)
-    checkpoint.warn(notes)
-    asked.tell(notes)
-    tell_left_out(source, corpus, notes)
-    model = checkpoint.model(here)
-    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder)
-    return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
-
-
-def refuse_endless(source: TextSource, max_docs: int | None) -> None:
-    """Refuses to read all of a stream.
-
-    Raises:
-        DataError: nobody says how many documents are enough.
-    """
-    if source.streaming and not max_docs:
-        raise DataError(
-            "streaming is given, and a stream may have no end; say how many documents with max_docs",
-            "streaming",
-            "max_docs",
-        )
-
-
-def tell_left_out(source: TextSource, corpus: Corpus, notes: Notes) -> None:
-    """Counts and names the files of folders that were no text."""
-    if source.asked.left_out:
-        corpus.skipped["no_text"] = len(source.asked.left_out)
-        notes.tell(f"left out: {source.left_out}")
+        common: RequestOptions = {**asked.patching, "factor": None, "target_length": None, "overrides": None}
+        return Schedules(filled[: len(given)], None if asked.baseline is None else filled[-1], common)
 
 
 def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:
