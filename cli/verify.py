@@ -53,7 +53,8 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
 
     With --server URL the engine that answers there is asked: the log-probabilities of a text that reaches past the
     trained length (--length N) are compared with stock transformers on MODEL, and on MODEL without its schedule.
-    --dtype float32 says that the server computes in float32; else rounding in half precision is allowed for.
+    --dtype float32 says that the server computes in float32; else rounding in half precision is allowed for, unless
+    only one of the two is as near as float32 rounds.
 
     \b
     Examples:
