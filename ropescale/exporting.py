@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -18,7 +17,6 @@ from .files import local_path
 from .output.formatting import argument, brief, shell_word
 from .planning.plan import make_plan
 from .request import Request, RequestOptions
-from .rope import Rope
 from .schedules import describe
 from .schedules.as_is import KINDS, stock_table
 
@@ -92,7 +90,12 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
     if record is None:
         return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
     specs = dict(record.spec)
-    given = _recorded(original.ropes, record.original_length, record.beneath)
+    # the request that made the folder, as far as its record tells
+    changed = {key: length for key, length in record.original_length.items() if key in original.ropes}
+    other = [length for key, length in changed.items() if length != original.ropes[key].original_length]
+    scaled, beneath = any(original.ropes[key].is_scaled for key in changed), bool(record.beneath)
+    replaces = scaled and not beneath
+    given = Request(None, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
     source = Source(words(specs, given), argument(record.source), revision, scaling_option(given))
     return as_it_lies(name, stored, record.length, source), specs
 
@@ -109,21 +112,6 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
     scaled = scaling_option(request) if plan.original.is_scaled else ()
     source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
     return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
-
-
-def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
-    """Returns the request that made a patched folder, as far as its record tells.
-
-    Args:
-        ropes: the geometry of the source, per layer type.
-        lengths: the trained length that the schedule was computed from, for the layer types that it changed.
-        beneath: the scaling that it was composed with, for the same layer types.
-    """
-    changed = {key: length for key, length in lengths.items() if key in ropes}
-    scaled = any(ropes[key].is_scaled for key in changed)
-    other = [length for key, length in changed.items() if length != ropes[key].original_length]
-    length = other[0] if other else None
-    return Request(None, original_length=length, replace_scaling=scaled and not beneath, on_top=bool(beneath))
 
 
 def _meant_length(configuration: Configuration) -> int:
