@@ -27,7 +27,10 @@ def answer(stored: Stored) -> list[str]:
     if found is None:
         documents = max(row.documents for row in perplexity.METRIC.rows(stored))
         few = f"; which is best is not decided: {too_few(documents)}" if len(ppl) > 1 and too_few(documents) else ""
-        first = f"Perplexity at {longest:,} tokens: {_figures(stored, ppl)}{few}."
+        labels = sorted(ppl, key=ppl.__getitem__)
+        shown = labels if len(labels) <= _MANY + 1 else dict.fromkeys([labels[0], stored.baseline])
+        figures = ", ".join(f"{digits(ppl[label], 4)} under {_name(stored, label)}" for label in shown)
+        first = f"Perplexity at {longest:,} tokens: {figures}{few}."
         return [first, *_estimates(stored, ppl, documents)]
     others = {label: value for label, value in ppl.items() if label != found.schedule}
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
@@ -39,13 +42,6 @@ def answer(stored: Stored) -> list[str]:
 
 def _name(stored: Stored, label: str) -> str:
     return escaped(stored.named(label))
-
-
-def _figures(stored: Stored, ppl: dict[str, float]) -> str:
-    """Writes the perplexity of a few schedules, the lowest first; of many, of the lowest and the baseline."""
-    labels = sorted(ppl, key=ppl.__getitem__)
-    shown = labels if len(labels) <= _MANY + 1 else dict.fromkeys([labels[0], stored.baseline])
-    return ", ".join(f"{digits(ppl[label], 4)} under {_name(stored, label)}" for label in shown)
 
 
 def _stands(stored: Stored, row: best.BestRow) -> str:

@@ -56,8 +56,9 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
         """Refuses documents that the key spans do not cover."""
         spans: KeySpans | None = options[_SPANS.name]
-        for document in documents if spans else ():
-            spans.marks(document)
+        if spans is not None:
+            for document in documents:
+                spans.marks(document)
 
     def is_planned(self, options: Mapping[str, Any]) -> bool:
         """Whether key spans are given."""

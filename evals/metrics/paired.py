@@ -182,7 +182,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 
 def _short_cells(row: PairedRow) -> list[str]:
-    """Writes the change, the mean KL and the agreement, each with half its interval if known."""
+    """Writes the change, the mean KL and the agreement, each with its interval if known."""
     over = "" if row.kl_low is None else mark(row.interval)
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
     top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"

@@ -149,14 +149,10 @@ def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     lengths = sorted({length for _, length in cells[0] - cells[1]})
     if lengths:
         return f"results at {listed([f'{length:,}' for length in lengths])} tokens, which this run leaves out"
-    parts = [what for key, what in _PARTS.items() if _has(there, key) and not _has(results, key)]
+    compared = [any(row.get("kl") is not None for row in each.get("paired", ())) for each in (there, results)]
+    parts = ["the short-context cost"] if compared == [True, False] else []
+    parts += [each.called for each in METRICS if each.called and there.get(each.key) and not results.get(each.key)]
     return f"figures of {listed(parts)}, which this run leaves out" if parts else ""
-
-
-def _has(results: Mapping[str, Any], part: str) -> bool:
-    if part == "short_context":
-        return any(row.get("kl") is not None for row in results.get("paired", ()))
-    return bool(results.get(part))
 
 
 _IDENTITY = {
@@ -167,8 +163,6 @@ _IDENTITY = {
         for name in ("name", "task", "depths", "trials", "mode", "bos", "stride", "score", "target_length", "engine")
     },
 }
-_PARTS = {"short_context": "the short-context cost"} | {each.key: each.called for each in METRICS if each.called}
-"""Parts of results.json that an option leaves out."""
 
 
 # --- writing ---

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,8 @@ from .formats import INDEX, Results, StoredComparison, StoredPass, StoredTruncat
 
 _LARGEST = 2**36
 _KEY = "index"
+
+_COST = tuple(Cost.__dataclass_fields__)
 
 Entry = StoredPass | StoredComparison | StoredTruncation
 
@@ -150,17 +151,23 @@ def _parsed(content: bytes, results: Results) -> Losses:
     windows = [each.get("windows", 1) for each in index["documents"]]
     ran = iter(results.get("cost", []))
     read = partial(_windows, tensors, sum(windows))
-    passes = [_pass(one, next(ran, {}), *read(one)) for one in index["passes"]]
+    passes = []
+    for one in index["passes"]:
+        spent, (nll,) = next(ran, {}), read(one)
+        cost = Cost(*(spent[name] for name in _COST)) if spent.keys() >= set(_COST) else None
+        fed, split = spent.get("forward_passes", 0), spent.get("split_batches", 0)
+        passes.append(Pass(one["schedule"], one["table_sha256"], tuple(one["lengths"]), nll, fed, cost, split))
     compared = []
     for one in index.get("divergences", []):
         spent = next(ran, {})
         kl, same = read(one)
         fed = spent.get("forward_passes", 0), spent.get("positions", 0)
         compared.append(Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *fed))
-    cut = [
-        Truncation(one["length"], one["stride"], one["table_sha256"], *read(one), next(ran, {}).get("split_batches", 0))
-        for one in index.get("truncation", [])
-    ]
+    cut = None
+    for one in index.get("truncation", []):
+        spent, (nll,) = next(ran, {}), read(one)
+        split = spent.get("split_batches", 0)
+        cut = Truncation(one["length"], one["stride"], one["table_sha256"], nll, split)
     identities = [
         Identity(
             each["name"], each["sha256"], each["ids_sha256"],
@@ -169,7 +176,7 @@ def _parsed(content: bytes, results: Results) -> Losses:
         )
         for each in index["documents"]
     ]  # fmt: skip
-    return Losses(index["bos"], identities, passes, compared, windows, cut[0] if cut else None)
+    return Losses(index["bos"], identities, passes, compared, windows, cut)
 
 
 def _windows(tensors: Mapping[str, np.ndarray], count: int, one: Entry) -> Iterator[list[np.ndarray]]:
@@ -187,16 +194,3 @@ def _windows(tensors: Mapping[str, np.ndarray], count: int, one: Entry) -> Itera
         if len(found) != count:
             raise Wrong(f"does not hold {count:,} windows of {name}")
         yield found
-
-
-def _pass(one: StoredPass, spent: Mapping[str, Any], losses: list[np.ndarray]) -> Pass:
-    known = spent.keys() >= Cost.__dataclass_fields__.keys()
-    return Pass(
-        one["schedule"],
-        one["table_sha256"],
-        tuple(one["lengths"]),
-        losses,
-        forward_passes=spent.get("forward_passes", 0),
-        cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if known else None,
-        split_batches=spent.get("split_batches", 0),
-    )

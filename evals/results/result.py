@@ -204,7 +204,9 @@ class Result(Stored, Saved):
         """Returns a sentence that says how the numbers were measured."""
         bos = "BOS first" if self.bos else "no BOS"
         number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
-        documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
+        longest = next((row for row in self.rows if self.sliding and row.length == self.lengths[-1]), None)
+        reaching = f" ({longest.documents_at_length} of {longest.length:,} positions or more)" if longest else ""
+        documents = f"{number} document{'s' * (number != 1)}{reaching}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
             f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
@@ -215,12 +217,13 @@ class Result(Stored, Saved):
 
     def _kinds(self) -> str:
         """Says which documents are chats or prompts, and which were given as token ids."""
-        chats, ids, prompts = (self.data.get(name) for name in ("chats", "pretokenized", "prompts"))
         which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
-        said = [f"{chats} chats, {which} scored"] if chats else []
-        said += [f"{ids} given as token ids"] if ids else []
-        said += [f"{prompts} prompts, the tokens of their answers scored"] if prompts else []
-        return "".join(f", {each}" for each in said)
+        kinds = {
+            "chats": f"chats, {which} scored",
+            "pretokenized": "given as token ids",
+            "prompts": "prompts, the tokens of their answers scored",
+        }
+        return "".join(f", {self.data.get(name)} {words}" for name, words in kinds.items() if self.data.get(name))
 
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
@@ -262,13 +265,6 @@ class Result(Stored, Saved):
         parts += [self.share] if self.share else []
         left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
         return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
-
-    def _reaching(self) -> str:
-        """Says how many documents are as long as the longest window, which sliding windows do not require."""
-        longest = [row for row in self.rows if self.sliding and row.length == self.lengths[-1]]
-        if not longest:
-            return ""
-        return f" ({longest[0].documents_at_length} of {longest[0].length:,} positions or more)"
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of the CSV; None if a metric has no such row.
