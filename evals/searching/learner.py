@@ -240,7 +240,7 @@ def gradient(
 
 
 class Evaluator:
-    """Computes losses and gradients in many processes, each of which gets all of them.
+    """Computes losses and gradients in many processes; each process gets all of them.
 
     Whichever process computes a window, its numbers are the same, and they are added in the order of the windows; so
     the results do not depend on how many processes there are.

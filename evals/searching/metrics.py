@@ -14,7 +14,7 @@ from ...output.formatting import markdown
 from ...output.plotting import COLOURS, in_style
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.best import guessing
-from ..metrics.cells import SENTENCE, change_cell, digits, interval_cell, signed
+from ..metrics.cells import SENTENCE, change_cell, digits, exp, interval_cell, signed
 from ..metrics.stored import AS_IS, Measured
 from ..statistics.intervals import LEVEL, Estimate, familywise, ratio
 from .options import KEYS, TEXT
@@ -184,7 +184,7 @@ class ChangeRow:
 
 
 def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmoved: bool, kept: bool, held: str) -> str:
-    """Says how the found schedule stands to what there is without a search, and what to use otherwise.
+    """Compares the found schedule with those that need no search, and names the one to use.
 
     Args:
         changes: the found schedule against where the search started, and against the others that were measured.
@@ -252,8 +252,8 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         rows = []
         for name, n in ((name, n) for name, curve in stored.curves.items() for n in sorted(curve)):
             nll = stored.estimate(stored.curves[name][n])
-            ppl, low, high = perplexities(nll)
-            rows.append(HeldOutRow(name, n, len(stored.names), nll.mean, ppl, low, high, nll.over))
+            _, low, high = perplexities(nll)
+            rows.append(HeldOutRow(name, n, len(stored.names), nll.mean, exp(nll.mean), low, high, nll.over))
         return rows
 
     def to_markdown(self, stored: Searched) -> list[str]:
@@ -359,8 +359,8 @@ class Divisors(Metric[Searched, PairRow]):
 class FoundRow:
     """The schedule that was found as ``--schedule`` takes it, and the tokens that were fed.
 
-    ``verdict`` says whether it is better than what is there without a search, and which to use otherwise; ``note`` what
-    is to be known of the table. ``beside`` are the tokens that were fed to measure it.
+    ``verdict`` compares it with the schedules that need no search, and names the one to use; ``note`` explains the
+    table. ``beside`` counts the tokens that were fed to measure it.
     """
 
     spec: str

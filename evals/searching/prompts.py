@@ -44,7 +44,7 @@ def seeds(seed: int) -> tuple[int, int]:
 
 
 class PromptData(SearchData):
-    """Prompts with a hidden key, of which the answers alone count.
+    """Prompts with a hidden key; only the tokens of their answers count.
 
     Args:
         lengths: of the prompts held out, ascending; those to learn from have the last one.
@@ -105,7 +105,7 @@ class PromptData(SearchData):
         return [[answer_window(each[self.target], [1.0])] for each in self.to_learn]
 
     def choosing(self, trained: int) -> list[Sample]:
-        """Returns sets of prompts of all lengths, of which the longest counts alone."""
+        """Returns sets of prompts of all lengths; only the longest prompt counts."""
         return [
             [answer_window(prompt, [float(length == self.target)]) for length, prompt in each.items()]
             for each in self.held_out[: self.budget.held_out]

@@ -84,7 +84,7 @@ _SAVED = {AS_IS: "as_is", FOUND: FOUND, TRUNCATION: TRUNCATION}
 
 @dataclass(frozen=True)
 class Learned:
-    """A point and what it means.
+    """A point of a search space and its meaning.
 
     Attributes:
         plan: the schedule that the search started at, and the geometry.
@@ -128,10 +128,10 @@ class Learned:
 
 @dataclass(repr=False)
 class SearchResult(Searched, Saved):
-    """A finished search; :class:`.searched.Searched` has its numbers.
+    """A finished search; :class:`.metrics.Searched` has its numbers.
 
     Attributes:
-        learned: the numbers that were found, and what they mean.
+        learned: the learned numbers and their meaning.
         file: where the schedule is written when the run is saved; None for nowhere.
     """
 

@@ -52,7 +52,7 @@ LEAST_JUDGES, MOST_JUDGES = 10, 30
 """The documents that judge: a quarter, at least and at most so many."""
 
 ENOUGH = 16
-"""The fewest documents of which some judge."""
+"""The fewest documents that leave some to judge."""
 
 
 Span = tuple[int, int, float]
@@ -241,7 +241,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
 
 
 class TextData(SearchData):
-    """The windows of a text, of which every token counts.
+    """The windows of a text; every token counts.
 
     Attributes:
         corpus: the windows.

@@ -31,10 +31,9 @@ OF_EXTRAS = (
     "cli/test_search_command.py",
     "evals/reporting/test_reporting.py",
     "evals/running/test_fingerprints.py",
-    "evals/searching/test_gradient.py",
     "evals/training/test_example.py",
 )
-"""What meets the libraries of the extras: files, pictures, adapters, pages, a method of search."""
+"""What meets the libraries of the extras: files, pictures, adapters, pages."""
 
 
 def passed(
