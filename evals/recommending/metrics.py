@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...output.formatting import abbreviated, code_span, escaped, markdown, sentence
 from ...output.plotting import in_style
-from ..metrics.base import Metric, Picture
+from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import change_cell, digits, exp, interval_cell
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
-from .evidence import AnswerRow, CandidateRow, CurveRow, Evidence, FinalistRow, Judged, LeftOutRow, RoundRow, on_front
+from .evidence import AnswerRow, CandidateRow, CurveRow, FinalistRow, Judged, LeftOutRow, RoundRow, on_front
 from .losses import BEYOND, FAR, OTHERS
 
 if TYPE_CHECKING:
@@ -190,9 +190,32 @@ class Finalists(Metric[Judged, FinalistRow]):
 
     def reduce(self, stored: Judged) -> list[FinalistRow]:
         """Returns one row for each, the recommended one first, then by loss."""
-        evidence = stored.measured
-        chosen = ANSWER.rows(stored)[0].schedule
-        rows = [_finalist(evidence, each, chosen) for each in evidence.judged]
+        evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
+        losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
+        for label in evidence.judged:
+            at_target = losses.estimate(label, held_out, goal.target)
+            ppl, ppl_low, ppl_high = perplexities(at_target)
+            change = losses.difference(label, chosen, held_out, evidence.level)
+            means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
+            beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
+            row = FinalistRow(
+                schedule=label,
+                baseline=chosen,
+                length=goal.target,
+                nll=at_target.mean,
+                ppl=cast(float, ppl),
+                ppl_low=ppl_low,
+                ppl_high=ppl_high,
+                short_ppl=exp(losses.mean(label, held_out, goal.short)),
+                delta=change.mean,
+                low=change.low,
+                high=change.high,
+                beyond=beyond,
+                far=far,
+                others=others,
+                far_tokens=losses.tokens(held_out, FAR),
+            )
+            rows.append(row)
         return sorted(rows, key=lambda row: (row.schedule != chosen, row.delta))
 
     def to_markdown(self, stored: Judged) -> list[str]:
@@ -281,31 +304,6 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
 
 METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
-
-
-def _finalist(evidence: Evidence, label: str, chosen: str) -> FinalistRow:
-    losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
-    at_target = losses.estimate(label, held_out, goal.target)
-    change = losses.difference(label, chosen, held_out, evidence.level)
-    means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
-    beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
-    return FinalistRow(
-        schedule=label,
-        baseline=chosen,
-        length=goal.target,
-        nll=at_target.mean,
-        ppl=exp(at_target.mean),
-        ppl_low=None if at_target.low is None else exp(at_target.low),
-        ppl_high=None if at_target.high is None else exp(at_target.high),
-        short_ppl=exp(losses.mean(label, held_out, goal.short)),
-        delta=change.mean,
-        low=change.low,
-        high=change.high,
-        beyond=beyond,
-        far=far,
-        others=others,
-        far_tokens=losses.tokens(held_out, FAR),
-    )
 
 
 def cells(row: FinalistRow) -> list[str]:

@@ -163,15 +163,14 @@ class Decision:
     """A decision among the finalists.
 
     Attributes:
-        chosen: the simplest that is shown to be as good as every other one, else the one with the lowest loss.
-        lowest: the one with the lowest loss on all that the finalists were measured on.
+        chosen: the simplest that is shown to be as good as every other one, else the one with the lowest loss on all
+            that the finalists were measured on.
         open: the finalists that may be better than the chosen one by more than the tolerance; none if it is decided.
         equal: the finalists that are shown to be as good as every other one, too.
         too_short: whether there is too little text for any interval.
     """
 
     chosen: str
-    lowest: str
     open: list[str]
     equal: list[str]
     too_short: bool
@@ -199,7 +198,6 @@ def decide(
         tolerance: nats per token.
         level: of each interval, so that all hold together with 95%.
     """
-    lowest = min(finalists, key=lambda each: losses.mean(each, everything))
     found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())
     highs = {pair: math.inf if each.high is None else each.high for pair, each in found.items()}
@@ -207,10 +205,9 @@ def decide(
         one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
     }
     enough = [each for each in finalists if not behind[each]]
-    chosen = enough[0] if enough else lowest
+    chosen = enough[0] if enough else ranked(losses, finalists, everything)[0]
     return Decision(
         chosen=chosen,
-        lowest=lowest,
         open=behind[chosen],
         equal=[each for each in enough if each != chosen],
         too_short=too_short,

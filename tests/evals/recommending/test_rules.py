@@ -159,13 +159,13 @@ def judged(made, finalists, tolerance=0.01):
 def test_the_simplest_of_those_that_are_as_good_is_chosen():
     made = losses([1] * 40, {"simple": 0.001, "best": 0.0, "worse": 0.1}, 0.002)
     found = judged(made, ["simple", "best", "worse"])
-    assert (found.chosen, found.lowest, found.open, found.equal) == ("simple", "best", [], ["best"])
+    assert (found.chosen, found.open, found.equal) == ("simple", [], ["best"])
 
 
 def test_what_may_be_better_by_more_than_the_tolerance_is_left_open():
     made = losses([1] * 40, {"simple": 0.02, "best": 0.0, "worse": 0.5}, 0.1, seed=3)
     found = judged(made, ["simple", "best", "worse"])
-    assert found.chosen == found.lowest
+    assert found.chosen == min(("simple", "best"), key=lambda name: made.sums[name].sum())
     assert found.open == [name for name in ("simple", "best") if name != found.chosen]
     assert not found.equal and not found.too_short
 
