@@ -76,6 +76,7 @@ class RecommendRun:
 
     Attributes:
         losses: all losses that are measured so far.
+        whole: the measurement of every candidate on all of the text, which is never run: every round is a part of it.
         fed: the tokens that went through the model, including those of an interrupted run.
     """
 
@@ -170,10 +171,7 @@ class RecommendRun:
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> CorpusRun:
         """Returns the measurement of schedules on a corpus."""
-        run = PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
-        if "whole" in vars(self):  # the weights are hashed once
-            run.model_facts = self.model_facts
-        return run
+        return PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
 
     def _reading(self, **changes: object) -> PerplexityOptions:
         """Returns how the text of a round is fed."""
@@ -203,6 +201,7 @@ class RecommendRun:
         )
         run, names = self._measurement(part, specs, part.options), {label(spec): spec for spec in specs}
         run.title, run.about = title, {"kind": Recommendation.kind, "whole": self.whole.facts}
+        run.model_facts = self.model_facts  # the weights are hashed once
         run.run(self._store, self._group)
         for each in run.passes:
             # A pass that serves all lengths that are needed has one table, and so serves any length.
