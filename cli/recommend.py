@@ -119,9 +119,10 @@ def command(
     def prepare(here: World) -> RecommendRun:
         text, bos = text_of(source, options), options["bos"]
         if servers:
-            from ..evals.servers.preparing import prepare_recommendation_by_servers
+            from ..evals.servers.recommending import prepare_recommendation
 
-            return prepare_recommendation_by_servers(servers, checkpoint, text, target_length, bos, chosen)
+            texts, tokenizer = text.texts(), checkpoint.tokenizer()
+            return prepare_recommendation(servers, texts, target_length, bos, chosen, tokenizer, text)
         from ..evals.recommending import running
 
         return running.prepare(checkpoint, text, target_length, bos, chosen, here)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
-from ..recommending.options import RecommendOptions
 from ..retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ..running.checkpoint import Checkpoint
 from ..running.selection import Corpus, PerplexityOptions
-from .recommending import ServedRecommendRun, prepare_recommendation
 from .retrieval import ServedRetrieval
 from .running import ServedRun, prepare_served
 from .server import Server
@@ -27,19 +25,6 @@ def prepare_retrieval_by_servers(
     tokenizer = checkpoint.tokenizer()
     prompt_set = selection.made(tokenizer, options)
     return ServedRetrieval(servers, prompt_set, baseline, options, tokenizer)
-
-
-def prepare_recommendation_by_servers(
-    servers: Sequence[Server],
-    checkpoint: Checkpoint,
-    source: TextSource,
-    target: int,
-    bos: str | int,
-    options: RecommendOptions,
-) -> ServedRecommendRun:
-    """Prepares a recommendation by servers; see :func:`prepare_by_servers`."""
-    texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    return prepare_recommendation(servers, texts, target, bos, options, tokenizer, source)
 
 
 def prepare_by_servers(
