@@ -304,25 +304,26 @@ def _table(
 
 
 def by_part(stored: StoredAnswers) -> str:
-    """Returns a table for each schedule, with a line for each depth or task; "" where there is one task alone."""
-    what = "task" if stored.tasks else "depth"
-    cells = {(row.schedule, row.length, row.task if stored.tasks else row.depth): row for row in ACCURACY.rows(stored)}
-    parts: Sequence[object] = stored.tasks or stored.depths
-    if not parts:
-        return ""
+    """Returns a table for each schedule, with a line for each depth or task."""
+    what, score = ("task", "Score") if stored.tasks else ("depth", "Accuracy")
+    cells = {
+        (
+            row.schedule,
+            row.length,
+            row.task if stored.tasks else row.depth,
+        ): f"{accuracy_cell(row)} {row.answer_nll:.2f}"
+        for row in ACCURACY.rows(stored)
+    }
+    parts: Sequence[str | float] = stored.tasks or stored.depths
+    names = [escaped(part) if isinstance(part, str) else f"{part:.3g}" for part in parts]
     header = [what, *(f"{length:,}" for length in stored.lengths)]
     tables = []
     for schedule in stored.schedules:
-        found = [(part, [cells.get((schedule, length, part)) for length in stored.lengths]) for part in parts]
         body = [
-            [
-                escaped(part) if isinstance(part, str) else f"{part:.3g}",
-                *("" if row is None else f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in rows),
-            ]
-            for part, rows in found
+            [name, *(cells.get((schedule, length, part), "") for length in stored.lengths)]
+            for name, part in zip(names, parts, strict=True)
         ]
         tables.append(f"### {escaped(stored.named(schedule))}\n\n{markdown(header, body, right=range(1, len(header)))}")
-    score = "Score" if stored.tasks else "Accuracy"
     return "\n\n".join([f"## By {what}", f"{score} with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
 
 
