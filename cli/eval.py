@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
@@ -39,6 +39,7 @@ from .running import ResultOptions, asked_servers, measure, notes, result_option
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.running.corpus_run import CorpusRun
+    from ..evals.running.perplexity import PerplexityRun
 
 _SECTIONS = {
     "What is measured": "source lengths",
@@ -180,7 +181,8 @@ def command(
         measure(prepare, writable_folder, result, source=source, doing="measuring", sharing=sharing)
         return
     with together(sharing) as group:
-        found = prepare(group.world).dry_run()
+        run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused beside servers
+        found = run.dry_run()
         if group.world.leads:
             print_result(result.as_json, found.to_dict, found.to_markdown)
 

@@ -30,14 +30,14 @@ class Schedules:
 
     given: Iterable[object] = ()
     baseline: object = None
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
+    patching: RequestOptions = field(default_factory=RequestOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of every run; :class:`.selection.PerplexityOptions` says what they mean."""
 
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
+    patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
     path: str | os.PathLike[str] | None = None
     progress: bool | Notes = False
