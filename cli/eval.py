@@ -170,9 +170,9 @@ def command(
         of_metrics = {name: options[name] for name in OPTIONS}
         chosen = made(PerplexityOptions, options, of_metrics=of_metrics, path=checkpoint, progress=notes())
         if servers:
-            from ..evals.servers.preparing import prepare_by_servers
+            from ..evals.servers.running import prepare_served
 
-            return prepare_by_servers(servers, checkpoint, options["baseline"], text, lengths, bos, chosen)
+            return prepare_served(servers, checkpoint, options["baseline"], text, lengths, bos, chosen)
         from ..evals.running import perplexity
 
         return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)

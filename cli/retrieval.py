@@ -154,9 +154,11 @@ def command(
         hidden = None if haystack is None else joined(read_texts(haystack))
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
         if servers:
-            from ..evals.servers.preparing import prepare_retrieval_by_servers
+            from ..evals.servers.retrieval import ServedRetrieval
 
-            return prepare_retrieval_by_servers(servers, checkpoint, options["baseline"], selection, chosen)
+            tokenizer = checkpoint.tokenizer()
+            prompt_set = selection.made(tokenizer, chosen)
+            return ServedRetrieval(servers, prompt_set, options["baseline"], chosen, tokenizer)
         from ..evals.retrieving import running
 
         return running.prepare(checkpoint, schedules_of(options), selection, chosen, here)

@@ -28,7 +28,7 @@ from .running.runner import carry_out
 from .running.selection import Corpus, PerplexityOptions
 from .servers.recommending import prepare_recommendation
 from .servers.retrieval import ServedRetrieval
-from .servers.running import prepare_served
+from .servers.running import ServedRun
 from .servers.server import Server
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def perplexity(
     corpus = Corpus(documents, lengths, tokenizer, bos, chosen)
     run: CorpusRun
     if isinstance(model, (Server, Sequence)):
-        run = prepare_served(_as_list(model), corpus, baseline, chosen, tokenizer)
+        named = None if baseline is None else str(baseline)
+        run = ServedRun(_as_list(model), corpus, named, chosen, tokenizer)
     else:
         run = PerplexityRun(model, corpus, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)

@@ -15,10 +15,13 @@ from ...errors import DataError, RopescaleError
 from ...schedules.base import length_dependent
 from ...schedules.specs import Spec
 from ..data import documents as data_documents
+from ..data.sources import TextSource
+from ..data.windows import check_lengths, check_stride
 from ..metrics.paired import short_length
 from ..metrics.stored import AS_IS, ModelFacts
 from ..parallel.processes import Group
 from ..running import fingerprints
+from ..running.checkpoint import Checkpoint
 from ..running.corpus_run import CorpusRun, Job
 from ..running.runner import Runner, Task
 from ..running.selection import Corpus, PerplexityOptions
@@ -115,17 +118,27 @@ _NO_BASE = "no server is served as the unchanged model (served_as base)"
 
 def prepare_served(
     servers: Sequence[Server],
-    corpus: Corpus,
-    baseline: object,
+    checkpoint: Checkpoint,
+    baseline: str | None,
+    source: TextSource,
+    lengths: Sequence[int],
+    bos: str | int,
     options: PerplexityOptions,
-    tokenizer: PreTrainedTokenizerBase | None,
 ) -> ServedRun:
     """Prepares a measurement by servers.
 
+    Args:
+        checkpoint: has the tokenizer and the configuration of what is served; no weights are read.
+
     Raises:
-        DataError: two of the same label, or one that nobody named among several.
+        RopescaleError: whatever cannot be read or measured.
     """
-    return ServedRun(servers, corpus, None if baseline is None else str(baseline), options, tokenizer)
+    lengths = check_lengths(lengths)
+    source.refuse_endless(options.max_docs)
+    check_stride(options.stride, lengths)
+    texts, tokenizer = source.texts(), checkpoint.tokenizer()
+    corpus = Corpus(texts, lengths, tokenizer, bos, options, source)
+    return ServedRun(servers, corpus, baseline, options, tokenizer)
 
 
 def baseline_of(servers: Sequence[Server], asked: str | None) -> str:
