@@ -114,24 +114,24 @@ def compare(
         DataError: a length below 2.
         RunError: the model fails, or its logits are not numbers.
     """
-    model = unwrapped(model)
-    if not (hasattr(model, "can_generate") and model.can_generate()):
-        raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
+    causal: Any = unwrapped(model)
+    if not (hasattr(causal, "can_generate") and causal.can_generate()):
+        raise ConfigError(f"{type(causal).__name__} cannot generate; give a causal language model")
     short = [length for length in lengths if length < 2]
     if short:
         raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
     silent = quiet_transformers("transformers")  # which warns of texts beyond the maximum, and they are wanted here
-    with evaluating(model), preserved(model), unset(model), silent, torch.no_grad(), one_line():
-        pace = _Pace(model)
-        chosen = sorted(set(lengths)) or _usual(model, trained, extended, pace, say)
+    with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
+        pace = _Pace(causal)
+        chosen = sorted(set(lengths)) or _usual(causal, trained, extended, pace, say)
         if say is not None:
             say(pace.announce(chosen))
-        ids = ids_of(model, max(chosen) + AROUND, text)
-        allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
+        ids = ids_of(causal, max(chosen) + AROUND, text)
+        allowed = MARGIN * rounding(causal, ids[: chosen[0] + AROUND])
         # Sums over many keys round more: a tiny Qwen3.5 differs at 131,072 tokens by 8.1 times what rounding its
         # embeddings does, and by 5.4 times at 65,536.
         growth = {length: max(1.0, (length / 4096) ** 0.5) for length in chosen}
-        return [_stretch(model, ids, trained, length, allowed * growth[length]) for length in chosen]
+        return [_stretch(causal, ids, trained, length, allowed * growth[length]) for length in chosen]
 
 
 # ---------------------------------------------------------------------------------------------------------
