@@ -17,7 +17,7 @@ def command(as_json: bool) -> None:
 
     A path that exists goes before a name. Texts are streamed; the commit that they are of is recorded with the result.
     """
-    from ..evals.data.sources.named import DATASETS
+    from ..evals.data.sources.dataset import DATASETS
 
     if as_json:
         print_json([{"name": name, **dataclasses.asdict(each)} for name, each in DATASETS.items()])

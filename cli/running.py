@@ -14,7 +14,6 @@ from click.core import ParameterSource
 
 from ..errors import DataError
 from .options import (
-    READING,
     Decorator,
     force_option,
     made,
@@ -170,7 +169,7 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
     from ..evals.data.sources import ReadOptions, TextSource
 
     row = PromptFields(options.get("prompt_field"), options.get("answer_field"))
-    asked = ReadOptions(*(options[name] for name in READING), row if row != PromptFields() else None)
+    asked = made(ReadOptions, {**options, "prompt_field": row if row != PromptFields() else None})
     return made(TextSource, options, names=source, asked=asked)
 
 

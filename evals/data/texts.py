@@ -22,6 +22,10 @@ BLOCK = 2**16
 """Bytes that are read of a file at a time."""
 
 
+class NoText(DataError):
+    """A file that is not text, or text in another form: a folder leaves it out."""
+
+
 @dataclass(frozen=True)
 class Text:
     """One document before tokenizing; ``name`` says where it came from."""
@@ -131,7 +135,7 @@ class Reading:
         whole: whether it has read from the beginning to the end.
 
     Raises:
-        DataError: bytes that are not UTF-8 text; names the place.
+        NoText: bytes that are not UTF-8 text; names the place.
     """
 
     def __init__(self, name: str, file: BinaryIO, offset: int = 0, plain: bool = False) -> None:
@@ -160,7 +164,7 @@ class Reading:
             if piece := self._piece():
                 return piece
         if self._wrong:
-            raise DataError(self._wrong, "encoding")
+            raise NoText(self._wrong, "encoding")
         raise StopIteration
 
     @property

@@ -19,9 +19,8 @@ from ..chats import Chat, Unread
 from ..documents import Document
 from ..prompts import PromptFields, PromptRow
 from ..texts import Text, TextFile
-from . import hub, named
+from .base import ReadOptions, Unused
 from .folder import no_texts
-from .read_options import ReadOptions, Unused
 
 LOG = logging.getLogger(__name__)
 
@@ -42,14 +41,10 @@ class SourceReader(Protocol):
 
 
 _NAMES = (
-    "standard_input",
-    "saved_dataset",
+    "dataset",
     "folder",
-    "json_lines",
-    "parquet",
+    "row_file",
     "text_file",
-    "named",
-    "hub",
 )
 
 READERS = tuple(cast(SourceReader, import_module(f".{name}", __name__)) for name in _NAMES)
@@ -64,16 +59,14 @@ class TextSource:
         names: each as for :func:`read_texts`.
         asked: the options of reading; of several sources, at least one has a use for each.
         concat: join all the documents of a source into one, a blank line between two.
-        streaming: read a dataset on the Hub only as far as is needed.
     """
 
     names: Sequence[str]
     asked: ReadOptions = field(default_factory=ReadOptions)
     concat: bool = False
-    streaming: bool = False
 
     def __post_init__(self) -> None:
-        if self.streaming and self.concat:
+        if self.asked.streaming and self.concat:
             raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
         twice = next((name for number, name in enumerate(self.names) if name in self.names[:number]), None)
         if twice is not None:
@@ -98,7 +91,7 @@ class TextSource:
         Raises:
             DataError: nobody says how many documents are enough.
         """
-        if self.streaming and not max_docs:
+        if self.asked.streaming and not max_docs:
             raise DataError(
                 "streaming is given, and a stream may have no end; say how many documents with max_docs",
                 "streaming",
@@ -121,7 +114,7 @@ class TextSource:
     def _read(self, name: str, asked: ReadOptions, refused: dict[str, list[Unused]]) -> Iterator[Unread]:
         """Reads a source without the options that it refuses."""
         try:
-            texts = _streamed(name, asked) if self.streaming else _begun(name, asked)
+            texts = _begun(name, asked)
         except Unused as error:
             refused.setdefault(error.fields[0], []).append(error)
             return self._read(name, replace(asked, **{error.fields[0]: None}), refused)
@@ -142,7 +135,7 @@ def read_texts(
     Args:
         source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
             ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
-            of a dataset (see :mod:`~.named`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
+            of a dataset (see :mod:`~.dataset`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
         split: which split of a dataset; needed when it has several and none is called "test".
         text_field: the field that holds the text, the chat (a list of messages) or the token ids; when None it is
             "text", "messages", "input_ids" or the only field of strings.
@@ -193,29 +186,17 @@ def joined(texts: Iterable[Unread]) -> str:
     return "\n\n".join(parts)
 
 
-def _streamed(source: str, asked: ReadOptions) -> Iterator[Unread]:
-    if _reader(source) is named:
-        return _begun(source, asked)
-    if _reader(source) is not hub:
-        raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave it out", "streaming")
-    return hub.stream(source, asked)
-
-
 def _begun(source: str, asked: ReadOptions) -> Iterator[Unread]:
     """Reads the first document, and returns all of them.
 
     Raises:
         DataError: as :func:`read_texts`.
     """
-    texts = iter(_reader(source).read(source, asked))
+    reader = next((each for each in READERS if each.takes(source)), None)
+    if reader is None:
+        raise DataError(f"no file or folder at {source!r}; give a file, a folder, a dataset's name on the Hub, or -")
+    texts = iter(reader.read(source, asked))
     first = next(texts, None)
     if first is None:
         raise DataError(f"no documents in {source}; give text, with one document per row or file")
     return chain([first], texts)
-
-
-def _reader(source: str) -> SourceReader:
-    found = next((reader for reader in READERS if reader.takes(source)), None)
-    if found is None:
-        raise DataError(f"no file or folder at {source!r}; give a file, a folder, a dataset's name on the Hub, or -")
-    return found

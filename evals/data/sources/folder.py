@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ....errors import DataError
 from ....files import local_path
-from ..texts import TextFile
-from . import json_lines
-from .read_options import ReadOptions
-from .rows import RowDocument
-from .text_file import NoText, text_of
-
-_LARGEST = 2**28
-"""Bytes of a ``results.json`` that is looked into."""
+from ... import checking
+from ..texts import NoText, Text, TextFile
+from . import row_file
+from .base import ReadOptions, RowDocument
+from .text_file import JSON_LINES, text_of
 
 
 def takes(source: str) -> bool:
@@ -28,22 +24,27 @@ def takes(source: str) -> bool:
 def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
     """Reads all files but hidden ones, those in folders below included. What is no text is left out and named.
 
+    Of prompts it reads every file of JSON lines, such as RULER's generators write, a folder for each task.
+
     Raises:
         DataError: there is no text, or a file cannot be read.
     """
     asked.only(source, "a folder of text files", "glob", "prompt_field", "encoding")
-    root = local_path(source)
-    visible = (path for path in _chosen(root, asked.glob) if not any(part[0] == "." for part in path.parts))
-    files = sorted(root / path for path in visible if (root / path).is_file())
-    if not files:
-        what = "files" if asked.glob is None else f"file that fits {asked.glob!r}"
-        raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
-    if asked.prompt_field is not None:
-        yield from _prompts(source, files, asked)
+    files = _files(source, asked.glob)
+    if asked.prompt_field is None:
+        yield from _texts(source, files, asked)
         return
+    files = [path for path in files if path.suffix.lower() in JSON_LINES]
+    if not files:
+        raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
+    for path in files:
+        yield from row_file.read(str(path), replace(asked, glob=None))
+
+
+def _texts(source: str, files: Sequence[Path], asked: ReadOptions) -> Iterator[Text | TextFile]:
     found, of_runs = 0, _of_runs(files)
     for path in files:
-        name = str(path.relative_to(root))
+        name = str(path.relative_to(local_path(source)))
         if path in of_runs:
             asked.left_out.append(f"{name} of a run")
             continue
@@ -60,51 +61,39 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
         )
 
 
-def _prompts(source: str, files: Iterable[Path], asked: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the rows of every file of JSON lines, such as RULER's generators write, a folder for each task.
+def _files(source: str, glob: str | None) -> list[Path]:
+    """Returns the files that fit, in order of path.
 
     Raises:
-        DataError: there is none, or one cannot be read.
+        DataError: there are none, or not a pattern of paths below the folder.
     """
-    names = [str(path) for path in files if json_lines.takes(str(path))]
-    if not names:
-        raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
-    for name in names:
-        yield from json_lines.read(name, replace(asked, glob=None))
-
-
-def _chosen(root: Path, glob: str | None) -> Iterable[Path]:
-    """Returns the paths that fit, from the folder on.
-
-    Raises:
-        DataError: not a pattern of paths below the folder.
-    """
-    pattern = "*" if glob is None else glob
+    root, pattern = local_path(source), "*" if glob is None else glob
     try:
-        found = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
-        return [path.relative_to(root) for path in found if path != root]
+        paths = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
+        below = [path.relative_to(root) for path in paths if path != root]
     except (ValueError, NotImplementedError):  # absolute, or out of the folder
         raise DataError(f"glob {glob!r} is no pattern of files in {root}; write it like *.txt", "glob") from None
+    visible = [path for path in below if not any(part[0] == "." for part in path.parts)]
+    files = sorted(root / path for path in visible if (root / path).is_file())
+    if not files:
+        what = "files" if glob is None else f"file that fits {glob!r}"
+        raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
+    return files
 
 
 def _of_runs(files: Sequence[Path]) -> set[Path]:
     """Returns the files that runs wrote, where their folders lie among the texts: their ``results.json`` tells."""
     found: set[Path] = set()
-    for folder, written in _runs(files):
-        beside = {folder / name for name in ("results.json", *written)}
-        found |= {path for path in files if path in beside or folder / "resume" in path.parents}
-    return found
-
-
-def _runs(files: Iterable[Path]) -> Iterator[tuple[Path, Iterable[str]]]:
-    """Yields the folders of runs, and the files that each lists."""
     for path in files:
-        if path.name == "results.json" and path.stat().st_size < _LARGEST:
-            with suppress(OSError, ValueError, RecursionError):
-                content = json.loads(path.read_bytes())
-                if isinstance(content, dict) and {"schema", "versions", "rows"} <= content.keys():
-                    listed = content.get("files")
-                    yield path.parent, listed if isinstance(listed, dict) else ()
+        if path.name != "results.json":
+            continue
+        with suppress(checking.Wrong):
+            content, folder = checking.parsed(path), path.parent
+            if {"schema", "versions", "rows"} <= content.keys():
+                listed = content.get("files")
+                written = {path, *(folder / name for name in (listed if isinstance(listed, dict) else ()))}
+                found |= {each for each in files if each in written or folder / "resume" in each.parents}
+    return found
 
 
 def no_texts(files: list[str]) -> str:

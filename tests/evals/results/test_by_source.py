@@ -143,7 +143,7 @@ def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
     assert ran(*words, "--text-field", "body")[0].count("| perplexity") == 1
     out, _ = ran(*words, "--text-field", "body", "--verbose")
     assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
-    assert "leave split out (--split)" in refused(*words, "--split", "test")  # neither has a use for it
+    assert "leave it out (--split)" in refused(*words, "--split", "test")  # neither has a use for it
     assert f"{sources[0]} is given twice" in refused(*words, "--data", sources[0])
 
 

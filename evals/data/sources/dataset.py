@@ -1,0 +1,169 @@
+"""Datasets, one document per row: a folder that ``datasets`` saved, a name on the Hub, or the short name of one there.
+
+On the Hub, a name is ``owner/name`` or ``owner/name:config``. Id, configuration, split and field of those with a short
+name were read in the page beside each; none was downloaded. All are stored as parquet. KVPress's copies put an
+instruction before each text, and have a row per question, so texts recur in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ....checkpoints.locating import hub_silence
+from ....errors import DataError
+from ....files import local_path
+from ....output.formatting import first_line
+from .base import ReadOptions, Row, RowDocument, texts_of
+
+if TYPE_CHECKING:
+    import datasets
+
+    Loaded = datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict
+
+
+@dataclass(frozen=True)
+class NamedDataset:
+    """A dataset on the Hub that has a short name.
+
+    Attributes:
+        source: its id, and after a colon its configuration.
+        split, field: where the texts are, unless the user says otherwise.
+        page: the public page that says so.
+        revision: a branch other than the main one.
+        documents: the most documents that are read.
+    """
+
+    source: str
+    split: str
+    field: str
+    page: str
+    revision: str | None = None
+    documents: int = 100
+
+
+_KVPRESS = "https://github.com/NVIDIA/kvpress/tree/main/evaluation/benchmarks/"
+_HUB = "https://huggingface.co/datasets/"
+
+DATASETS = {
+    "pg19": NamedDataset("emozilla/pg19-test", "test", "text", _HUB + "emozilla/pg19-test"),
+    "govreport": NamedDataset(
+        "ccdv/govreport-summarization:document", "test", "report", _HUB + "ccdv/govreport-summarization"
+    ),
+    "govreport-scrolls": NamedDataset(  # LongPPL's, with more documents
+        "emozilla/govreport-test-tokenized", "test", "input", _HUB + "emozilla/govreport-test-tokenized"
+    ),
+    "longbench-v2": NamedDataset(
+        "zai-org/LongBench-v2", "train", "context", _HUB + "zai-org/LongBench-v2", "refs/convert/parquet"
+    ),
+    "longbench-narrativeqa": NamedDataset(
+        "Xnhyacinth/LongBench:narrativeqa", "test", "context", _KVPRESS + "longbench"
+    ),
+    "longbench-qasper": NamedDataset("Xnhyacinth/LongBench:qasper", "test", "context", _KVPRESS + "longbench"),
+    "longbench-govreport": NamedDataset("Xnhyacinth/LongBench:gov_report", "test", "context", _KVPRESS + "longbench"),
+    "infinitebench-books": NamedDataset(
+        "MaxJeblick/InfiniteBench:longbook_sum_eng", "test", "context", _KVPRESS + "infinite_bench"
+    ),
+    "infinitebench-code": NamedDataset(
+        "MaxJeblick/InfiniteBench:code_debug", "test", "context", _KVPRESS + "infinite_bench"
+    ),
+    "loogle": NamedDataset("simonjegou/loogle:longdep_summarization", "test", "context", _KVPRESS + "loogle"),
+    "zero-scrolls": NamedDataset("simonjegou/zero_scrolls", "test", "context", _KVPRESS + "zero_scrolls"),
+    "ruler-16k": NamedDataset("simonjegou/ruler:16384", "test", "context", _KVPRESS + "ruler"),
+}
+
+
+def takes(source: str) -> bool:
+    """Whether this is a folder that ``save_to_disk`` wrote, or can be the name of a dataset; a path goes before it."""
+    path = local_path(source)
+    if source in ("", "-"):
+        return False
+    if path.exists():
+        return any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
+    return not (path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix)
+
+
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+    """Reads the text of every row of one split; of a short name, streams the first ones and notes their commit.
+
+    Raises:
+        DataError: the folder cannot be read, neither the Hub nor its cache has the dataset, or it lacks the split or
+            the field.
+    """
+    used = ("split", "text_field", "prompt_field")
+    if local_path(source).exists():
+        asked.only(source, "a saved dataset", *used)
+        return texts_of(*_rows(_saved(source), source, asked.split), asked, source)
+    asked.only(source, "a dataset", *used, "streaming")
+    if source not in DATASETS:
+        return texts_of(*_rows(_on_hub(source, asked.streaming), source, asked.split), asked, source)
+    named = DATASETS[source]
+    commit = _commit(source, named)
+    split, field = asked.split or named.split, asked.text_field or named.field
+    rows, part = _rows(_on_hub(named.source, True, commit), source, split)
+    asked.resolved[source] = f"{named.source}@{commit}, {split}"
+    if asked.prompt_field is not None:  # all of them: they are sorted by task, so the first ones would be of one
+        return texts_of(rows, part, asked, source)
+    asked.resolved[source] += f", {field}, at most {named.documents} documents"
+    return texts_of(islice(rows, named.documents), part, replace(asked, text_field=field), source)
+
+
+def _saved(source: str) -> Loaded:
+    import datasets
+
+    try:
+        return datasets.load_from_disk(str(local_path(source)))
+    except Exception as error:
+        raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+
+
+def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:
+    """Loads a dataset, all of its splits.
+
+    Raises:
+        DataError: neither the Hub nor its cache has it.
+    """
+    import datasets
+    from datasets import config
+
+    name, _, configuration = source.partition(":")
+    silence, offline = hub_silence(name, kind="dataset"), config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = offline or silence is not None  # or it asks for half a minute before it reads its cache
+    try:
+        return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
+    except Exception as error:
+        why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor is it in the cache"
+        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None
+    finally:
+        config.HF_HUB_OFFLINE = offline
+
+
+def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:
+    """Returns the numbered rows of the split that is asked for, else of "test", or of the only one; and their name.
+
+    They hold Python's own values, whatever a dataset is set to return.
+    """
+    if isinstance(loaded, dict):
+        wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))
+        if wanted not in loaded:
+            wrong = "has several splits" if split is None else f"has no split {split!r}"
+            raise DataError(f"{source} {wrong}; choose one: {', '.join(loaded)}", "split")
+        loaded, source = loaded[wanted], f"{source} {wanted}"
+    else:
+        ReadOptions(split).only(source, "one part of a dataset")
+    return enumerate(loaded.with_format(None)), f"{source} row"
+
+
+def _commit(source: str, named: NamedDataset) -> str:
+    """Returns the commit that a dataset is at now."""
+    from huggingface_hub import HfApi
+
+    name = named.source.partition(":")[0]
+    try:
+        return str(HfApi().dataset_info(name, revision=named.revision, timeout=10).sha)
+    except Exception as error:
+        raise DataError(
+            f"{source!r} is {name} on the Hub, which does not give it: {first_line(error)}; give a file or folder"
+        ) from None
