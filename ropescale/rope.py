@@ -89,22 +89,17 @@ class Rope:
 
         ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071,
         appendix A.2 and the released code). On a :attr:`table` that is not geometric, the same by
-        interpolating ln frequency between pairs.
+        interpolating ln frequency between pairs, and extrapolating at the ends.
         """
         wanted = 2 * math.pi * turns / self.original_length
         if self.table is None:
             return -self.rotary_dim * math.log(wanted) / (2 * math.log(self.theta))
-        return _crossing([f for f in self.table if f > 0], wanted)
-
-
-def _crossing(descending: list[float], wanted: float) -> float:
-    """Returns where a falling table crosses ``wanted``, in pairs, linear in ln frequency; extrapolates at the ends."""
-    logs = [math.log(f) for f in descending]
-    below = next((i for i, value in enumerate(logs) if value < math.log(wanted)), len(logs) - 1)
-    left = max(0, below - 1)
-    if len(logs) < 2 or logs[left + 1] == logs[left]:
-        return float(left)
-    return left + (math.log(wanted) - logs[left]) / (logs[left + 1] - logs[left])
+        logs, level = [math.log(f) for f in self.table if f > 0], math.log(wanted)
+        below = next((i for i, value in enumerate(logs) if value < level), len(logs) - 1)
+        left = max(0, below - 1)
+        if len(logs) < 2 or logs[left + 1] == logs[left]:
+            return float(left)
+        return left + (level - logs[left]) / (logs[left + 1] - logs[left])
 
 
 LARGEST_HEAD = 2**16

@@ -47,7 +47,12 @@ class Configuration:
     @classmethod
     def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
         """Reads a configuration; ``original_length`` is the trained length where the user states it."""
-        return cls(config, original_length, _text_section(config))
+        entry = class_defaults.load().get(str(config.get("model_type"))) or {}
+        text, default_type = config.get("text_config"), entry.get("text")
+        if not isinstance(text, Mapping):
+            return cls(config, original_length, config if default_type is None else {"model_type": default_type})
+        inner = text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}
+        return cls(config, original_length, inner)
 
     @property
     def model_type(self) -> str:
@@ -133,29 +138,6 @@ class Configuration:
     def _rope(self, key: str, parameters: Parameters) -> Rope:
         """Returns the geometry that one set of parameters describes."""
         check_parameters(parameters)
-        maximum = self._maximum(key, parameters)
-        check_theta(self.text, parameters["rope_theta"])
-        head_dim = self.text.head_dim(key, parameters)
-        partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
-        proportional = parameters["rope_type"] == "proportional"
-        max_length = whole(maximum, self.text.name_of("max_position_embeddings"))
-        rotary_dim = head_dim if proportional else int(head_dim * partial)
-        if rotary_dim < 1:
-            raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
-        check_head(head_dim, partial)
-        return Rope(
-            rotary_dim=rotary_dim,
-            theta=theta(parameters["rope_theta"]),
-            original_length=self._trained(parameters, max_length),
-            head_dim=head_dim,
-            max_length=max_length,
-            rotated_pairs=int(partial * head_dim // 2) if proportional else None,
-            layer_type=None if key == ALL_LAYERS else key,
-            scaling=parameters,
-        )
-
-    def _maximum(self, key: str, parameters: Parameters) -> object:
-        """Returns the stated maximum length; refuses a configuration without one, or without a theta."""
         maximum, text = self.text.get("max_position_embeddings") or self.stated_length, self.text
         if parameters.get("rope_theta") is None and text.is_known:
             where = "" if key == ALL_LAYERS else f" for {key}"
@@ -164,16 +146,31 @@ class Configuration:
             )
         if parameters.get("rope_theta") is None or maximum is None:
             raise text.missing()
-        return maximum
-
-    def _trained(self, parameters: Parameters, max_length: int) -> int:
+        check_theta(text, parameters["rope_theta"])
+        head_dim = text.head_dim(key, parameters)
+        partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
+        proportional = parameters["rope_type"] == "proportional"
+        max_length = whole(maximum, text.name_of("max_position_embeddings"))
+        rotary_dim = head_dim if proportional else int(head_dim * partial)
+        if rotary_dim < 1:
+            raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
+        check_head(head_dim, partial)
         trained = self.stated_length or self._recorded(parameters, max_length)
         if trained < 2:
             raise ConfigError(
                 "the trained length is 1 token, and RoPE turns by distance; give the original length",
                 "original_length",
             )
-        return trained
+        return Rope(
+            rotary_dim=rotary_dim,
+            theta=theta(parameters["rope_theta"]),
+            original_length=trained,
+            head_dim=head_dim,
+            max_length=max_length,
+            rotated_pairs=int(partial * head_dim // 2) if proportional else None,
+            layer_type=None if key == ALL_LAYERS else key,
+            scaling=parameters,
+        )
 
     def _recorded(self, parameters: Parameters, max_length: int) -> int:
         """Returns the recorded trained length, else the maximum.
@@ -213,14 +210,6 @@ def trained_in(config: Mapping[str, object]) -> int:
         ConfigError: it has no rotation that can be read.
     """
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
-
-
-def _text_section(config: Mapping[str, object]) -> Mapping[str, object]:
-    entry = class_defaults.load().get(str(config.get("model_type"))) or {}
-    text, default_type = config.get("text_config"), entry.get("text")
-    if not isinstance(text, Mapping):
-        return config if default_type is None else {"model_type": default_type}
-    return text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}
 
 
 _SCALING_KEYS = frozenset(
@@ -281,7 +270,13 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     every other key, and every key of the rope parameters that is the model's own, is kept.
     """
     text = configuration.text
-    merged = {key: _merged(old, scaling.parameters.get(key)) for key, old in configuration.parameters.items()}
+    merged = {}
+    for key, old in configuration.parameters.items():
+        new = scaling.parameters.get(key)
+        own = {name: value for name, value in old.items() if name not in _SCALING_KEYS}
+        if _TEMPERATURE in own and "original_max_position_embeddings" in old:
+            own["original_max_position_embeddings"] = old["original_max_position_embeddings"]
+        merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new}
     section = copy.deepcopy(dict(configuration.section))
     stated = text.new if text.is_nested else text.default_parameters  # layer types that do not rotate, too
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
@@ -298,16 +293,6 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     )
 
 
-def _merged(old: Mapping[str, object], new: Mapping[str, object] | None) -> dict[str, object]:
-    """Puts a new scaling over the keys that are the model's own."""
-    if new is None:
-        return dict(old)
-    own = {key: value for key, value in old.items() if key not in _SCALING_KEYS}
-    if _TEMPERATURE in own:
-        own |= {key: old[key] for key in ("original_max_position_embeddings",) if key in old}
-    return {"rope_type": new["rope_type"], **own, **new}
-
-
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
     """Writes the same in v4's keys where they exist, and drops stale ones."""
     stated = {name for name in (*THETA_NAMES, *PARTIAL_NAMES, "rope_scaling") if section.pop(name, None) is not None}
@@ -319,17 +304,13 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, obje
         if key in first and (known or name in stated):
             section[name] = first[key]
     if known and scaled[0] in merged:
-        section["rope_scaling"] = _v4_scaling(merged[scaled[0]], text.family)
-
-
-def _v4_scaling(parameters: Mapping[str, object], family: Family) -> dict[str, object] | None:
-    """Returns ``rope_scaling``: the parameters without what v4 keeps at the top level; null for plain RoPE."""
-    kind = str(parameters["rope_type"])
-    if kind in family.v4_keys:
-        return {"type": kind} | {key: parameters[key] for key in family.v4_keys[kind]}
-    beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())  # read here by mlx-lm
-    rest = {key: value for key, value in parameters.items() if key not in beside}
-    return None if rest == {"rope_type": "default"} else rest
+        parameters = merged[scaled[0]]
+        kind = str(parameters["rope_type"])
+        beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())  # mlx-lm's place
+        rest = {key: value for key, value in parameters.items() if key not in beside}
+        section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null for plain RoPE
+        if kind in text.family.v4_keys:
+            section["rope_scaling"] = {"type": kind} | {key: parameters[key] for key in text.family.v4_keys[kind]}
 
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:

@@ -24,31 +24,27 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
         ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
     """
     check_section(section)
-    found = _per_type(section) if section.per_type else {ALL_LAYERS: _flat(section)}
+    if section.per_type:
+        types = _layer_types(section)
+        left = [key for key in types if key not in section.new] if section.is_nested else []
+        if left and section.defaults.get("needs_every_type"):
+            raise ConfigError(
+                f"rope_parameters leave out {listed(left[:1])}, which {section.model_type} does not fill in; state its "
+                "parameters too"
+            )
+        found = {key: _of_type(section, key) for key in types}
+    else:
+        if section.new and section.old:
+            _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
+        found = {ALL_LAYERS: _filled(section, ALL_LAYERS, section.old or section.new)}
     beside = section.stated.get("partial_rotary_factor")
     if section.is_known and beside not in (None, 1) and not any("partial_rotary_factor" in it for it in found.values()):
         section.ignored["partial_rotary_factor"] = beside
     return found
 
 
-def _flat(section: Section) -> Parameters:
-    if section.new and section.old:
-        _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
-    return _filled(section, ALL_LAYERS, section.old or section.new)
-
-
-def _per_type(section: Section) -> dict[str, Parameters]:
-    types = _layer_types(section)
-    left = [key for key in types if key not in section.new] if section.is_nested else []
-    if left and section.defaults.get("needs_every_type"):
-        raise ConfigError(
-            f"rope_parameters leave out {listed(left[:1])}, which {section.model_type} does not fill in; state its "
-            "parameters too"
-        )
-    return {key: _of_type(section, key) for key in types}
-
-
 def _of_type(section: Section, key: str) -> Parameters:
+    """Returns the completed parameters of a layer type, stated per type or for all of them."""
     stated = section.new.get(key) if section.is_nested else None
     given = stated if isinstance(stated, Mapping) else {}
     flat = section.old or ({} if section.is_nested else section.new)
@@ -76,9 +72,12 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
     if given:
         check_parameters_beside(section, key, parameters)
     filled = section.fills(key, way)
-    stated = parameters.get("partial_rotary_factor") if given else None
-    stated = None if _takes_own_partial(section, parameters["rope_type"]) else stated
-    partial = _partial(section, stated, section.beside(key, PARTIAL_NAMES, way), filled)
+    kind = "default" if parameters["rope_type"] == "default" else "linear"  # which stands for every scaling
+    own = not given or kind in section.defaults.get("own_partial", ())  # the class puts its own in a stated one's place
+    partial = None if own else parameters.get("partial_rotary_factor")
+    if partial is None:
+        beside = section.beside(key, PARTIAL_NAMES, way)
+        partial = beside[1] if beside else _default_partial(section, filled)
     parameters["partial_rotary_factor"] = partial
     if partial is None or _ignores_partial(section, parameters["rope_type"], partial):
         del parameters["partial_rotary_factor"]
@@ -90,24 +89,13 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
     return parameters
 
 
-def _partial(
-    section: Section, stated: object, beside: tuple[str, object] | None, filled: Mapping[str, object]
-) -> object:
-    """Returns the partial factor: stated, derived from another field, or filled in by the class."""
-    if stated is not None:
-        return stated
-    if beside is not None:
-        return beside[1]
+def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
+    """Returns the partial factor that is derived from another field, or filled in by the class."""
     of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
     for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
         if name and section.stated.get(name):
             return whole(section.stated[name], name) / whole(section.get("head_dim"), "head_dim")
     return filled.get("partial_rotary_factor")
-
-
-def _takes_own_partial(section: Section, kind: object) -> bool:
-    """Whether the class puts its own partial factor in the place of a stated one."""
-    return ("default" if kind == "default" else "linear") in section.defaults.get("own_partial", ())
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
@@ -164,7 +152,12 @@ def check_section(section: Section) -> None:
         ConfigError: what is wrong, and how to write it instead.
     """
     _refuse_without_rope(section)
-    _refuse_named_by_type(section)
+    kind = None if "rope_type" in section.old else section.old.get("type")
+    if kind not in (None, "default") and section.defaults.get("ignores_type"):
+        raise ConfigError(
+            f"rope_scaling says type {brief(kind)}, and {section.model_type} only reads rope_type there, so "
+            "transformers computes without scaling; write rope_type instead of type, or remove rope_scaling"
+        )
     _refuse_ignored(section)
     stated = section.stated.get("layer_types")
     if stated is not None and not (isinstance(stated, (list, tuple)) and all(map(is_name, stated))):
@@ -188,15 +181,6 @@ def _refuse_without_rope(section: Section) -> None:
         raise ConfigError(
             f"this {model_type} has no rotary position embeddings: {name} is {json.dumps(value)} in its "
             f"configuration, and it only rotates with {json.dumps(wanted)}; there is nothing to scale"
-        )
-
-
-def _refuse_named_by_type(section: Section) -> None:
-    kind = None if "rope_type" in section.old else section.old.get("type")
-    if kind not in (None, "default") and section.defaults.get("ignores_type"):
-        raise ConfigError(
-            f"rope_scaling says type {brief(kind)}, and {section.model_type} only reads rope_type there, so "
-            "transformers computes without scaling; write rope_type instead of type, or remove rope_scaling"
         )
 
 
@@ -237,13 +221,7 @@ def check_parameters_beside(section: Section, key: str, parameters: Mapping[str,
 
 def check_theta(section: Section, theta: object) -> None:
     """Refuses a theta that only part of the layers, or only transformers 4, would use."""
-    _refuse_theta_per_layer(section, theta)
-    _refuse_theta_of_attention(section, theta)
-
-
-def _refuse_theta_per_layer(section: Section, theta: object) -> None:
-    """Refuses a theta for some layers alone (0: no rotation) in Granite's SWA models, which then use no other."""
-    thetas = section.stated.get("layer_rope_theta")
+    thetas = section.stated.get("layer_rope_theta")  # Granite's SWA models; 0 marks a layer that does not rotate
     stated = [value for value in thetas if value and value != theta] if isinstance(thetas, list) else []
     others = {number(value, "layer_rope_theta", most=LARGEST_THETA) for value in stated}
     if others:
@@ -251,14 +229,10 @@ def _refuse_theta_per_layer(section: Section, theta: object) -> None:
             f"layer_rope_theta gives some layers the theta {min(others)} beside rope_theta {brief(theta)}; "
             "a model with more than one theta in one table cannot be described by one schedule"
         )
-
-
-def _refuse_theta_of_attention(section: Section, theta: object) -> None:
-    """Refuses DBRX's theta in ``attn_config``, where transformers 4 looked for it and transformers 5 does not."""
-    part = section.stated.get("attn_config")
-    stated = part.get("rope_theta") if isinstance(part, Mapping) else None
-    if stated is not None and stated != theta:
+    part = section.stated.get("attn_config")  # DBRX's, where transformers 4 looked for it and transformers 5 does not
+    inner = part.get("rope_theta") if isinstance(part, Mapping) else None
+    if inner is not None and inner != theta:
         raise ConfigError(
-            f"attn_config says rope_theta is {brief(stated)}, and transformers 5 computes with {brief(theta)}, because "
-            f"it only reads the top level; write rope_theta {brief(stated)} there"
+            f"attn_config says rope_theta is {brief(inner)}, and transformers 5 computes with {brief(theta)}, because "
+            f"it only reads the top level; write rope_theta {brief(inner)} there"
         )

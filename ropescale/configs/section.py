@@ -145,9 +145,15 @@ class Section:
         has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore a stray key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
             rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
-            self._refuse_another_head_dim(rotated)
+            if self.family.table_of_head_dim:
+                self._refuse_another_head_dim(rotated)
             return rotated
-        stated = self._head_dim_of_type(key) or self.get("head_dim")
+        stated, default = self.get("head_dim"), self.defaults.get("head_dims", {}).get(key)
+        if default is not None and default != self.defaults.get("head_dim"):  # Gemma 4's larger full-attention heads
+            layers = self.stated.get("per_layer_config")
+            layers = layers.values() if isinstance(layers, Mapping) else ()
+            heads = [layer["head_dim"] for layer in layers if isinstance(layer, Mapping) and "head_dim" in layer]
+            stated = (heads[0] if heads else self.stated.get("global_head_dim") or default) or stated
         return self._head_of_hidden() if stated is None else whole(stated, "head_dim")
 
     def _head_of_hidden(self) -> int:
@@ -158,8 +164,6 @@ class Section:
 
     def _refuse_another_head_dim(self, rotated: int) -> None:
         """Refuses a table whose size is not the number of coordinates that attention rotates: the model cannot run."""
-        if not self.family.table_of_head_dim:
-            return
         stated = self.stated.get("head_dim", self.defaults.get("head_dim", rotated))
         built = self._head_of_hidden() if stated is None else whole(stated, "head_dim")
         if built != rotated:
@@ -168,16 +172,6 @@ class Section:
                 f"{self.model_type} for {built} coordinates and rotates {rotated} by it, which cannot run; "
                 f"write head_dim {rotated}"
             )
-
-    def _head_dim_of_type(self, key: str) -> object:
-        """Returns the larger head of Gemma 4's full-attention layers: ``global_head_dim``, or stated per layer."""
-        default = self.defaults.get("head_dims", {}).get(key)
-        if default is None or default == self.defaults.get("head_dim"):
-            return None
-        layers = self.stated.get("per_layer_config")
-        layers = layers.values() if isinstance(layers, Mapping) else ()
-        stated = [layer["head_dim"] for layer in layers if isinstance(layer, Mapping) and "head_dim" in layer]
-        return stated[0] if stated else self.stated.get("global_head_dim") or default
 
     def missing(self) -> ConfigError:
         """Returns the error that names every missing field that the geometry needs."""

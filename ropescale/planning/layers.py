@@ -5,7 +5,6 @@ Every table is computed once.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from ..request import Request
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
 from ..schedules.as_is import from_rope_parameters, stock_table
-from ..schedules.base import label_of, length_dependent
+from ..schedules.base import label_of, length_dependent, suggest
 from ..schedules.fields import plain
 from ..schedules.specs import Spec, parse
 from ..schedules.table import divisors
@@ -165,46 +164,36 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     """Returns the layer types meant by ``full``, ``all`` or a layer type."""
-    ropes = configuration.ropes
+    ropes, section, window = configuration.ropes, configuration.section, configuration.family.window
     if layers == "all":
         return list(ropes)
     if layers in ropes:
         return [layers]
+    if layers != "full" and ALL_LAYERS in ropes:
+        raise ConfigError(
+            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; change all",
+            "layers",
+        )
     if layers != "full":
-        raise _no_layers(layers, list(ropes))
-    window = configuration.family.window
+        advice = suggest(layers, [*ropes, "full", "all"], "")
+        raise ConfigError(
+            f"this model has no layers {brief(layers)}; {f'{advice} It' if advice else 'it'} has {listed(ropes)} "
+            "(or full, or all)",
+            "layers",
+        )
     full = [key for key in ropes if not is_windowed(key)]
-    if (window and configuration.default_of(window)) or not full or _only_windowed_rotate(configuration):
+    # A list per layer (0: no rotation) may leave only layers that see a window (Granite SWA, SmolLM 3).
+    rotating, kinds = section.get("layer_rope_theta") or section.get("no_rope_layers"), section.get("layer_types")
+    rotating = rotating if isinstance(rotating, list) else []
+    kinds = kinds if isinstance(kinds, list) and len(kinds) == len(rotating) else []
+    only_windowed = {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta} == {True}
+    if (window and configuration.default_of(window)) or not full or only_windowed:
         raise ConfigError(
             f"the full-attention layers of {configuration.model_type} do not rotate, and changing those that see a "
             "window of the text does not extend the context; choose all layers to change them all the same",
             "layers",
         )
     return full
-
-
-def _only_windowed_rotate(configuration: Configuration) -> bool:
-    """Whether a list per layer (0: no rotation) leaves only layers that see a window (Granite SWA, SmolLM 3)."""
-    section = configuration.section
-    rotating = section.get("layer_rope_theta") or section.get("no_rope_layers")
-    kinds = section.get("layer_types")
-    if not (isinstance(rotating, list) and isinstance(kinds, list) and len(rotating) == len(kinds)):
-        return False
-    return {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta} == {True}
-
-
-def _no_layers(layers: str, known: list[str]) -> ConfigError:
-    """Makes the error for an unknown layer type, with the nearest name as a suggestion."""
-    if ALL_LAYERS in known:
-        return ConfigError(
-            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; change all",
-            "layers",
-        )
-    words = [*known, "full", "all"]
-    begun = [word for word in words if word.startswith(layers)] if layers else []
-    close = begun or difflib.get_close_matches(layers, words, n=1)
-    meant = f"did you mean {brief(close[0])}? It has" if close else "it has"
-    return ConfigError(f"this model has no layers {brief(layers)}; {meant} {listed(known)} (or full, or all)")
 
 
 def base_geometry(configuration: Configuration, chosen: Iterable[str], request: Request) -> dict[str, Rope]:
@@ -229,37 +218,29 @@ def describe_scaling(rope: Rope) -> str:
 
 
 def _base_of(rope: Rope, request: Request) -> Rope:
+    """Returns the geometry without its scaling, or with the table of its scaling for further scaling on top."""
+    recorded = bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
     if not rope.is_scaled:
         return rope
     if request.replace_scaling:
-        return _unscaled(rope, request)
-    if request.on_top:
-        return _composed(rope)
-    original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
-    raise ConfigError(
-        f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
-        f"{original}, or compose with it",
-        "replace_scaling",
-        "on_top",
-        "original_length",
-    )
-
-
-def _unscaled(rope: Rope, request: Request) -> Rope:
-    """Returns the geometry without its scaling."""
-    if not (_is_recorded(rope) or request.original_length):
+        if not (recorded or request.original_length):
+            raise ConfigError(
+                f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained "
+                "at; give the original length",
+                "original_length",
+            )
+        partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
+        kind = "proportional" if rope.rotated_pairs is not None else "default"
+        return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
+    if not request.on_top:
+        original = f"its original {rope.original_length} tokens" if recorded else "the original_length you give"
         raise ConfigError(
-            f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
-            "give the original length",
+            f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
+            f"{original}, or compose with it",
+            "replace_scaling",
+            "on_top",
             "original_length",
         )
-    partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
-    kind = "proportional" if rope.rotated_pairs is not None else "default"
-    return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
-
-
-def _composed(rope: Rope) -> Rope:
-    """Returns the geometry with the table of its scaling, for further scaling on top."""
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
             f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
@@ -268,11 +249,6 @@ def _composed(rope: Rope) -> Rope:
         )
     table = stock_table(rope, rope.max_length)
     return replace(rope, table=tuple(table.inv_freq), table_scale=table.attention_scale)
-
-
-def _is_recorded(rope: Rope) -> bool:
-    """Whether a scaled model's configuration records its trained length."""
-    return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
 
 
 # --- transformers' own keys: rope parameters and ``max_position_embeddings``
@@ -295,29 +271,33 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
-    return Scaling(parameters, _max_length(layers, parameters, length, original, family), original)
+    kinds = [form["rope_type"] for form in parameters.values()]
+    if family.derives_attention_scale and kinds == ["longrope"]:
+        scale = next(iter(layers.values())).table(length).attention_scale
+        return Scaling(parameters, _derived_length(scale, original), original)
+    # Engines multiply the maximum by these factors, or take it for the trained length.
+    keeps = [
+        form["rope_type"] in ("linear", "dynamic")
+        or (form["rope_type"] == "proportional" and form.get("factor", 1) != 1)
+        for form in parameters.values()
+    ]
+    stays = "dynamic" in kinds or all(keeps)
+    return Scaling(parameters, original if stays else max(length, original), original)
 
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
     """Returns v5 rope parameters: the native form, or one factor per pair; None if neither can express it."""
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
-    if isinstance(form, Mapping) and _is_usable(str(form["rope_type"]), rope, family):
-        return _with_geometry(dict(form), rope)
+    kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
+    odd = kind == "yarn" and rope.rotary_dim % 2  # transformers cannot build half a pair
+    if isinstance(form, Mapping) and family.takes(kind) and not odd:
+        # A proportional model stays proportional under a default that a user's own schedule asks for.
+        stays = kind == "default" and rope.rotated_pairs is not None
+        return {**form, "rope_type": "proportional"} if stays else dict(form)
     if length_dependent(layer.schedule) or family.takes_only_theta:
         return None
     return per_pair(layer.table(length), rope, max(1.0, length / rope.original_length))
-
-
-def _is_usable(kind: str, rope: Rope, family: Family) -> bool:
-    return family.takes(kind) and not (kind == "yarn" and rope.rotary_dim % 2)  # transformers cannot build half a pair
-
-
-def _with_geometry(form: Parameters, rope: Rope) -> Parameters:
-    """Keeps a proportional model proportional under a ``default`` that a user's own schedule asks for."""
-    if form["rope_type"] == "default" and rope.rotated_pairs is not None:
-        return {**form, "rope_type": "proportional"}
-    return form
 
 
 def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
@@ -361,23 +341,6 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
                 "give attention_factor=1 or more"
             )
     return None
-
-
-def _max_length(
-    layers: Mapping[str, PlannedLayer], parameters: Mapping[str, Parameters], length: int, original: int, family: Family
-) -> int:
-    """Returns the new ``max_position_embeddings``."""
-    kinds = [form["rope_type"] for form in parameters.values()]
-    if family.derives_attention_scale and kinds == ["longrope"]:
-        return _derived_length(next(iter(layers.values())).table(length).attention_scale, original)
-    stays = "dynamic" in kinds or all(map(_keeps_max_length, parameters.values()))
-    return original if stays else max(length, original)
-
-
-def _keeps_max_length(form: Parameters) -> bool:
-    """Whether engines multiply the maximum by the factor, or take it for the trained length."""
-    kind = form["rope_type"]
-    return kind in ("linear", "dynamic") or (kind == "proportional" and form.get("factor", 1) != 1)
 
 
 _PRECISION = 1e-5

@@ -6,7 +6,7 @@ Patching in memory, on disk and in GGUF files all start here; planning changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..schedules import Frequencies, Schedule, describe, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
 from ..schedules.fields import plain
-from ..schedules.specs import ParsedSpec, Spec, parse, takes
+from ..schedules.specs import ParsedSpec, parse, parts_of, takes
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
 
 
@@ -105,31 +105,40 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         if request.freeze_at is not None:
             raise ScheduleError("as-is changes nothing, so there is nothing to freeze; name the schedule that you want")
         return Plan(request, original, original, {}, original.max_length)
-    layers = _layers(chosen, original, request)
+    given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
+    layers = {
+        key: PlannedLayer(original.ropes[key], rope, resolve(chosen[key], rope, **given), request.freeze_at)
+        for key, rope in base_geometry(original, chosen, request).items()
+    }
     # Notes that refuse (idle schedules) come before the length, so that the error names the first cause.
-    told = [*_notes_on_configuration(original, layers, request)]
-    if request.freeze_at is not None:
-        told += _notes_on_freezing(layers, request.freeze_at)
-    if request.replace_scaling:
-        told += _notes_on_replaced_scaling(layers, request)
-    bounding = _bounding(layers, original)
-    length = _length(layers, bounding, original, request)
-    if not bounding:
-        told.append(f"only layers that see a window of the text change, so the context stays {length} tokens")
+    notes = [*_notes_on_start(original, layers, request)]
+    reach = {key: layer.reach for key, layer in layers.items()}
+    # Layers that see a window of the text do not determine the context, unless no other layers rotate.
+    full = [key for key in original.ropes if not is_windowed(key)]
+    bounding = [key for key in layers if key in full or not full]
+    if bounding:
+        frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
+        length = request.target_length or frozen or max(reach[key] for key in bounding)
+    else:
+        length = original.max_length
+        notes.append(f"only layers that see a window of the text change, so the context stays {length} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
-    told += _notes_on_idle_schedules(layers, length)
-    told += _notes_on_factor_one(layers, length)
-    told += _notes_on_far_length(layers, length)
+    notes += _notes_on_effect(layers, length)
     scaling = scaling_of(layers, original, length)
     if not bounding:
         scaling = replace(scaling, max_length=length)
-    _refuse_another_start(scaling, layers)
-    told += _notes_on_derived_length(original, layers, scaling.max_length, length)
+    if original.family.derives_attention_scale and scaling.max_length != length:
+        rotary_dim = max(layer.rope.rotary_dim for layer in layers.values())
+        notes.append(
+            f"{original.model_type} derives its attention scale from max_position_embeddings, which therefore "
+            f"becomes {scaling.max_length}; the intended context is {length}, which no engine enforces "
+            f"(vLLM: --max-model-len {length}; its cos and sin for {scaling.max_length} positions take "
+            f"{size(scaling.max_length * rotary_dim * 2)} at 16 bits)"
+        )
     planned = Configuration.read(write_rope(original, scaling))
-    _refuse_moved(original, planned, layers)
-    unsavable = why_unsavable(layers, length, original)
-    return Plan(request, original, planned, layers, length, tuple(told), unsavable)
+    _refuse_moved(original, planned, scaling, layers)
+    return Plan(request, original, planned, layers, length, tuple(notes), why_unsavable(layers, length, original))
 
 
 def plan_of_own(config: Mapping[str, object]) -> Plan:
@@ -154,48 +163,15 @@ def is_as_is(spec: object) -> bool:
     return not isinstance(parsed, Mapping) and parsed.text == "as-is"
 
 
-def _layers(chosen: Mapping[str, Spec], original: Configuration, request: Request) -> dict[str, PlannedLayer]:
-    """Resolves the schedule of each chosen layer type on its geometry."""
-    layers = {}
-    for key, rope in base_geometry(original, chosen, request).items():
-        schedule = resolve(
-            chosen[key],
-            rope,
-            factor=request.factor,
-            target_length=request.target_length,
-            overrides=request.overrides,
-        )
-        layers[key] = PlannedLayer(original.ropes[key], rope, schedule, request.freeze_at)
-    return layers
-
-
-def _bounding(layers: Iterable[str], original: Configuration) -> list[str]:
-    """Returns the layer types that change and determine the model's context.
-
-    Layers that see a window of the text do not, unless no other layers rotate.
-    """
-    full = [key for key in original.ropes if not is_windowed(key)]
-    return [key for key in layers if key in full or not full]
-
-
-def _length(
-    layers: Mapping[str, PlannedLayer], bounding: Iterable[str], original: Configuration, request: Request
-) -> int:
-    """Returns the model's context under the schedule, in tokens."""
-    reach = {key: layer.reach for key, layer in layers.items()}
-    if not bounding:
-        return original.max_length
-    frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
-    return request.target_length or frozen or max(reach[key] for key in bounding)
-
-
-def _refuse_another_start(scaling: Scaling, layers: Mapping[str, PlannedLayer]) -> None:
-    """Refuses dynamic scaling that transformers would start from another length than the trained one.
-
-    It starts from ``max_position_embeddings``, which stays where only layers that see a window of the text change.
+def _refuse_moved(
+    before: Configuration, after: Configuration, scaling: Scaling, layers: Mapping[str, PlannedLayer]
+) -> None:
+    """Refuses a ``max_position_embeddings`` under which transformers would compute other tables than planned.
 
     Raises:
-        ScheduleError: names both lengths.
+        ScheduleError: dynamic scaling would start from another length than the trained one; or layers that must not
+            change have a scaling that follows the maximum, or one that cannot be read.
+        ConfigError: the new configuration contradicts itself.
     """
     for key, parameters in scaling.parameters.items():
         trained = layers[key].rope.original_length
@@ -204,31 +180,19 @@ def _refuse_another_start(scaling: Scaling, layers: Mapping[str, PlannedLayer]) 
                 f"dynamic scaling starts from max_position_embeddings, which stays {scaling.max_length}, and "
                 f"{brief(key)} layers were trained at {trained}; choose a fixed schedule such as ntk"
             )
-
-
-def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[str, PlannedLayer]) -> None:
-    """Refuses a change of ``max_position_embeddings`` that would affect layers that must not change.
-
-    Raises:
-        ScheduleError: their scaling follows the maximum, or cannot be read.
-        ConfigError: the new configuration contradicts itself.
-    """
     planned = after.ropes
-    for key in before.ropes.keys() - changed.keys():
-        rope = before.ropes[key]
+    for key in before.ropes.keys() - layers.keys():
+        rope, new = before.ropes[key], planned[key]
         from_rope_parameters(rope)  # refuses an unknown rope type
         kind = rope.scaling.get("rope_type")
-        if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
+        if kind not in ("yarn", "dynamic", "longrope"):
+            continue
+        if stock_table(rope, rope.original_length) != stock_table(new, new.original_length):
             raise ScheduleError(
                 f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
                 "changes; write its factor into config.json, or choose all layers",
                 "layers",
             )
-
-
-def _at_rest(rope: Rope) -> Frequencies:
-    """Returns a geometry's own table at its trained length."""
-    return stock_table(rope, rope.original_length)
 
 
 def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
@@ -267,16 +231,20 @@ def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
     """Whether a schedule, or that of any layer type, needs a factor that neither it nor the request states."""
     if request.factor is not None or "factor" in request.overrides:
         return False
-    return any(part.needs("factor") for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
+    return any(part.needs("factor") for part in parts_of(spec))
 
 
 # --- notes: the origin of a plan's numbers, and surprises for the user
 
-Planned = Mapping[str, PlannedLayer]
 
+def _notes_on_start(
+    configuration: Configuration, layers: Mapping[str, PlannedLayer], request: Request
+) -> Iterator[str]:
+    """Yields notes on the configuration's lengths, on unchanged layers, on freezing and on replaced scaling.
 
-def _notes_on_configuration(configuration: Configuration, layers: Planned, request: Request) -> Iterator[str]:
-    """Yields notes on the configuration's lengths and on unchanged layers."""
+    Raises:
+        ScheduleError: at the length of freezing no schedule changes anything.
+    """
     ropes, kinds = configuration.ropes, configuration.layer_types
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding layers change as well"
@@ -294,21 +262,21 @@ def _notes_on_configuration(configuration: Configuration, layers: Planned, reque
         )
     if untouched := [key for key in ropes if key not in layers]:
         yield f"layers left as they are: {listed(untouched)}"
+    if request.freeze_at is not None:
+        yield from _notes_on_freezing(list(layers.values()), request.freeze_at)
+    if request.replace_scaling:
+        yield from _notes_on_replaced_scaling(list(layers.values()), request)
 
 
-def _notes_on_freezing(layers: Planned, length: int) -> Iterator[str]:
-    """Yields the effect of freezing on each layer type's schedule.
-
-    Raises:
-        ScheduleError: at this length no schedule changes anything.
-    """
-    idle = [layer for layer in layers.values() if layer.is_frozen and layer.leaves_all(length)]
+def _notes_on_freezing(layers: Sequence[PlannedLayer], length: int) -> Iterator[str]:
+    """Yields the effect of freezing on each layer type's schedule; refuses where none changes anything."""
+    idle = [layer for layer in layers if layer.is_frozen and layer.leaves_all(length)]
     if idle and len(idle) == len(layers):
         raise ScheduleError(
             f"{describe(idle[0].asked)} frozen at {length} tokens leaves every frequency as it is: the trained length "
             f"is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer length"
         )
-    for layer in layers.values():
+    for layer in layers:
         label = describe(layer.asked)
         if layer in idle:
             yield f"{label} leaves every frequency as it is at {length} tokens"
@@ -318,21 +286,11 @@ def _notes_on_freezing(layers: Planned, length: int) -> Iterator[str]:
             yield f"{label} is the same at every length, so there is nothing to freeze at {length} tokens"
 
 
-def _notes_on_replaced_scaling(layers: Planned, request: Request) -> Iterator[str]:
-    """Yields what is lost with the vendor's scaling: its softmax scale, fields and length."""
-    yield from _lost_softmax_scale(layers)
-    yield from _other_fields(layers)
-    had = max(layer.there.max_length for layer in layers.values())
-    length = request.target_length or max(layer.reach for layer in layers.values())
-    if length < had:
-        yield f"the context becomes {length} tokens, shorter than the vendor's {had}; a target length of {had} keeps it"
-
-
-def _lost_softmax_scale(layers: Planned) -> Iterator[str]:
-    """Yields a note on DeepSeek's models, trained with a softmax scale that follows ``mscale_all_dim``."""
-    lost = [
+def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
+    """Yields the losses with the vendor's scaling: its softmax scale, fields and length."""
+    lost = [  # DeepSeek's models were trained with a softmax scale that follows mscale_all_dim
         layer.there.scaling
-        for layer in layers.values()
+        for layer in layers
         if layer.there.scaling.get("mscale_all_dim") and not getattr(layer.asked, "mscale_all_dim", None)
     ]
     if lost:
@@ -341,73 +299,54 @@ def _lost_softmax_scale(layers: Planned) -> Iterator[str]:
             "replacing the scaling also drops the softmax scale that the model was trained with (mscale_all_dim); "
             f"keep it with yarn:...,{weights}, or compose with the scaling"
         )
-
-
-def _other_fields(layers: Planned) -> Iterator[str]:
-    """Yields fields of the vendor's scaling of the same kind that differ from the schedule's."""
-    found = {}
-    for layer in layers.values():
+    fields = {}
+    for layer in layers:
         theirs, label = layer.there.scaling, label_of(layer.asked)
-        if theirs.get("rope_type") == label:
-            for name in ("beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"):
-                ours = plain(getattr(layer.asked, name, None))
-                if ours is not None and theirs.get(name, ours) != ours:
-                    found[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
-    for name, (label, theirs, ours) in found.items():
-        yield f"the vendor's {label} has {name}={theirs}, and this one {name}={ours}; keep theirs with {name}={theirs}"
+        for name in ("beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"):
+            ours = plain(getattr(layer.asked, name, None))
+            if theirs.get("rope_type") == label and ours is not None and theirs.get(name, ours) != ours:
+                fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
+    for name, (label, their_value, our_value) in fields.items():
+        yield (
+            f"the vendor's {label} has {name}={their_value}, and this one {name}={our_value}; "
+            f"keep theirs with {name}={their_value}"
+        )
+    had = max(layer.there.max_length for layer in layers)
+    length = request.target_length or max(layer.reach for layer in layers)
+    if length < had:
+        yield f"the context becomes {length} tokens, shorter than the vendor's {had}; a target length of {had} keeps it"
 
 
-def _notes_on_idle_schedules(layers: Planned, length: int) -> Iterator[str]:
-    """Yields the layer types that a schedule with a factor leaves as they are.
+def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
+    """Yields notes where a schedule changes nothing, and where a context is far beyond the trained one.
 
     Raises:
-        ScheduleError: it leaves all of them as they are, and scaling must not silently do nothing.
+        ScheduleError: a schedule with a factor leaves every layer as it is; scaling must not silently do nothing.
     """
-    idle = {key: layer for key, layer in layers.items() if layer.stretch > 1 and layer.leaves_all(length)}
-    texts = {key: _why_idle(layer) for key, layer in idle.items()}
+    idle = {}
+    for key, layer in layers.items():
+        if layer.stretch > 1 and layer.leaves_all(length):
+            slowest = min((turns for turns in layer.rope.turns() if turns > 0), default=0.0)
+            trained = f"the trained length of {layer.rope.original_length} tokens"
+            why = (
+                f"even the slowest pair makes {slowest:.3g} turns within {trained}"
+                if slowest > 1
+                else f"{trained} is too short for its ramp to reach any pair"
+            )
+            label = f"{label_of(layer.schedule)} with factor {layer.stretch:g}"
+            idle[key] = f"{label} leaves every frequency as it is: {why}"
     if idle and len(idle) == len(layers):
-        raise ScheduleError(f"{next(iter(texts.values()))}; choose another schedule, such as linear or ntk")
-    for key, text in texts.items():
+        raise ScheduleError(f"{next(iter(idle.values()))}; choose another schedule, such as linear or ntk")
+    for key, text in idle.items():
         yield f"{key}: {text}"
-
-
-def _notes_on_far_length(layers: Planned, length: int) -> Iterator[str]:
-    """Yields a doubt about a context beyond any that was published: 512 times the trained one (arXiv:2402.13753)."""
-    trained = min(layer.rope.original_length for layer in layers.values())
-    if length > 512 * trained:
-        yield f"{length:,} tokens are {length // trained:,} times the trained {trained:,}; make sure that this is meant"
-
-
-def _notes_on_factor_one(layers: Planned, length: int) -> Iterator[str]:
-    """Yields a note where nothing is stretched: then the patched model computes what the model computed before."""
     labels = [layer.label for layer in layers.values() if layer.stretches_by_one(length)]
     if labels and len(labels) == len(layers):
         yield (
             f"{listed(dict.fromkeys(labels))} changes nothing: every frequency, and the attention, stays as it is; "
             "give the factor that you want, such as 4"
         )
-
-
-def _why_idle(layer: PlannedLayer) -> str:
-    slowest = min((turns for turns in layer.rope.turns() if turns > 0), default=0.0)
-    trained = f"the trained length of {layer.rope.original_length} tokens"
-    why = (
-        f"even the slowest pair makes {slowest:.3g} turns within {trained}"
-        if slowest > 1
-        else f"{trained} is too short for its ramp to reach any pair"
-    )
-    return f"{label_of(layer.schedule)} with factor {layer.stretch:g} leaves every frequency as it is: {why}"
-
-
-def _notes_on_derived_length(
-    configuration: Configuration, layers: Planned, max_length: int, length: int
-) -> Iterator[str]:
-    """Yields a note where ``max_position_embeddings`` encodes an attention scale instead of a length."""
-    if configuration.family.derives_attention_scale and max_length != length:
-        rotary_dim = max(layer.rope.rotary_dim for layer in layers.values())
+    shortest = min(layer.rope.original_length for layer in layers.values())
+    if length > 512 * shortest:  # beyond any context that was published (arXiv:2402.13753)
         yield (
-            f"{configuration.model_type} derives its attention scale from max_position_embeddings, which therefore "
-            f"becomes {max_length}; the intended context is {length}, which no engine enforces "
-            f"(vLLM: --max-model-len {length}; its cos and sin for {max_length} positions take "
-            f"{size(max_length * rotary_dim * 2)} at 16 bits)"
+            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that this is meant"
         )
