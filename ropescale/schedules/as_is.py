@@ -59,84 +59,53 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     if rope.table is not None:
         return build(lookup("base"), {}), rope
     stated = {key: value for key, value in rope.scaling.items() if value is not None}
-    kind = _kind(stated)
-    if kind not in _READERS:
-        hint = suggest(kind, _READERS, f"transformers has {', '.join(_READERS)}")
+    kind = str(stated.get("rope_type", stated.get("type", "default")))
+    if kind in ("su", "yarn") and "short_factor" in stated:
+        kind = "longrope"  # as Phi-3's own configuration class renames them
+    kind = "default" if kind == "mrope" else kind
+    if kind not in KINDS:
+        hint = suggest(kind, KINDS, f"transformers has {', '.join(KINDS)}")
         raise ScheduleError(f"the checkpoint's rope_type is {brief(kind)}, which ropescale cannot read; {hint}")
-    theta = stated.get("rope_theta", rope.theta)
-    name, fields, changed = _READERS[kind](replace(rope, theta=theta, scaling=stated))
+    own = replace(rope, theta=stated.get("rope_theta", rope.theta), scaling=stated)
+    name, fields, length = _reading(kind, own)
     try:
-        return build(lookup(name), fields), replace(changed, scaling=rope.scaling)
+        return build(lookup(name), fields), replace(own, original_length=length, scaling=rope.scaling)
     except ScheduleError as error:
         raise ScheduleError(f"the checkpoint's rope parameters: {error}") from None
 
 
-Reading = tuple[str, dict[str, object], Rope]
-"""A schedule's name, its fields, and the geometry it applies to."""
-
-
-def _kind(stated: Mapping[str, object]) -> str:
-    kind = str(stated.get("rope_type", stated.get("type", "default")))
-    if kind in ("su", "yarn") and "short_factor" in stated:
-        return "longrope"  # as Phi-3's own configuration class renames them
-    return "default" if kind == "mrope" else kind
-
-
-def _default(rope: Rope) -> Reading:
-    return "base", {}, rope
-
-
-def _linear(rope: Rope) -> Reading:
-    return "linear", _some(rope, "factor"), rope
-
-
-def _dynamic(rope: Rope) -> Reading:
-    """Transformers scales from ``max_position_embeddings``; HunYuan's fixed ``alpha`` is the NTK base change."""
-    if rope.scaling.get("alpha"):
-        return "ntk", {"factor": rope.scaling["alpha"]}, rope
-    return "dynamic", _some(rope, "factor"), replace(rope, original_length=rope.max_length)
-
-
-def _yarn(rope: Rope) -> Reading:
-    rope = _original(rope)
-    fields = _some(rope, "factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
-    fields.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
-    fields |= {key: rope.scaling[key] for key in ("beta_fast", "beta_slow") if rope.scaling.get(key)}  # 0: the default
-    if rope.layer_type is not None:  # transformers looks for truncate beside the layer types, where it never is
-        fields.pop("truncate", None)
-    return "yarn", fields, rope
-
-
-def _longrope(rope: Rope) -> Reading:
-    return "longrope", _some(rope, "short_factor", "long_factor", "factor", "attention_factor"), _original(rope)
-
-
-def _llama3(rope: Rope) -> Reading:
-    return "llama3", _some(rope, "factor", "low_freq_factor", "high_freq_factor"), _original(rope)
-
-
-def _proportional(rope: Rope) -> Reading:
-    return "proportional", {"partial_rotary_factor": 1.0} | _some(rope, "partial_rotary_factor", "factor"), rope
-
-
-_READERS = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "llama3": _llama3,
-    "proportional": _proportional,
-}
-
-
-KINDS = tuple(_READERS)
+KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 """The rope types that can be read."""
 
 
-def _some(rope: Rope, *keys: str) -> dict[str, object]:
-    return {key: rope.scaling[key] for key in keys if key in rope.scaling}
+def _reading(kind: str, rope: Rope) -> tuple[str, dict[str, object], int]:
+    """Returns the name and the fields of a rope type's schedule, and the trained length that it starts from."""
+    stated = rope.scaling
 
+    def some(*keys: str) -> dict[str, object]:
+        return {key: stated[key] for key in keys if key in stated}
 
-def _original(rope: Rope) -> Rope:
-    return replace(rope, original_length=rope.scaling.get("original_max_position_embeddings", rope.original_length))
+    original = stated.get("original_max_position_embeddings", rope.original_length)
+    match kind:
+        case "linear":
+            return "linear", some("factor"), rope.original_length
+        case "dynamic" if stated.get("alpha"):  # HunYuan's fixed alpha is the NTK base change
+            return "ntk", {"factor": stated["alpha"]}, rope.original_length
+        case "dynamic":  # transformers scales from max_position_embeddings
+            return "dynamic", some("factor"), rope.max_length
+        case "yarn":
+            fields = some("factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+            fields.setdefault("factor", max(rope.max_length / original, 1.0))
+            fields |= {key: stated[key] for key in ("beta_fast", "beta_slow") if stated.get(key)}  # 0: the default
+            if rope.layer_type is not None:  # transformers looks for truncate beside the layer types: never there
+                fields.pop("truncate", None)
+            return "yarn", fields, original
+        case "longrope":
+            return "longrope", some("short_factor", "long_factor", "factor", "attention_factor"), original
+        case "llama3":
+            return "llama3", some("factor", "low_freq_factor", "high_freq_factor"), original
+        case "proportional":
+            fields = {"partial_rotary_factor": 1.0} | some("partial_rotary_factor", "factor")
+            return "proportional", fields, rope.original_length
+        case _:
+            return "base", {}, rope.original_length

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
@@ -152,18 +152,15 @@ def lookup(name: str) -> type[BuiltIn]:
     Raises:
         ScheduleError: unknown name; the message suggests the nearest.
     """
-    try:
+    if name.lower() in _REGISTRY:
         return _REGISTRY[name.lower()]
-    except KeyError:
-        likely = meant(name, {each: parameters(make) for each, make in _REGISTRY.items()})
-        other = "a schedule's file must end in .json or .py" if _is_path(name) else "see `ropescale schedules`"
-        said = suggest(name, names(), other) if likely is None else f"did you mean {likely!r}?"
-        raise ScheduleError(f"no schedule named {brief(name)}; {said}") from None
-
-
-def _is_path(name: str) -> bool:
-    """Whether a name looks like that of a file."""
-    return re.search(r"[/\\]|\.[A-Za-z]\w*$", name) is not None
+    words = {known: known for known in _REGISTRY} | OTHER_NAMES
+    written = re.sub(r"[\s_]", "-", name[:100].lower())
+    starts = [word for word in words if written.startswith(word) and not written[len(word) :][:1].isalpha()]
+    is_path = re.search(r"[/\\]|\.[A-Za-z]\w*$", name) is not None
+    other = "a schedule's file must end in .json or .py" if is_path else "see `ropescale schedules`"
+    advice = f"did you mean {words[max(starts, key=len)]!r}?" if starts else suggest(name, names(), other)
+    raise ScheduleError(f"no schedule named {brief(name)}; {advice}")
 
 
 def build(cls: type, fields: Mapping[str, object]) -> Schedule:
@@ -188,7 +185,9 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
     """Returns ``did you mean 'yarn'?``, or ``otherwise``."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    names = list(known)
+    begun = [name for name in names if word and name.startswith(word)]
+    close = begun or difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 
@@ -267,7 +266,24 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
         raise ScheduleError(f"schedule {label} raised {type(error).__name__}: {cut(str(error), 300)}") from error
     if not isinstance(result, Frequencies):
         raise ScheduleError(f"schedule {label} returned {type(result).__name__}; it must return Frequencies")
-    return Frequencies(_checked(label, result.inv_freq, rope), _checked_scale(label, result.attention_scale))
+    try:
+        values = [float(f) for f in result.inv_freq]
+    except (TypeError, ValueError):
+        raise ScheduleError(f"schedule {label} returned inv_freq that is not a list of numbers") from None
+    if len(values) != rope.pairs:
+        raise ScheduleError(
+            f"schedule {label} returned {len(values)} frequencies; this model rotates {rope.pairs} pairs"
+        )
+    for pair, value in enumerate(values):
+        if not math.isfinite(value) or value < 0:
+            raise ScheduleError(
+                f"schedule {label} returned {value!r} for pair {pair}; a frequency is finite and not negative"
+            )
+    scale = plain(result.attention_scale)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
+        wanted = f"a positive number below {_LARGEST_SCALE:g}"
+        raise ScheduleError(f"schedule {label} returned attention_scale {brief(scale)}; it must be {wanted}")
+    return Frequencies(values, float(scale))
 
 
 def label_of(schedule: object) -> str:
@@ -290,53 +306,19 @@ _LARGEST_SCALE = 1e6
 """Real attention scales are near 1; the logits grow with the square of this."""
 
 
-def _checked(label: str, inv_freq: Iterable[float], rope: Rope) -> list[float]:
-    try:
-        values = [float(f) for f in inv_freq]
-    except (TypeError, ValueError):
-        raise ScheduleError(f"schedule {label} returned inv_freq that is not a list of numbers") from None
-    if len(values) != rope.pairs:
-        raise ScheduleError(
-            f"schedule {label} returned {len(values)} frequencies; this model rotates {rope.pairs} pairs"
-        )
-    for pair, value in enumerate(values):
-        if not math.isfinite(value) or value < 0:
-            raise ScheduleError(
-                f"schedule {label} returned {value!r} for pair {pair}; a frequency is finite and not negative"
-            )
-    return values
-
-
-def _checked_scale(label: str, stated: object) -> float:
-    scale, wanted = plain(stated), f"a positive number below {_LARGEST_SCALE:g}"
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
-        raise ScheduleError(f"schedule {label} returned attention_scale {brief(scale)}; it must be {wanted}")
-    return float(scale)
-
-
 OTHER_NAMES = {
     "as-it-is": "as-is",
     "asis": "as-is",
     "default": "base",
-    "dynamic-ntk": "dynamic",
-    "dynamic-scaling": "dynamic",
     "interpolation": "linear",
     "llama-3": "llama3",
-    "llama31": "llama3",
-    "llama3.1": "llama3",
     "long-rope": "longrope",
     "no": "base",
     "none": "base",
-    "ntk-alpha": "ntk",
-    "ntk-aware": "ntk",
     "ntk-aware-dynamic": "dynamic",
-    "ntk-aware-scaling": "ntk",
     "ntk-by-part": "ntk-by-parts",
     "ntk-dynamic": "dynamic",
-    "ntk-fixed": "ntk",
     "ntk-parts": "ntk-by-parts",
-    "ntk-rope": "ntk",
-    "ntk-scaling": "ntk",
     "original": "as-is",
     "p-rope": "proportional",
     "pi": "linear",
@@ -348,36 +330,4 @@ OTHER_NAMES = {
     "unscaled": "base",
     "yarn-dynamic": "dynamic-yarn",
 }
-"""What the field, or another library, calls a schedule that has another name here; only for suggestions."""
-
-_LONGEST = 200
-_BETWEEN = " ,;:/=()[]\t-_"
-
-
-def meant(text: str, known: Mapping[str, Collection[str]]) -> str | None:
-    """Returns the spec that somebody may have meant, ``yarn:factor=4`` for ``YaRN factor=4``; None for no idea.
-
-    Args:
-        text: what was written instead of a schedule's name.
-        known: the schedules' names, each with its fields.
-    """
-    if len(text) > _LONGEST:
-        return None
-    words = {**{name: name for name in known}, **OTHER_NAMES}
-    written = re.sub(r"[\s_]", "-", text.lower())  # as long as the text
-    starts = [word for word in words if written.startswith(word) and not written[len(word) :][:1].isalpha()]
-    word = max((word for word in starts if words[word] in known), key=len, default=None)
-    if word is None:
-        return None
-    name = words[word]
-    fields = given(text[len(word) :].strip(_BETWEEN), known[name])
-    return f"{name}:{fields}" if fields else name
-
-
-def given(text: str, fields: Collection[str]) -> str:
-    """Returns the fields that a text with other separators seems to give: ``factor=4,truncate=no``, or nothing."""
-    if re.fullmatch(r"x?[\d.]+x?", text) and "factor" in fields:
-        return f"factor={text.strip('x')}"
-    pairs = re.findall(r"([A-Za-z_]\w*)\s*[=:\s]\s*([^\s,;=:]+)", text)
-    found = {key.lower(): value for key, value in pairs if key.lower() in fields}
-    return ",".join(f"{key}={value}" for key, value in found.items())
+"""Names of schedules in papers and other libraries, for suggestions; more words may follow, as in ``ntk-aware``."""

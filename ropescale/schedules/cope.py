@@ -31,25 +31,16 @@ class Cope(BuiltIn):
     clipped_pairs: int | None = at_least(2, None)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq = rope.inv_freq()
+        inv_freq, clipped = rope.inv_freq(), self.clipped_pairs
+        if clipped is None:
+            clipped = sum(0 < turns < 1 for turns in rope.turns())
+            if clipped < 2:  # the first of them keeps its frequency: nothing would change
+                raise ScheduleError(
+                    f"cope fades out pairs that make less than one turn within the trained length of "
+                    f"{rope.original_length} tokens, and this model has {clipped}; give clipped_pairs"
+                )
         turning = sum(f > 0 for f in inv_freq)
-        n = min(self._count(rope), turning)
+        n = min(clipped, turning)
         first = turning - n
         faded = [b * (1 + math.cos(math.pi * (k / (n - 1)))) / 2 for k, b in enumerate(inv_freq[first:turning])]
         return Frequencies(inv_freq[:first] + faded + inv_freq[turning:], rope.table_scale)
-
-    def _count(self, rope: Rope) -> int:
-        """Counts the pairs to clip.
-
-        Raises:
-            ScheduleError: fewer than two, of which the first keeps its frequency: nothing would change.
-        """
-        if self.clipped_pairs is not None:
-            return self.clipped_pairs
-        slow = sum(0 < turns < 1 for turns in rope.turns())
-        if slow < 2:
-            raise ScheduleError(
-                f"cope fades out pairs that make less than one turn within the trained length of "
-                f"{rope.original_length} tokens, and this model has {slow}; give clipped_pairs"
-            )
-        return slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -48,7 +49,8 @@ def parameters(make: object) -> dict[str, Parameter]:
     if dataclasses.is_dataclass(cls):
         hints = _hints(cls)
         fields = [f for f in dataclasses.fields(cls) if f.init]
-        return {f.name: Parameter(f.name, hints.get(f.name, f.type), _default(f), f.metadata) for f in fields}
+        defaults = {f.name: f.default if f.default_factory is _MISSING else f.default_factory() for f in fields}
+        return {f.name: Parameter(f.name, hints.get(f.name, f.type), defaults[f.name], f.metadata) for f in fields}
     if not isinstance(make, type):
         return {}
     hints = _hints(cls.__init__)
@@ -58,10 +60,6 @@ def parameters(make: object) -> dict[str, Parameter]:
         p.name: Parameter(p.name, hints.get(p.name, object), _MISSING if p.default is p.empty else p.default)
         for p in named
     }
-
-
-def _default(f: dataclasses.Field[object]) -> object:
-    return f.default_factory() if f.default_factory is not _MISSING else f.default
 
 
 @lru_cache(maxsize=64)
@@ -77,14 +75,10 @@ def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
         scope = vars(sys.modules.get(owner.__module__, typing))
         owners = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
         raw = {key: hint for each in owners for key, hint in inspect.get_annotations(each).items()}
-        return {key: _evaluated(hint, scope) for key, hint in raw.items()}
-
-
-def _evaluated(hint: object, scope: Mapping[str, object]) -> object:
-    try:
-        return eval(hint, dict(scope)) if isinstance(hint, str) else hint
-    except Exception:
-        return hint
+        for key, hint in raw.items():
+            with contextlib.suppress(Exception):
+                raw[key] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
+        return raw
 
 
 LARGEST = 1e100
@@ -180,7 +174,10 @@ def _cast(where: str, hint: object, text: str) -> object:
     if origin is Literal:
         return {str(choice): choice for choice in typing.get_args(hint)}[text]
     if origin in (tuple, list, Sequence):
-        items = _items(where, hint, text)
+        if not (text.startswith("[") and text.endswith("]")):
+            raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {brief(text)}")
+        inner = next((argument for argument in typing.get_args(hint) if argument is not Ellipsis), object)
+        items = [cast_text(where, inner, part.strip()) for part in split(text[1:-1]) if part.strip()]
         return tuple(items) if origin is tuple else items
     if hint is bool:
         return {"true": True, "false": False}[text.lower()]
@@ -193,13 +190,6 @@ def _cast(where: str, hint: object, text: str) -> object:
     if isinstance(hint, type) and issubclass(hint, Path):
         return local_path(text)
     return _anything(where, text)
-
-
-def _items(where: str, hint: object, text: str) -> list[object]:
-    if not (text.startswith("[") and text.endswith("]")):
-        raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {brief(text)}")
-    inner = next((argument for argument in typing.get_args(hint) if argument is not Ellipsis), object)
-    return [cast_text(where, inner, part.strip()) for part in split(text[1:-1]) if part.strip()]
 
 
 def _anything(where: str, text: str) -> object:

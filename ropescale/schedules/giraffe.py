@@ -42,9 +42,6 @@ class Giraffe(BuiltIn):
         if self.scale_power is not None:
             inv_freq = [b * (1 - i / half) ** self.scale_power for i, b in enumerate(inv_freq)]
         if self.truncate is not None:
-            inv_freq = [_truncated(b, 2 * math.pi / self.truncate) for b in inv_freq]
+            cutoff = 2 * math.pi / self.truncate
+            inv_freq = [b if b >= cutoff else cutoff / 16 if b >= cutoff / 8 else 0.0 for b in inv_freq]
         return Frequencies(inv_freq, rope.table_scale)
-
-
-def _truncated(b: float, cutoff: float) -> float:
-    return b if b >= cutoff else cutoff / 16 if b >= cutoff / 8 else 0.0

@@ -49,14 +49,14 @@ def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[f
     """
     if factor == 1:
         return rope.inv_freq()
-    return [_blend(b, turns, factor, low, high) for b, turns in zip(rope.inv_freq(), rope.turns())]
-
-
-def _blend(b: float, turns: float, factor: float, low: float, high: float) -> float:
-    if turns > high or turns < low or low == high:
-        return b if turns > high else b / factor
-    kept = (turns - low) / (high - low)
-    return (1 - kept) * b / factor + kept * b
+    blended = []
+    for b, turns in zip(rope.inv_freq(), rope.turns()):
+        if turns > high or turns < low or low == high:
+            blended.append(b if turns > high else b / factor)
+        else:
+            kept = (turns - low) / (high - low)
+            blended.append((1 - kept) * b / factor + kept * b)
+    return blended
 
 
 def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:

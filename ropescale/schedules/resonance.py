@@ -38,18 +38,15 @@ class Resonance(BuiltIn):
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         below = compute(self.over, rope, length)
-        return Frequencies([_resonant(pair, f) for pair, f in enumerate(below.inv_freq)], below.attention_scale)
+        inv_freq = []
+        for pair, f in enumerate(below.inv_freq):
+            tokens = round(2 * math.pi / f) if f else 0
+            if f and tokens == 0:
+                raise ScheduleError(
+                    f"resonance: pair {pair} turns by {f:g} radians per token; its wavelength rounds to no token at all"
+                )
+            inv_freq.append(2 * math.pi / tokens if f else 0.0)
+        return Frequencies(inv_freq, below.attention_scale)
 
     def bound(self, rope: Rope) -> Self:
         return type(self)(self.over.bound(rope)) if isinstance(self.over, BuiltIn) else self
-
-
-def _resonant(pair: int, inv_freq: float) -> float:
-    if inv_freq == 0:
-        return 0.0
-    tokens = round(2 * math.pi / inv_freq)
-    if tokens == 0:
-        raise ScheduleError(
-            f"resonance: pair {pair} turns by {inv_freq:g} radians per token; its wavelength rounds to no token at all"
-        )
-    return 2 * math.pi / tokens

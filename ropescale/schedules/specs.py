@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -21,7 +21,6 @@ from ..files import local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
-from .base import given as given_in
 from .fields import PROVENANCE, Parameter, cast_text, check_value, parameters, split
 from .user_code import load, load_json, read_json_object
 
@@ -81,7 +80,7 @@ class Spec:
         taker = self._taker(key)
         if taker is None:
             return None
-        present = getattr(taker.make, key, None) if taker._ready() else None
+        present = getattr(taker.make, key, None) if not isinstance(taker.make, type) else None
         return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
 
     def lacks(self, key: str) -> bool:
@@ -92,7 +91,7 @@ class Spec:
     def needs(self, key: str) -> bool:
         """Whether the schedule cannot be built without this field."""
         taker = self._taker(key)
-        if taker is None or taker._ready():
+        if taker is None or not isinstance(taker.make, type):
             return False
         return key not in taker.fields and taker._parameters()[key].required
 
@@ -122,9 +121,6 @@ class Spec:
             return self.make
         return build(type(self.make), {key: getattr(self.make, key) for key in self._parameters()} | values)
 
-    def _ready(self) -> bool:
-        return not isinstance(self.make, type)
-
     def _parameters(self) -> dict[str, Parameter]:
         return parameters(self.make)
 
@@ -135,7 +131,9 @@ class Spec:
     def _inner(self) -> Spec | None:
         """Returns the schedule inside this one, if any."""
         holder = self._holder()
-        held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
+        if holder is None:
+            return None
+        held = self.fields.get(holder, None if isinstance(self.make, type) else getattr(self.make, holder, None))
         return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
 
     def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
@@ -147,14 +145,12 @@ class Spec:
         if not passed_on:
             return spec
         if inner is None:
-            raise ScheduleError(spec._unknown(next(iter(passed_on)), holder))
+            key = next(iter(passed_on))
+            wrong, own = f"{self.label} has no field {brief(key)}", ", ".join(known) or "none"
+            if holder is not None:
+                raise ScheduleError(f"{wrong} of its own; give {holder}=SCHEDULE, whose field it may be")
+            raise ScheduleError(f"{wrong}; {suggest(key, known, f'it has {own}')}")
         return dataclasses.replace(spec, fields={**spec.fields, str(holder): inner._with(passed_on, read)})
-
-    def _unknown(self, key: str, holder: str | None) -> str:
-        if holder is not None:
-            return f"{self.label} has no field {brief(key)} of its own; give {holder}=SCHEDULE, whose field it may be"
-        instead = suggest(key, self._parameters(), f"it has {', '.join(self._parameters()) or 'none'}")
-        return f"{self.label} has no field {brief(key)}; {instead}"
 
     def _value(self, parameter: Parameter, value: T, read: Callable[[str, object, T], object]) -> object:
         where = f"{self.label}: {parameter.name}"
@@ -258,16 +254,24 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
     if match:
         name, rest = match["name"], match["fields"]
         colon = "" if rest is None else ":"
-        spec = _from_file(name) if name.endswith(".json") else load_class(load(name), name)
+        spec = _from_json_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
         spec = _named(name)
     if not colon:
         return spec
-    single = one(spec, name)
-    return single.with_text(_pairs(name, rest or "", single._parameters()))
+    single, given = one(spec, name), {}
+    for part in split(rest or ""):  # commas inside brackets, braces and quotes belong to the value
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals or not value:
+            first = next(iter(single._parameters()), "key")
+            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {name}:{first}=...")
+        if key in given:
+            raise ScheduleError(f"{name}: {key} is given twice; keep one")
+        given[key] = value
+    return single.with_text(given)
 
 
-def _from_file(name: str) -> Spec | dict[str, Spec]:
+def _from_json_file(name: str) -> Spec | dict[str, Spec]:
     """Reads a schedule's file, and notes in each spec that it is from there."""
     try:
         found = parse(load_json(local_path(name)))
@@ -301,20 +305,6 @@ def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
-
-
-def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:
-    """Splits ``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
-    given: dict[str, str] = {}
-    for part in split(text):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not key or not equals or not value:
-            written = f"{name}:{given_in(part, known) or 'key=value,key=value'}"
-            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {written}")
-        if key in given:
-            raise ScheduleError(f"{name}: {key} is given twice; keep one")
-        given[key] = value
-    return given
 
 
 def _held(schedule: object) -> list[tuple[Parameter, object]]:
@@ -353,15 +343,11 @@ def _word(value: object) -> str:
     if isinstance(value, (int, float)):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return _list(value)
+        words = ",".join(map(_word, value))
+        if len(value) <= _LONG:
+            return f"[{words}]"
+        return f"[{len(value)} numbers, sha256 {sha256(words.encode('utf-8', 'backslashreplace'))[:8]}]"
     return " ".join(str(value).split())
-
-
-def _list(values: Sequence[object]) -> str:
-    words = ",".join(map(_word, values))
-    if len(values) <= _LONG:
-        return f"[{words}]"
-    return f"[{len(values)} numbers, sha256 {sha256(words.encode('utf-8', 'backslashreplace'))[:8]}]"
 
 
 def _plain(value: object) -> object:
@@ -394,9 +380,24 @@ def resolve(
         ScheduleError: as :func:`parse`; a factor that is missing, given twice, or contradicts the target length;
             a target shorter than the trained length.
     """
-    chosen = _for_layers(parse(spec), rope).with_text(overrides or {})
-    chosen = _with_factor(chosen, factor)
-    chosen = _with_target(chosen, rope, target_length)
+    parsed = parse(spec)
+    if isinstance(parsed, Mapping):
+        if rope.layer_type is None:
+            raise ScheduleError(
+                f"the schedule is given per layer type ({listed(parsed)}), and this model keeps one table for all its "
+                "layers; give one schedule"
+            )
+        parsed = parsed.get(rope.layer_type) or _named("as-is")
+    chosen = parsed.with_text(overrides or {})
+    if factor is not None:
+        stated = chosen.get("factor")
+        if isinstance(stated, (int, float)) and stated != factor:
+            raise ScheduleError(
+                f"{chosen.text} says factor {stated:g}, and factor {factor:g} is given; keep one", "factor"
+            )
+        chosen = chosen.with_fields(factor=factor)
+    if target_length is not None:
+        chosen = _with_target(chosen, rope.original_length, target_length)
     if chosen.needs("factor"):
         raise ScheduleError(
             f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
@@ -407,63 +408,8 @@ def resolve(
     return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
 
 
-def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> list[ParsedSpec]:
-    """Returns schedules with each of several factors, those that take none once, in the order given.
-
-    Raises:
-        ScheduleError: as :func:`parse`; a schedule says a factor of its own; none takes one.
-    """
-    specs = [parse(each) for each in schedules]
-    if not any(takes(each, "factor") for each in specs):
-        raise ScheduleError("factor is given, and no schedule scales by a number; name one, such as yarn", "factor")
-    given = ",".join(f"{factor:g}" for factor in factors)
-    found: list[ParsedSpec] = []
-    for spec in specs:
-        for part in spec.values() if isinstance(spec, Mapping) else [spec]:
-            if part.get("factor") is not None:
-                raise ScheduleError(f"{part.text} says its factor, and factors {given} are given; keep one", "factor")
-        if takes(spec, "factor"):
-            found += [_scaled(spec, factor) for factor in dict.fromkeys(factors)]
-        else:
-            found.append(spec)
-    return found
-
-
-def _scaled(spec: ParsedSpec, factor: float) -> ParsedSpec:
-    if isinstance(spec, Spec):
-        return spec.with_fields(factor=factor)
-    return {key: part.with_fields(factor=factor) if part.accepts("factor") else part for key, part in spec.items()}
-
-
-def takes(spec: ParsedSpec, key: str) -> bool:
-    """Whether a schedule, or that of any layer type, has a field."""
-    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
-
-
-def _for_layers(spec: Spec | Mapping[str, Spec], rope: Rope) -> Spec:
-    if isinstance(spec, Spec):
-        return spec
-    if rope.layer_type is None:
-        raise ScheduleError(
-            f"the schedule is given per layer type ({listed(spec)}), and this model keeps one table for all its "
-            "layers; give one schedule"
-        )
-    return spec.get(rope.layer_type) or Spec(lookup("as-is"), named="as-is")
-
-
-def _with_factor(spec: Spec, factor: float | None) -> Spec:
-    if factor is None:
-        return spec
-    stated = spec.get("factor")
-    if isinstance(stated, (int, float)) and stated != factor:
-        raise ScheduleError(f"{spec.text} says factor {stated:g}, and factor {factor:g} is given; keep one", "factor")
-    return spec.with_fields(factor=factor)
-
-
-def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
-    if target is None:
-        return spec
-    trained = rope.original_length
+def _with_target(spec: Spec, trained: int, target: int) -> Spec:
+    """Fills in the factor that a target length needs, or checks the one that is given."""
     if target < trained:
         raise ScheduleError(
             f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
@@ -482,6 +428,43 @@ ParsedSpec = Spec | Mapping[str, Spec]
 """A parsed schedule, or one per layer type."""
 
 
+def parts_of(spec: ParsedSpec) -> list[Spec]:
+    """Returns a parsed schedule, or those of all layer types."""
+    return list(spec.values()) if isinstance(spec, Mapping) else [spec]
+
+
+def takes(spec: ParsedSpec, key: str) -> bool:
+    """Whether a schedule, or that of any layer type, has a field."""
+    return any(part.accepts(key) for part in parts_of(spec))
+
+
+def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> list[ParsedSpec]:
+    """Returns schedules with each of several factors, those that take none once, in the order given.
+
+    Raises:
+        ScheduleError: as :func:`parse`; a schedule says a factor of its own; none takes one.
+    """
+    specs = [parse(each) for each in schedules]
+    if not any(takes(each, "factor") for each in specs):
+        raise ScheduleError("factor is given, and no schedule scales by a number; name one, such as yarn", "factor")
+    given = ",".join(f"{factor:g}" for factor in factors)
+    scaled: list[ParsedSpec] = []
+    for spec in specs:
+        for part in parts_of(spec):
+            if part.get("factor") is not None:
+                raise ScheduleError(f"{part.text} says its factor, and factors {given} are given; keep one", "factor")
+        if not takes(spec, "factor"):
+            scaled.append(spec)
+        elif isinstance(spec, Spec):
+            scaled += [spec.with_fields(factor=factor) for factor in dict.fromkeys(factors)]
+        else:
+            scaled += [
+                {key: part.with_fields(factor=factor) if part.accepts("factor") else part for key, part in spec.items()}
+                for factor in dict.fromkeys(factors)
+            ]
+    return scaled
+
+
 def spelled_out(spec: ParsedSpec) -> str:
     """Returns a parsed schedule on one line, with the fields that were given: ``yarn:factor=8``."""
     if isinstance(spec, Mapping):
@@ -491,7 +474,7 @@ def spelled_out(spec: ParsedSpec) -> str:
 
 def file_of(spec: ParsedSpec) -> str:
     """Returns the ``.json`` file that a parsed schedule was read from, as it was named; "" for none."""
-    files = {part.file for part in (spec.values() if isinstance(spec, Mapping) else [spec])}
+    files = {part.file for part in parts_of(spec)}
     return files.pop() if len(files) == 1 else ""
 
 

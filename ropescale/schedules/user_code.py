@@ -38,7 +38,8 @@ def load(name: str) -> object:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        public = [key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module)]
+        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        public = [key for key, value in own.items() if callable(value) and not key.startswith("_")]
         otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
         raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
 
@@ -66,10 +67,6 @@ def _check_file(path: Path) -> None:
         there = "is no regular file" if os.path.lexists(path) else "does not exist"
         problem = "is a folder" if path.is_dir() else there
         raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
-
-
-def _own(value: object, module: ModuleType) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def _from_file(path: Path) -> ModuleType:

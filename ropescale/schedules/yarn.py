@@ -46,13 +46,11 @@ class Yarn(BuiltIn):
     extrapolation_factor: float = at_least(0, 1.0)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies(self._inv_freq(rope), self.attention_scale() * rope.table_scale)
-
-    def _inv_freq(self, rope: Rope) -> list[float]:
-        if self.factor == 1:
-            return rope.inv_freq()
-        kept = [m * self.extrapolation_factor for m in ramp(rope, self.beta_fast, self.beta_slow, self.truncate)]
-        return [b / self.factor * (1 - m) + b * m for b, m in zip(rope.inv_freq(), kept)]
+        inv_freq = rope.inv_freq()
+        if self.factor != 1:
+            kept = [m * self.extrapolation_factor for m in ramp(rope, self.beta_fast, self.beta_slow, self.truncate)]
+            inv_freq = [b / self.factor * (1 - m) + b * m for b, m in zip(inv_freq, kept)]
+        return Frequencies(inv_freq, self.attention_scale() * rope.table_scale)
 
     def attention_scale(self) -> float:
         """Returns ``attention_factor``, else DeepSeek's ratio where both mscales are set, else ``0.1 ln s + 1``."""
