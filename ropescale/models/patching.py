@@ -23,7 +23,6 @@ from .rotary_modules import (
     RTOL,
     ModuleState,
     Table,
-    Tables,
     build_stock,
     built_table,
     difference,
@@ -137,7 +136,14 @@ class Patch:
             del _owner(self._model).__dict__[_STACK]
 
     def _install(self, length: int | None) -> None:
-        modules = _patchable_modules(self._model)
+        modules = dict(rotary_modules(self._model))
+        if not modules:
+            raise ConfigError(
+                f"{type(self._model).__name__} has no rotary module that transformers builds from its configuration; "
+                "there is nothing to patch"
+            )
+        if any(buffer.is_meta for module in modules.values() for buffer in module.buffers()):
+            raise ConfigError("this model is on the meta device, where tables have no numbers; load its weights first")
         if self.plan.changes:
             self._exchange(modules)
         for module in modules.values():
@@ -150,32 +156,35 @@ class Patch:
 
     def _exchange(self, modules: Mapping[str, nn.Module]) -> None:
         """Puts the plan into the modules and the configuration, as stock transformers would build them."""
-        config = self._new_config()
-        _refuse_theta_per_layer(self._config, config)
-        for name, module in modules.items():
-            self._replace(name, module, config)
-        self._rescale_mla(config)
-        for target in {id(c): c for c in (self._config, *map(whole_config, modules.values()))}.values():
-            self._update_config(target, config)
-
-    def _new_config(self) -> PreTrainedConfig:
-        """Returns the text configuration that stock transformers would read back from the one we would save."""
         try:
             with quiet_transformers():
                 whole = type(whole_config(self._model)).from_dict(copy.deepcopy(self.plan.config))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())  # its own message has several lines
             raise ConfigError(f"transformers refuses this schedule for {self._config.model_type}: {reason}") from error
-        return whole.get_text_config(decoder=True)
-
-    def _replace(self, name: str, module: nn.Module, config: PreTrainedConfig) -> None:
-        """Gives a module the state that a stock one built from ``config`` would have."""
-        if installed(self._model) is None:
-            _refuse_unknown(name, module, self._config)
-        fresh = build_stock(module, config)
-        self._remember(module)
-        ModuleState.of(fresh).put_into(module)
-        keep_float32(module)
+        config, old = whole.get_text_config(decoder=True), self._config
+        if getattr(old, "layer_rope_theta", None) and _theta(old) != _theta(config):
+            raise ConfigError(  # granite_swa looks its tables up by theta, in a list beside it
+                f"{old.model_type} keeps a theta per layer in layer_rope_theta, so rope_theta cannot be changed for "
+                "all of them; use a schedule that keeps it, such as yarn"
+            )
+        for name, module in modules.items():
+            if installed(self._model) is None:
+                _refuse_unknown(name, module, old)
+            fresh = build_stock(module, config)
+            self._remember(module)
+            ModuleState.of(fresh).put_into(module)
+            keep_float32(module)
+        for module in self._model.modules():  # DeepSeek's classes multiply the softmax scale by mscale^2 when built
+            wanted, present = softmax_scale(module, config), softmax_scale(module, old)
+            if wanted is not None and wanted != present:
+                self._set(module, "scaling", wanted)
+        for target in {id(c): c for c in (old, *map(whole_config, modules.values()))}.values():
+            for name in _CONFIG_FIELDS:
+                field = type(target).attribute_map.get(name, name)
+                value = config.__dict__.get(field, _ABSENT)
+                if value is not _ABSENT and value != target.__dict__.get(field, _ABSENT):
+                    self._set(target, field, copy.deepcopy(value))
 
     def _remember(self, module: nn.Module) -> None:
         self._undo.append(partial(ModuleState.of(module).put_into, module))
@@ -184,46 +193,25 @@ class Patch:
         """Makes length-dependent tables a pure function of what is processed, or holds them at ``length``."""
         self._remember(module)
         for key in layer_keys(module):
-            tables = self._tables_by_length(module, key)
-            if tables is not None:
-                self._settle_varying(module, key, tables, length)
-            elif self.plan.changes and rope_type_of(module, key) == "longrope":
-                # One table at every length: stock's update would only recompile a compiled model's second call.
-                _disable_stock_update(module, key)
-
-    def _settle_varying(self, module: nn.Module, key: str, tables: Tables, length: int | None) -> None:
-        self.length_dependent = length is None
-        self.frozen_at = length
-        if length is None and rope_type_of(module, key) == "longrope":
-            return  # stock looks at nothing but the positions at hand; dynamic remembers
-        _disable_stock_update(module, key)
-        keep_float32(module)
-        others = {k: v for k, v in followed(module).items() if k != key}
-        follow(module, others if length is not None else {**others, key: tables})
-        write_table(module, key, tables(length or 1))
-
-    def _tables_by_length(self, module: nn.Module, key: str) -> Tables | None:
-        """Returns ``length -> (inv_freq, attention scale)`` of a length-dependent layer type, else None."""
-        if key in followed(module):  # by the patch below one that leaves everything as it is
-            return followed(module)[key]
-        if varies(module, key):
-            return partial(built_table, module, rope_type_of(module, key), key)
-        layer = self.plan.layers.get(key)
-        return partial(_own_table, layer) if layer and length_dependent(layer.schedule) else None
-
-    def _rescale_mla(self, config: PreTrainedConfig) -> None:
-        """Multiplies the softmax scale by mscale^2, as DeepSeek's classes do when they are built."""
-        for module in self._model.modules():
-            wanted, present = softmax_scale(module, config), softmax_scale(module, self._config)
-            if wanted is not None and wanted != present:
-                self._set(module, "scaling", wanted)
-
-    def _update_config(self, config: PreTrainedConfig, new: PreTrainedConfig) -> None:
-        for name in _CONFIG_FIELDS:
-            field = type(config).attribute_map.get(name, name)
-            value = new.__dict__.get(field, _ABSENT)
-            if value is not _ABSENT and value != config.__dict__.get(field, _ABSENT):
-                self._set(config, field, copy.deepcopy(value))
+            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # by the patch below an as-is one
+            if tables is None and varies(module, key):
+                tables = partial(built_table, module, rope_type_of(module, key), key)
+            elif tables is None and layer and length_dependent(layer.schedule):
+                tables = partial(_own_table, layer)
+            is_longrope = rope_type_of(module, key) == "longrope"
+            if tables is None:
+                if self.plan.changes and is_longrope:
+                    # One table at every length: stock's update would only recompile a compiled model's second call.
+                    _disable_stock_update(module, key)
+                continue
+            self.length_dependent, self.frozen_at = length is None, length
+            if length is None and is_longrope:
+                continue  # stock looks at nothing but the positions at hand; dynamic remembers
+            _disable_stock_update(module, key)
+            keep_float32(module)
+            others = {k: v for k, v in followed(module).items() if k != key}
+            follow(module, others if length is not None else {**others, key: tables})
+            write_table(module, key, tables(length or 1))
 
     def _allow_saving(self, reason: str | None) -> None:
         """Lets the model be saved, also where an older patch forbids it; or forbids it, for this reason.
@@ -335,23 +323,6 @@ def _own_table(layer: PlannedLayer, length: int) -> Table:
     return torch.tensor(list(table.inv_freq), dtype=torch.float32), table.attention_scale
 
 
-def _patchable_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the rotary modules by name.
-
-    Raises:
-        ConfigError: there are none, or they have no numbers.
-    """
-    modules = dict(rotary_modules(model))
-    if not modules:
-        raise ConfigError(
-            f"{type(model).__name__} has no rotary module that transformers builds from its configuration; "
-            "there is nothing to patch"
-        )
-    if any(buffer.is_meta for module in modules.values() for buffer in module.buffers()):
-        raise ConfigError("this model is on the meta device, where tables have no numbers; load its weights first")
-    return modules
-
-
 def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> None:
     """Refuses a module whose tables its configuration does not explain: it cannot be rebuilt from a new one."""
     where = f"{name} ({type(module).__name__})"
@@ -372,15 +343,8 @@ def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> N
     )
 
 
-def _refuse_theta_per_layer(old: PreTrainedConfig, new: PreTrainedConfig) -> None:
-    """Refuses another theta for granite_swa, which looks its tables up by theta, in a list beside it."""
-    if not getattr(old, "layer_rope_theta", None):
-        return
-    if old.rope_parameters["rope_theta"] != new.rope_parameters["rope_theta"]:
-        raise ConfigError(
-            f"{old.model_type} keeps a theta per layer in layer_rope_theta, so rope_theta cannot be changed for all of "
-            "them; use a schedule that keeps it, such as yarn"
-        )
+def _theta(config: PreTrainedConfig) -> object:
+    return config.rope_parameters["rope_theta"]
 
 
 def _disable_stock_update(module: nn.Module, key: str) -> None:

@@ -195,15 +195,14 @@ def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
 
 def is_stock(module: nn.Module, stock: nn.Module) -> bool:
     """Whether a module carries the tables of a stock one, up to the rounding of a cast or of another device."""
-    return all(_same_table(module, stock, key) for key in layer_keys(module))
-
-
-def _same_table(module: nn.Module, stock: nn.Module, key: str) -> bool:
-    ours, theirs = _at_rest(module, key), _at_rest(stock, key)
-    if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
-        return False
-    roundings = (theirs.to(dtype).float() for dtype in (torch.float32, torch.bfloat16, torch.float16))
-    return any(torch.allclose(ours, rounded, rtol=RTOL, atol=0) for rounded in roundings)
+    for key in layer_keys(module):
+        ours, theirs = _at_rest(module, key), _at_rest(stock, key)
+        if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
+            return False
+        roundings = (theirs.to(dtype).float() for dtype in (torch.float32, torch.bfloat16, torch.float16))
+        if not any(torch.allclose(ours, rounded, rtol=RTOL, atol=0) for rounded in roundings):
+            return False
+    return True
 
 
 def _at_rest(module: nn.Module, key: str) -> torch.Tensor:
@@ -345,19 +344,27 @@ def table_at(module: nn.Module, key: str, length: int) -> Table:
     return stock_table(module, key, length) if tables is None else tables(length)
 
 
-Buffers = dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]
-"""Each buffer, and a copy of its numbers."""
-
-
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
     """Restores the rotary tables and the attributes beside them afterwards, into the same tensors."""
-    kept = [(module, dict(module.__dict__), _copied(module)) for _, module in rotary_modules(model)]
+    kept = [
+        (module, dict(module.__dict__), {n: (b, None if b is None else b.clone()) for n, b in module._buffers.items()})
+        for _, module in rotary_modules(model)
+    ]
     try:
         yield
     finally:
         for module, attributes, buffers in kept:
-            _put_back(module, attributes, buffers)
+            for name in (
+                module.__dict__.keys() - attributes.keys()
+            ):  # never without its own parts: it may be interrupted
+                del module.__dict__[name]
+            module.__dict__.update(attributes)
+            module._buffers.clear()
+            for name, (buffer, numbers) in buffers.items():
+                module._buffers[name] = buffer
+                if buffer is not None and numbers is not None:
+                    buffer.copy_(numbers)
 
 
 @contextmanager
@@ -371,21 +378,6 @@ def unset(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.generation_config = settings
-
-
-def _copied(module: nn.Module) -> Buffers:
-    return {name: (buffer, None if buffer is None else buffer.clone()) for name, buffer in module._buffers.items()}
-
-
-def _put_back(module: nn.Module, attributes: dict[str, object], buffers: Buffers) -> None:
-    for name in module.__dict__.keys() - attributes.keys():  # never without its own parts: an interruption may come
-        del module.__dict__[name]
-    module.__dict__.update(attributes)
-    module._buffers.clear()
-    for name, (buffer, numbers) in buffers.items():
-        module._buffers[name] = buffer
-        if buffer is not None and numbers is not None:
-            buffer.copy_(numbers)
 
 
 @contextmanager

@@ -188,16 +188,12 @@ def shell_word(word: str) -> str:
     """
     if word.isprintable():
         return shlex.quote(word)
-    return "$'" + "".join(map(_in_dollar_quotes, word)) + "'"
-
-
-def _in_dollar_quotes(char: str) -> str:
-    if char in "'\\":
-        return f"\\{char}"
-    if char.isprintable():
-        return char
-    kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a byte of a path, or half a pair
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an escape
+    quoted = ""
+    for char in word:
+        kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a byte of a path, half a pair
+        octal = "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an escape
+        quoted += f"\\{char}" if char in "'\\" else char if char.isprintable() else octal
+    return f"$'{quoted}'"
 
 
 def argument(path: str | Path) -> str:

@@ -126,7 +126,10 @@ def save(figure: Figure, path: str | Path) -> None:
         CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or something
             else than a picture of ours has the name.
     """
-    path = _expanded(path)
+    try:
+        path = Path(path).expanduser()
+    except RuntimeError:
+        raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -163,10 +166,3 @@ def _check_ours(path: Path) -> None:
         raise CheckpointError(
             f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
         )
-
-
-def _expanded(path: str | Path) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import zip_longest
 from typing import TextIO
 
 from .formatting import aligned
@@ -88,27 +89,25 @@ def folded_to(stream: TextIO | None, line: str) -> str:
 
 def fitted(text: str, width: int) -> str:
     """Returns Markdown whose lines have at most ``width`` characters, where that is possible; code stays as it is."""
-    return "\n\n".join(_fitted_block(block, max(width, 40)) for block in _blocks(text))
+    width = max(width, 40)
+    return "\n\n".join(_fitted_block(block, width) for block in _blocks(text))
 
 
 def _fitted_block(block: str, width: int) -> str:
+    table = read_table(block)
     if block.startswith("```"):
         return block
-    table = read_table(block)
-    if table is None:
-        return "\n".join(_line(line, min(width, _LINE)) for line in _lines(block, width))
-    return "\n\n".join(str(_wrapped(piece, width)) for piece in _pieces(table, width))
-
-
-def _lines(block: str, width: int) -> list[str]:
-    """Returns the lines of a paragraph, joined where one is too long: only an item or an indented line begins anew."""
+    if table is not None:
+        return "\n\n".join(str(_wrapped(piece, width)) for piece in _pieces(table, width))
     lines = block.splitlines()
-    return re.sub(r"\n(?![ *#>|-])", " ", block).splitlines() if max(map(len, lines)) > width else lines
-
-
-def _line(line: str, width: int) -> str:
-    indent = " " * len(re.split(r"(?<=[* ])(?=[^* ])", line)[0]) if line[:1] in "* " else ""
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if max(map(len, lines)) > width:  # joined: only an item or an indented line begins anew
+        lines = re.sub(r"\n(?![ *#>|-])", " ", block).splitlines()
+    indents = [len(re.split(r"(?<=[* ])(?=[^* ])", line)[0]) if line[:1] in "* " else 0 for line in lines]
+    style = {"width": min(width, _LINE), "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(
+        textwrap.fill(line, subsequent_indent=" " * indent, **style)
+        for line, indent in zip(lines, indents, strict=True)
+    )
 
 
 def _wrapped(table: Grid, width: int) -> Grid:
@@ -119,8 +118,11 @@ def _wrapped(table: Grid, width: int) -> Grid:
         if not wide:
             break
         widths[max(wide, key=lambda i: widths[i])] -= 1
-    lines = [[_folded(cell, size) for cell, size in zip(row, widths, strict=True)] for row in table.rows]
-    return replace(table, rows=[list(row) for line in lines for row in _side_by_side(line)])
+    rows = []
+    for row in table.rows:
+        cells = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        rows += [list(line) for line in zip_longest(*cells, fillvalue="")]
+    return replace(table, rows=rows)
 
 
 def _across(widths: Sequence[int]) -> int:
@@ -136,12 +138,6 @@ def _least(table: Grid) -> list[int]:
         size if i in table.right else min(size, max(len(table.header[i]), min(max(words[i]), _WORD)))
         for i, size in enumerate(table.widths)
     ]
-
-
-def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yields the lines of a row whose cells have several."""
-    for n in range(max(map(len, cells))):
-        yield tuple(cell[n] if n < len(cell) else "" for cell in cells)
 
 
 def _folded(cell: str, width: int) -> list[str]:
@@ -170,26 +166,24 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
 
 def to_html(markdown: str) -> str:
     """Returns tables as HTML tables, and every other block as a paragraph."""
-    return "\n".join(_block(block) for block in _blocks(markdown))
-
-
-def _block(block: str) -> str:
-    table = read_table(block)
-    return f"<p>{_text(block)}</p>" if table is None else _table(table)
-
-
-def _table(table: Grid) -> str:
-    head = "".join(f"<th{_side(table, i)}>{_text(cell)}</th>" for i, cell in enumerate(table.header))
-    rows = "".join(
-        f"<tr>{''.join(f'<td{_side(table, i)}>{_text(cell)}</td>' for i, cell in enumerate(row))}</tr>"
-        for row in table.rows
+    return "\n".join(
+        f"<p>{_text(block)}</p>" if (table := read_table(block)) is None else _html(table)
+        for block in _blocks(markdown)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _side(table: Grid, column: int) -> str:
-    side = "right" if column in table.right else "left"
-    return f' style="text-align: {side}; padding: 0.2em 0.8em; white-space: nowrap"'
+def _html(table: Grid) -> str:
+    sides = ["right" if i in table.right else "left" for i in range(len(table.header))]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        style = "padding: 0.2em 0.8em; white-space: nowrap"
+        words = (
+            f'<{tag} style="text-align: {side}; {style}">{_text(cell)}</{tag}>' for side, cell in zip(sides, cells)
+        )
+        return f"<tr>{''.join(words)}</tr>"
+
+    rows = "".join(line("td", row) for row in table.rows)
+    return f"<table><thead>{line('th', table.header)}</thead><tbody>{rows}</tbody></table>"
 
 
 def _text(text: str) -> str:

@@ -210,7 +210,7 @@ def test_an_exception_inside_the_block_reverts_and_passes_on():
         raise KeyError("mine")
 
 
-@pytest.mark.parametrize("stage", ["_settle", "_rescale_mla", "_update_config", "_allow_saving"])
+@pytest.mark.parametrize("stage", ["_exchange", "_settle", "_set", "_allow_saving"])
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic-yarn"])
 def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, stage, spec):
     model = build("gemma3_text")
