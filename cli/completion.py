@@ -24,19 +24,13 @@ class SpecText(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the schedules that begin so; after ``NAME:`` its fields; for anything else a path."""
         from ..schedules import lookup, names
+        from ..schedules.fields import parameters
 
         name, colon, fields = incomplete.partition(":")
         if colon and name in names():
-            return _fields(name, fields)
+            before, comma, last = fields.rpartition(",")
+            given = [field.partition("=")[0] for field in before.split(",")]
+            left = [field for field in parameters(lookup(name)) if field.startswith(last) and field not in given]
+            return [CompletionItem(f"{name}:{before}{comma}{field}=") for field in left]
         known = [CompletionItem(each, help=lookup(each).does) for each in names() if each.startswith(incomplete)]
         return known or [CompletionItem(incomplete, type="file")]
-
-
-def _fields(name: str, written: str) -> list[CompletionItem]:
-    from ..schedules import lookup
-    from ..schedules.fields import parameters
-
-    before, comma, last = written.rpartition(",")
-    given = [field.partition("=")[0] for field in before.split(",")]
-    left = [field for field in parameters(lookup(name)) if field.startswith(last) and field not in given]
-    return [CompletionItem(f"{name}:{before}{comma}{field}=") for field in left]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import click
-
 from ..output.formatting import markdown
-from .options import in_sections, print_json, shared_options, show
+from .options import print_json, sectioned_command, show
 
 
-@click.command("datasets", cls=in_sections({"The result": "as_json"}))
-@shared_options("as_json")
+@sectioned_command("datasets", {"The result": ["as_json"]})
 def command(as_json: bool) -> None:
     """List the datasets on the Hub that `--data` takes by a short name, with what is read of each.
 

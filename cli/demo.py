@@ -6,16 +6,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import click
-
-from .options import in_sections, out_option, say, show
+from .options import out_option, say, sectioned_command, show
 
 SCHEDULES = ("linear:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)
 
 
-@click.command("demo", cls=in_sections({"The result": "out"}))
-@out_option("Write it here.", default="ropescale-demo", show_default=True)
+@sectioned_command("demo", {"The result": [out_option("Write it here.", default="ropescale-demo", show_default=True)]})
 def command(out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure what that did.
 
@@ -26,6 +23,7 @@ def command(out: str) -> None:
     from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
     from ..evals.results.folder import writable_folder
+    from ..verifying.examining import verify
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
@@ -34,7 +32,9 @@ def command(out: str) -> None:
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
     say("2. verify: build it as stock transformers would, and read the frequencies back")
-    _verify(patched)
+    report = verify(patched)
+    worst = max(module.difference for module in report.modules)
+    say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
     say("3. eval: perplexity on held-out library modules, as-is, linear and YaRN, every length from one pass")
     _evaluate(CHECKPOINT, folder)
     say(_RETRIEVAL)
@@ -77,14 +77,6 @@ def _refuse_foreign(target: Path) -> None:
     if why is not None:
         found = why.partition(", so force")[0]  # an option of `ropescale patch`, which nobody has given here
         raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
-
-
-def _verify(folder: Path) -> None:
-    from ..verifying.examining import verify
-
-    report = verify(folder)
-    worst = max(module.difference for module in report.modules)
-    say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
 
 
 def _evaluate(source: Path, out: Path) -> None:

@@ -2,139 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
+from click import Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
+from ..evals.metrics import base as metrics
 from .completion import Place
 from .options import (
-    DEVICE_MAPS,
-    LOADING,
     MODEL_SECTION,
-    READING,
-    REQUEST_SECTIONS,
-    SERVED,
-    SOURCE,
+    SERVER_SECTION,
     Length,
     Real,
+    Sections,
     Whole,
     data_option,
-    in_sections,
+    flag,
     lengths_option,
     made,
     model_argument,
+    option,
+    out_option,
     print_result,
-    request_options,
+    request_sections,
     schedules_of,
-    seed_option,
-    shared_options,
+    sectioned_command,
 )
-from .run_file import config_option
-from .running import ResultOptions, asked_servers, measure, notes, result_options, text_of
+from .run_file import CONFIG
+from .running import asked_servers, measure, notes, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.running.corpus_run import CorpusRun
     from ..evals.running.perplexity import PerplexityRun
 
-_SECTIONS = {
-    "What is measured": "source lengths",
-    **REQUEST_SECTIONS,
-    "The text": "split text_field prompt_field answer_field chat_template score glob encoding concat min_tokens "
-    "max_docs windows budget_tokens streaming split_special_tokens bos",
-    "How": " ".join(("stride short_context truncation truncation_stride", *OPTIONS, "seed")),
-    "The result": "config out fresh force dry_run verbose as_json",
-    **MODEL_SECTION,
-    "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
-    "Memory and many devices": "batch_tokens tp device_map",
-}
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Ways in which accelerate can spread a model over several devices."""
 
-
-_TYPES: dict[object, tuple[click.ParamType | type, str]] = {
+_TYPES: dict[object, tuple[click.ParamType | None, str | None]] = {
     Tokens: (Length(), "N"),
     int: (Whole(), "N"),
     float: (Real(), "X"),
     Path: (Place(), "FILE"),
-    str: (str, "TEXT"),
+    str: (None, "TEXT"),
 }
 """How the command line reads the values of metrics' options, and what the help calls them, by their types."""
 
 
-def _options_of_metrics(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that metrics declare."""
-    for option in reversed(OPTIONS.values()):
-        flag = f"--{option.name.replace('_', '-')}"
-        about: dict[str, Any] = {"default": option.default, "help": option.help, "show_default": True}
-        if option.type is bool:
-            flag += f"/--no-{flag[2:]}"
-        else:
-            kind = option.type if option.type in _TYPES else get_args(option.type)[0]  # of one with a range
-            about["type"], about["metavar"] = _TYPES[kind]
-        command = click.option(flag, option.name, **about)(command)
-    return command
+def _option_of(declared: metrics.Option[Any]) -> Option:
+    """Makes the option that a metric declares."""
+    flags = f"--{declared.name.replace('_', '-')}"
+    if declared.type is bool:
+        flags, kind, metavar = f"{flags}/--no-{flags[2:]}", None, None
+    else:  # of a type with a range, the type alone
+        kind, metavar = _TYPES[declared.type if declared.type in _TYPES else get_args(declared.type)[0]]
+    return option(f"{flags} {declared.name}", metavar, declared.help, kind, default=declared.default, show_default=True)
 
 
-@click.command("eval", cls=in_sections(_SECTIONS))
-@config_option
-@model_argument(required=False)
-@data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.")
-@lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
-@request_options("many")
-@shared_options(
-    "baseline",
-    *READING,
-    "prompt_field",
-    "answer_field",
-    "chat_template",
-    *SOURCE,
-    "score",
-    "min_tokens",
-    "max_docs",
-    "windows",
-    "bos",
-    *LOADING,
-)
-@shared_options("batch_tokens", "truncation_stride")
-@shared_options(*SERVED, "tokenizer")
-@click.option(
-    "--budget-tokens", type=Length(), metavar="N", help="Fed under one schedule (default: 256k without --windows)."
-)
-@click.option(
-    "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
-)
-@click.option("--tp", is_flag=True, help="The model over all processes, where it is too large for one device.")
-@click.option(
-    "--device-map", type=click.Choice(DEVICE_MAPS), help="The model over this machine's devices, by one process."
-)
-@click.option(
-    "--short-context/--no-short-context",
-    default=True,
-    help="Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
-)
-@click.option(
-    "--truncation/--no-truncation",
-    default=None,
-    help="Compare with the model given only its last tokens, as many as it was trained at (on where it doubles the "
-    "cost at most).",
-)
-@_options_of_metrics
-@seed_option("Kept with the results; no figure depends on it.")
-@result_options(
-    "Write results, losses, plots and REPORT.md here.", "Measure again what is stored in OUT, instead of continuing."
-)
-@click.option("--dry-run", is_flag=True, help="Print what the run would take, time one batch of it, and stop.")
-def command(
-    model: str | None,
-    source: Sequence[str],
-    lengths: list[int],
-    result: ResultOptions,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+_SECTIONS: Sections = {
+    "What is measured": [
+        data_option(
+            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all."
+        ),
+        lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated."),
+    ],
+    **request_sections("schedules baseline"),
+    "The text": [
+        "split text_field prompt_field answer_field chat_template score glob encoding",
+        "concat min_tokens max_docs windows",
+        option("--budget-tokens", "N", "Fed under one schedule (default: 256k without --windows).", Length()),
+        "streaming split_special_tokens bos",
+    ],
+    "How": [
+        option("--stride", "N", "Whole documents, in sliding windows N tokens apart (slower).", Length()),
+        option(
+            "--short-context/--no-short-context",
+            None,
+            "Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
+            default=True,
+        ),
+        option(
+            "--truncation/--no-truncation",
+            None,
+            "Compare with the model given only its last tokens, as many as it was trained at (on where it doubles the "
+            "cost at most).",
+            default=None,
+        ),
+        "truncation_stride",
+        *map(_option_of, OPTIONS.values()),
+        option(
+            "--seed", "N", "Kept with the results; no figure depends on it.", Whole(0), default=0, show_default=True
+        ),
+    ],
+    "The result": [
+        CONFIG,
+        out_option("Write results, losses, plots and REPORT.md here."),
+        "fresh force",
+        flag("--dry-run", "Print what the run would take, time one batch of it, and stop."),
+        "verbose as_json",
+    ],
+    **MODEL_SECTION,
+    **SERVER_SECTION,
+    "Memory and many devices": [
+        "batch_tokens",
+        flag("--tp", "The model over all processes, where it is too large for one device."),
+        option(
+            "--device-map", None, "The model over this machine's devices, by one process.", click.Choice(DEVICE_MAPS)
+        ),
+    ],
+}
+
+
+@sectioned_command("eval", _SECTIONS, model_argument(required=False))
+def command(model: str | None, source: Sequence[str], lengths: list[int], dry_run: bool, **options: Any) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     MODEL may be a PEFT adapter's folder, which is loaded on the base that it names (extra adapters).
@@ -163,7 +147,7 @@ def command(
     if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
         options["stride"] = max(1, min(lengths) // 2)
     sharing = made(Sharing, options)
-    servers, checkpoint = asked_servers(options, model, _BY_SERVERS)
+    servers, checkpoint = asked_servers(options, model)
 
     def prepare(here: World) -> CorpusRun:
         text, bos = text_of(source, options), options["bos"]
@@ -178,22 +162,10 @@ def command(
         return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)
 
     if not dry_run:
-        measure(prepare, writable_folder, result, source=source, doing="measuring", sharing=sharing)
+        measure(prepare, writable_folder, options, source=source, doing="measuring", sharing=sharing)
         return
     with together(sharing) as group:
         run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused beside servers
         found = run.dry_run()
         if group.world.leads:
-            print_result(result.as_json, found.to_dict, found.to_markdown)
-
-
-_BY_SERVERS = (
-    *("servers served_as served_name tokenizer concurrency timeout source lengths baseline revision").split(),
-    *("trust_remote_code chat_template score min_tokens max_docs windows bos as_json verbose truncation").split(),
-    *("truncation_stride budget_tokens stride short_context seed out").split(),
-    *OPTIONS,
-    *("fresh force config prompt_field answer_field").split(),
-    *READING,
-    *SOURCE,
-)
-"""The parameters that servers have a use for."""
+            print_result(options["as_json"], found.to_dict, found.to_markdown)

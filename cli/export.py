@@ -4,41 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ..engines import ENGINES
 from ..output.formatting import markdown
+from .completion import SpecText
 from .options import (
-    MODEL_SECTION,
-    REQUEST_SECTIONS,
+    SCHEDULE,
     OneOf,
-    in_sections,
+    Sections,
+    flag,
     model_argument,
+    option,
     print_result,
     put,
-    request_options,
-    shared_options,
+    request_sections,
+    sectioned_command,
     tell,
 )
 
 if TYPE_CHECKING:
     from ..exporting import Export
 
-_SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "command_only as_json"}
+_SECTIONS: Sections = {
+    "The engine": [option("--for engine", None, "The engine to serve it with.", OneOf(list(ENGINES)), required=True)],
+    **request_sections(option("--schedule", "SPEC", SCHEDULE, SpecText())),
+    "The model": ["revision"],
+    "The result": [flag("--command-only", "Print what is pasted, and nothing else."), "as_json"],
+}
 
 
-@click.command("export", cls=in_sections(_SECTIONS))
-@model_argument()
-@click.option(
-    "--for",
-    "engine",
-    type=OneOf(list(ENGINES)),
-    required=True,
-    help="The engine to serve it with.",
-)
-@request_options()
-@click.option("--command-only", is_flag=True, help="Print what is pasted, and nothing else.")
-@shared_options("revision", "as_json")
+@sectioned_command("export", _SECTIONS, model_argument())
 def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
 
@@ -80,13 +74,13 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
 def _page(done: Export) -> str:
     """Returns how many fields are honoured, the commands, and the table where not all of them are."""
     kept = sum(row.status == "honoured" for row in done.rows)
-    ways = list(dict.fromkeys(row.how for row in done.rows))
-    known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
-    answer = f"{done.engine} {done.version}: all {kept} fields honoured; {known}."
-    if kept < len(done.rows):
-        answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
     blocks = [command.fenced() for command in (*done.commands, *done.unscaled)]
-    return "\n\n".join([answer, *blocks, *([_table(done)] if kept < len(done.rows) else [])])
+    if kept == len(done.rows):
+        ways = list(dict.fromkeys(row.how for row in done.rows))
+        known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
+        return "\n\n".join([f"{done.engine} {done.version}: all {kept} fields honoured; {known}.", *blocks])
+    answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
+    return "\n\n".join([answer, *blocks, _table(done)])
 
 
 def _table(done: Export) -> str:

@@ -9,21 +9,23 @@ import click
 
 from ..output.formatting import markdown
 from .completion import Place
-from .options import REQUEST_SECTIONS, in_sections, out_option, print_result, request_options, shared_options, tell
+from .options import Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
     from ..gguf.patching import PatchedGguf
 
-_SECTIONS = {**REQUEST_SECTIONS, "The result": "out dry_run force as_json"}
+_SECTIONS: Sections = {
+    **request_sections("schedule"),
+    "The result": [
+        out_option("The file to make; it must not exist yet.", "OUT.gguf"),
+        flag("--dry-run", "Write nothing, only show the changes."),
+        flag("--force", "Replace OUT.gguf if ropescale wrote it."),
+        "as_json",
+    ],
+}
 
 
-@click.command("gguf", cls=in_sections(_SECTIONS))
-@click.argument("source", type=Place(), metavar="IN.gguf")
-@out_option("The file to make; it must not exist yet.", "OUT.gguf")
-@request_options(required=True)
-@click.option("--dry-run", is_flag=True, help="Write nothing, only show the changes.")
-@click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
-@shared_options("as_json")
+@sectioned_command("gguf", _SECTIONS, click.Argument(["source"], type=Place(), metavar="IN.gguf"))
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 

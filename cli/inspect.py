@@ -8,32 +8,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ..output.formatting import abbreviated, brief, cut, definitions, markdown
 from .completion import Place
-from .options import (
-    MODEL_SECTION,
-    REQUEST_SECTIONS,
-    in_sections,
-    model_argument,
-    print_result,
-    request_options,
-    shared_options,
-    tell,
-)
+from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
 
-_SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
+_SECTIONS: Sections = {
+    **request_sections("schedules"),
+    "The model": ["revision"],
+    "The result": [
+        option("--plot", "FILE", "Draw wavelength and turns per pair (png, svg or pdf).", Place()),
+        "as_json",
+    ],
+}
 
 
-@click.command("inspect", cls=in_sections(_SECTIONS))
-@model_argument()
-@request_options("many")
-@click.option("--plot", type=Place(), metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
-@shared_options("revision", "as_json")
+@sectioned_command("inspect", _SECTIONS, model_argument())
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
 

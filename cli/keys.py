@@ -5,57 +5,46 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-import click
-
 from .options import (
-    LOADING,
     MODEL_SECTION,
-    READING,
     Length,
     Place,
     Real,
+    Sections,
     data_option,
-    in_sections,
+    flag,
     made,
     model_argument,
+    option,
     out_option,
     print_json,
     put,
     say,
-    shared_options,
+    sectioned_command,
 )
 from .running import text_of
 
-_SECTIONS = {
-    "What is measured": "source window stride imports",
-    "Which tokens are key": "alpha beta",
-    "The text": "split text_field glob encoding concat",
+_SECTIONS: Sections = {
+    "What is measured": [
+        data_option("Texts, as in `ropescale eval`.", multiple=False),
+        option("--window", "N", "The least short context, in tokens.", Length(), default=4096, show_default=True),
+        option("--stride", "N", "Tokens that share a short context.", Length(), default=1024, show_default=True),
+        option("--import imports", "FILE", "LongPPL's own file, in place of MODEL.", Place(), multiple=True),
+    ],
+    "Which tokens are key": [
+        option("--alpha", "A", "Nats that long context must gain.", Real(), default=2.0, show_default=True),
+        option("--beta", "B", "The long-context NLL must be below -B.", Real(), default=-2.0, show_default=True),
+    ],
+    "The text": [
+        "split text_field glob encoding",
+        flag("--concat", "Join all documents into one, with blank lines between them."),
+    ],
     **MODEL_SECTION,
-    "The result": "out as_json",
+    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json"],
 }
 
 
-@click.command("keys", cls=in_sections(_SECTIONS))
-@model_argument(required=False)
-@data_option("Texts, as in `ropescale eval`.", multiple=False)
-@out_option("Write the key spans here, as JSON.", "FILE", required=True)
-@click.option(
-    "--window", type=Length(), default=4096, show_default=True, metavar="N", help="The least short context, in tokens."
-)
-@click.option(
-    "--stride", type=Length(), default=1024, show_default=True, metavar="N", help="Tokens that share a short context."
-)
-@click.option(
-    "--alpha", type=Real(), default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
-)
-@click.option(
-    "--beta", type=Real(), default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
-)
-@click.option(
-    "--import", "imports", type=Place(), multiple=True, metavar="FILE", help="LongPPL's own file, in place of MODEL."
-)
-@click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
-@shared_options(*READING, *LOADING, "as_json")
+@sectioned_command("keys", _SECTIONS, model_argument(required=False))
 def command(model: str | None, source: str, out: str, as_json: bool, imports: tuple[str, ...], **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 

@@ -8,7 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -16,6 +15,7 @@ import click
 from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
 from ..files import Terminated, terminable
 from ..output.formatting import cut, visible
+from ..schedules.base import suggest
 from . import environment
 from .options import drop_output, say
 
@@ -41,14 +41,6 @@ COMMANDS = {
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
-class NoSuchCommand(click.UsageError):
-    """A command that does not exist, with the names that it may have been meant for; click has it since 8.4."""
-
-    def __init__(self, name: str, ctx: click.Context) -> None:
-        super().__init__(f"No such command {name!r}.", ctx)
-        self.possibilities = get_close_matches(name, COMMANDS)
-
-
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called or its own help is wanted."""
 
@@ -58,26 +50,22 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f".{cmd_name.replace('-', '_')}", __package__)
-        return _with_debug(module.command)
+        command: click.Command = import_module(f".{cmd_name}", __package__).command
+        if not any("--debug" in parameter.opts for parameter in command.params):
+            command.params.append(_debug_option())  # understood after the command's name as well as before it
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            raise NoSuchCommand(args[0], ctx)
+            advice = suggest(args[0], COMMANDS, f"see `{ctx.command_path} -h`")
+            raise click.UsageError(f"no such command {args[0]!r}; {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def _with_debug(command: click.Command) -> click.Command:
-    """Adds ``--debug`` to a command, so that it is understood after the command's name as well as before it."""
-    if not any("--debug" in parameter.opts for parameter in command.params):
-        command.params.append(_debug_option())
-    return command
 
 
 def _debug_option() -> click.Option:
@@ -114,7 +102,9 @@ def main(args: Sequence[str] | None = None) -> int:
     go to stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
     """
     words = list(sys.argv[1:] if args is None else args)
-    _print_anything()
+    for stream in (sys.stdout, sys.stderr):  # a result may hold any name, and the terminal's encoding lacks characters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         _check_working_folder()
         with terminable():
@@ -123,7 +113,8 @@ def main(args: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except BrokenPipeError:
-        return _reader_left()
+        drop_output()  # the reader has gone (``| head``); silent also when Python flushes at exit
+        return FAILED
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__ or error  # click wraps it in an exception
         return _failed(cause, words) if isinstance(cause, EOFError) else _interrupted(cause)
@@ -213,16 +204,3 @@ _LONGEST = 1900
 def _one_line(text: str) -> str:
     """Returns a message as one line of bounded length; nothing that a file holds steers the terminal."""
     return cut(visible(" ".join(text.split())), _LONGEST)
-
-
-def _print_anything() -> None:
-    """Escapes characters in the output that the terminal's encoding lacks: a result may hold any name."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _reader_left() -> int:
-    """Ends silently where the reader of our output has gone (``| head``), also when Python flushes at exit."""
-    drop_output()
-    return FAILED

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click import Option
 
 from ..errors import RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.formatting import finite, visible
+from ..schedules.base import suggest
 from .completion import Place, SpecText
 
 if TYPE_CHECKING:
@@ -28,49 +29,41 @@ if TYPE_CHECKING:
     from ..request import RequestOptions
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., object] | click.Command")
-Decorator = Callable[[F], F]
-
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 """The dtypes that weights can be loaded in; ``auto`` is the checkpoint's own."""
 
-DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Ways in which accelerate can spread a model over several devices."""
+
+# --- types
 
 
 class OneOf(click.Choice):
     """A word of a list; a misspelt one is an error that guesses which."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns the word, as click does."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            near = difflib.get_close_matches(str(value), list(self.choices), n=1)
-            if near:
-                self.fail(f"{str(value)!r} is not known; did you mean {near[0]!r}?", param, ctx)
+            advice = suggest(str(value), list(self.choices), "")
+            if advice:
+                self.fail(f"{str(value)!r} is not known; {advice}", param, ctx)
             raise
 
 
 class Dtype(OneOf):
     """A dtype of torch; its usual short names, too."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns torch's name."""
         short = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
         return super().convert(short.get(str(value).lower(), value), param, ctx)
 
 
-def _device(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    """Returns torch's name of a device: ``cuda:1`` for ``gpu:1``."""
-    return name and re.sub(r"^gpu(?=:|$)", "cuda", name, flags=re.IGNORECASE)
-
-
 class _Plain(click.ParamType):
     """A number in ASCII digits."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         if isinstance(value, str) and not is_plain(value):
             self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
         return super().convert(value, param, ctx)
@@ -95,7 +88,7 @@ class Length(click.ParamType):
     name = "length"
     parse: Callable[[Any], object] = staticmethod(parse_length)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
             return self.parse(value)
         except RopescaleError as error:
@@ -109,17 +102,6 @@ class Lengths(Length):
     parse = staticmethod(parse_lengths)
 
 
-def lengths_option(help: str) -> Decorator[F]:
-    """Adds ``--lengths``, whose lists are joined where it is repeated."""
-    return click.option(
-        "--lengths", type=Lengths(), required=True, multiple=True, callback=_joined, metavar="N,...", help=help
-    )
-
-
-def _joined(ctx: click.Context, param: click.Parameter, lists: Iterable[list[int]]) -> list[int]:
-    return [length for each in lists for length in each]
-
-
 class Factor(click.ParamType):
     """A number, or several joined by commas for a command of many schedules; ``4x`` and ``128k`` get a hint."""
 
@@ -127,99 +109,190 @@ class Factor(click.ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
-        parts = str(value).split(",")
-        try:
-            if not all(map(is_plain, parts)) or (len(parts) > 1 and not takes_many):
-                raise ValueError(value)
-            factors = [float(part) for part in parts]
-        except ValueError:
-            self.fail(f"{value!r} is not one number{_what_instead(str(value), takes_many)}", param, ctx)
-        return factors if len(factors) > 1 else factors[0]
+        written = str(value)
+        parts = written.split(",")
+        with suppress(ValueError):
+            if all(map(is_plain, parts)) and (takes_many or len(parts) == 1):
+                factors = [float(part) for part in parts]
+                return factors if len(factors) > 1 else factors[0]
+        return self.fail(f"{value!r} is not one number{self._hint(written, takes_many)}", param, ctx)
+
+    @staticmethod
+    def _hint(written: str, takes_many: bool) -> str:
+        """Returns what to write instead of something that is no factor."""
+        several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
+        if len(several) > 1:
+            return (
+                f"; write --factor {','.join(several[:4])}"
+                if takes_many
+                else f"; give one, such as --factor {several[0]}"
+            )
+        if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
+            return f"; write --factor {written.strip('xX')}"
+        return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
 
 
-def _what_instead(written: str, takes_many: bool) -> str:
-    """Returns what to write instead of something that is no factor."""
-    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
-    if len(several) > 1 and takes_many:
-        return f"; write --factor {','.join(several[:4])}"
-    if len(several) > 1:
-        return f"; give one, such as --factor {several[0]}"
-    if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
-        return f"; write --factor {written.strip('xX')}"
-    return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
+# --- options of several commands
 
 
-def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuses words for several schedules."""
+def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
+    """Makes an option: ``option("--data source", "SRC", "Where texts come from.", Place())``."""
+    return Option(words.split(), type=type, metavar=metavar, help=help, **more)
+
+
+def flag(words: str, help: str) -> Option:
+    """Makes an option that is given or not."""
+    return Option(words.split(), is_flag=True, help=help)
+
+
+def model_argument(required: bool = True) -> click.Argument:
+    """Makes ``MODEL``, a checkpoint's folder or a Hub id."""
+    return click.Argument(["model"], type=Place(), required=required)
+
+
+def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Option:
+    """Makes ``--data``, where texts come from."""
+    return option("--data source", "SRC", help, Place(), required=required, multiple=multiple)
+
+
+def lengths_option(help: str) -> Option:
+    """Makes ``--lengths``, whose lists are joined where it is repeated."""
+    join = lambda ctx, param, lists: list(chain.from_iterable(lists))  # noqa: E731
+    return option("--lengths", "N,...", help, Lengths(), required=True, multiple=True, callback=join)
+
+
+def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
+    """Makes ``-o``, where the result goes."""
+    return option("-o --out", metavar, help, Place(), **more)
+
+
+def _refuse_all(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses the word for every schedule."""
     if "all" in values:
         names = "--schedule linear --schedule ntk --schedule yarn"
         raise click.BadParameter(f"there is no schedule 'all'; repeat the ones you want, as in {names}", ctx, param)
     return values
 
 
-def model_argument(required: bool = True) -> Decorator[F]:
-    """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
-    return click.argument("model", type=Place(), required=required)
+def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """Returns ``key=value`` words as a dictionary."""
+    pairs = [value.partition("=") for value in values]
+    counts = Counter(key for key, _, _ in pairs)
+    for key, sign, value in pairs:
+        if not (key and sign and value):
+            raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
+        if counts[key] > 1:
+            raise click.BadParameter(f"{key} is set {counts[key]} times; set it once", ctx, param)
+    return {key: value for key, _, value in pairs}
 
 
-def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Decorator[F]:
-    """Adds ``--data``, where texts come from."""
-    return click.option(
-        "--data", "source", type=Place(), required=required, multiple=multiple, metavar="SRC", help=help
-    )
+def _device(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """Returns torch's name of a device: ``cuda:1`` for ``gpu:1``."""
+    return name and re.sub(r"^gpu(?=:|$)", "cuda", name, flags=re.IGNORECASE)
 
 
-def out_option(help: str, metavar: str = "OUT", **more: Any) -> Decorator[F]:
-    """Adds ``-o``, where the result goes."""
-    return click.option("-o", "--out", type=Place(), metavar=metavar, help=help, **more)
+SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
+"""The help of ``--schedule``."""
 
 
-def seed_option(help: str) -> Decorator[F]:
-    """Adds ``--seed``, 0 where it is not given."""
-    return click.option("--seed", type=Whole(0), default=0, show_default=True, metavar="N", help=help)
+_OPTIONS = [
+    option("--schedule", "SPEC", SCHEDULE, SpecText(), required=True),
+    option(
+        "--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", SpecText(), multiple=True, callback=_refuse_all
+    ),
+    option("--factor", "F", "How many times longer; short for factor=F.", Factor()),
+    option("--target-length", "N", "The context wanted, such as 128k; gives the factor.", Length()),
+    option("--original-length", "N", "The trained length, where the config has it wrong.", Length()),
+    option("--set overrides", "K=V", "A field of the schedule; repeatable.", multiple=True, callback=_pairs),
+    option("--layers", "full|all|TYPE", "The layers to change.", default="full", show_default=True),
+    flag("--replace-scaling", "Replace the scaling: compute from the original length."),
+    flag("--on-top", "Compose with the scaling that is there."),
+    option("--freeze-at", "N", "Make a length-dependent schedule a fixed table.", Length()),
+    option("--baseline", "SPEC", "What the others are compared with (default: as-is).", SpecText()),
+    option("--revision", "R", "Branch, tag or commit of a Hub model."),
+    flag("--trust-remote-code", "Run the Python code that MODEL brings, where transformers needs it."),
+    option("--dtype", None, "Default: float32 on the CPU, the checkpoint's on a GPU.", Dtype(DTYPES)),
+    option("--device", "D", "Default: the GPU where there is one, else cpu.", callback=_device),
+    option("--split", "S", "Split of a dataset (default: test, or the only one)."),
+    option("--text-field", "F", "Field that holds the text, the chat or the token ids."),
+    option("--prompt-field", "F", "Field that holds the prompt of each row."),
+    option("--answer-field", "F", "Field that holds its answer, or a list of them."),
+    option("--chat-template", "FILE", "The Jinja template of chats, for the tokenizer's own.", Place()),
+    option("--glob", "G", "Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."),
+    option("--encoding", "E", "Encoding of text files (default: UTF-8)."),
+    option(
+        "--score", None, "Whose tokens of chats.", click.Choice(["all", "assistant"]), default="all", show_default=True
+    ),
+    flag("--concat", "Join all documents into one, a blank line between two."),
+    flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
+    flag("--split-special-tokens", "Special tokens named in the text are text like any other."),
+    option("--min-tokens", "N", "Skip documents with fewer tokens.", Whole(0), default=0),
+    option("--max-docs", "N", "At most this many documents.", Whole(1)),
+    option("--windows", "N|all", "Windows of each document; 1 is the first (default: the budget's)."),
+    option("--batch-tokens", "N", "Fed at once (default: what fits into memory).", Whole(1)),
+    option("--truncation-stride", "N", "Tokens scored by each of its windows (default: chosen).", Length()),
+    option("--bos", "B", "auto, yes, no, or a token id.", default="auto", show_default=True),
+    option(
+        "--server servers",
+        "URL",
+        "A vLLM or SGLang server that scores, in the place of MODEL. May be repeated.",
+        multiple=True,
+    ),
+    option(
+        "--served-as",
+        "SPEC",
+        "The schedule that the server computes: base, yarn:factor=4. One for each.",
+        SpecText(),
+        multiple=True,
+    ),
+    option("--served-name", "NAME", "The model's name there (default: the first that it has).", multiple=True),
+    option("--tokenizer", "CKPT", "The checkpoint that is served; no weights are read.", Place()),
+    option("--concurrency", "N", "Requests under way at once.", Whole(1), default=8, show_default=True),
+    option("--timeout", "S", "Seconds to wait for an answer.", Real(1), default=3600, show_default=True),
+    flag("--json as_json", "Print JSON with every digit."),
+    flag("--fresh", "Measure again what is stored in OUT, instead of continuing."),
+    flag("--force", "Replace results in OUT of another text or model, or more than these."),
+    flag("--verbose", "Print all tables, as REPORT.md has them."),
+]
+_SHARED = {str(each.name): each for each in _OPTIONS}
+"""Options of several commands, by the names of their parameters."""
+
+REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
+"""The fields of a :class:`ropescale.request.Request` but the schedule itself."""
+
+PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
+"""Those of them that say how every candidate of a search is applied."""
+
+READING = ("split", "text_field", "glob", "encoding")
+"""How a source of texts is read; each kind of source takes some of them."""
+
+SOURCE = ("concat", "streaming", "split_special_tokens")
+"""How its texts are joined and made tokens."""
+
+Sections = Mapping[str, Sequence[str | Option]]
+"""The options of a command by the titles of its help: its own, and names of shared ones, separated by spaces."""
+
+MODEL_SECTION: Sections = {"The model": ["revision trust_remote_code dtype device"]}
+"""How a model is found and loaded."""
+
+SERVER_SECTION: Sections = {
+    "A server in the place of MODEL": ["servers served_as served_name tokenizer concurrency timeout"]
+}
+"""How servers are asked."""
 
 
-def force_option() -> Decorator[F]:
-    """Adds ``--force`` of the commands that measure."""
-    return click.option(
-        "--force", is_flag=True, help="Replace results in OUT of another text or model, or more than these."
-    )
-
-
-def shared_options(*names: str) -> Decorator[F]:
-    """Adds options that several commands have, by the names of their parameters."""
-    return _together(*(_SHARED[name] for name in names))
+def request_sections(*schedules: str | Option) -> Sections:
+    """Returns the sections of a request's options; the options of its schedules come first."""
+    return {
+        "The schedule": [*schedules, "factor target_length original_length overrides layers freeze_at"],
+        "Where the model is already scaled": ["replace_scaling on_top"],
+    }
 
 
 def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
     """Makes a dataclass of those of a command's parameters that are its fields."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
-
-
-def _together(*options: Decorator[F]) -> Decorator[F]:
-    """Makes one decorator of several; the help keeps their order."""
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-def request_options(schedules: Literal["one", "many"] = "one", required: bool = False) -> Decorator[F]:
-    """Adds the options of a :class:`ropescale.request.Request`, the same for every command that takes a schedule.
-
-    Args:
-        schedules: ``one`` makes the parameter ``schedule``; ``many`` lets ``--schedule`` be repeated and makes it
-            ``schedules``. The other parameters are the fields of the request.
-        required: a schedule must be given.
-    """
-    spec = partial(click.option, "--schedule", type=SpecText(), metavar="SPEC", required=required)
-    text = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
-    many = spec("schedules", multiple=True, callback=_one_by_one, help=f"{text} May be repeated.")
-    return _together(spec(help=text) if schedules == "one" else many, shared_options(*REQUEST_OPTIONS))
 
 
 def schedules_of(options: Mapping[str, Any]) -> Schedules:
@@ -235,151 +308,7 @@ def schedules_of(options: Mapping[str, Any]) -> Schedules:
     return Schedules(specs, None if baseline is None else parse(baseline), cast("RequestOptions", patching))
 
 
-REQUEST_SECTIONS = {
-    "The schedule": "schedule schedules baseline factor target_length original_length overrides layers freeze_at",
-    "Where the model is already scaled": "replace_scaling on_top",
-}
-"""The sections of the help in which these options stand."""
-
-MODEL_SECTION = {"The model": "revision trust_remote_code dtype device"}
-"""The section of the options with which a model is found and loaded."""
-
-
-def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for key, sign, value in pairs:
-        if not (key and sign and value):
-            raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
-    keys = [key for key, _, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise click.BadParameter(f"{key} is set {keys.count(key)} times; set it once", ctx, param)
-    return {key: value for key, _, value in pairs}
-
-
-_SHARED: Mapping[str, Decorator[Any]] = {
-    "factor": click.option("--factor", type=Factor(), metavar="F", help="How many times longer; short for factor=F."),
-    "target_length": click.option(
-        "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
-    ),
-    "original_length": click.option(
-        "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
-    ),
-    "overrides": click.option(
-        "--set", "overrides", metavar="K=V", multiple=True, callback=_pairs, help="A field of the schedule; repeatable."
-    ),
-    "layers": click.option(
-        "--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change."
-    ),
-    "replace_scaling": click.option(
-        "--replace-scaling", is_flag=True, help="Replace the scaling: compute from the original length."
-    ),
-    "on_top": click.option("--on-top", is_flag=True, help="Compose with the scaling that is there."),
-    "freeze_at": click.option(
-        "--freeze-at", type=Length(), metavar="N", help="Make a length-dependent schedule a fixed table."
-    ),
-    "baseline": click.option(
-        "--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is)."
-    ),
-    "revision": click.option("--revision", metavar="R", help="Branch, tag or commit of a Hub model."),
-    "trust_remote_code": click.option(
-        "--trust-remote-code", is_flag=True, help="Run the Python code that MODEL brings, where transformers needs it."
-    ),
-    "dtype": click.option(
-        "--dtype", type=Dtype(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
-    ),
-    "device": click.option(
-        "--device", metavar="D", callback=_device, help="Default: the GPU where there is one, else cpu."
-    ),
-    "split": click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one)."),
-    "text_field": click.option(
-        "--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."
-    ),
-    "prompt_field": click.option("--prompt-field", metavar="F", help="Field that holds the prompt of each row."),
-    "answer_field": click.option("--answer-field", metavar="F", help="Field that holds its answer, or a list of them."),
-    "chat_template": click.option(
-        "--chat-template", type=Place(), metavar="FILE", help="The Jinja template of chats, for the tokenizer's own."
-    ),
-    "glob": click.option(
-        "--glob", metavar="G", help="Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."
-    ),
-    "encoding": click.option("--encoding", metavar="E", help="Encoding of text files (default: UTF-8)."),
-    "score": click.option(
-        "--score",
-        type=click.Choice(["all", "assistant"]),
-        default="all",
-        show_default=True,
-        help="Whose tokens of chats.",
-    ),
-    "concat": click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two."),
-    "streaming": click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs."),
-    "split_special_tokens": click.option(
-        "--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other."
-    ),
-    "min_tokens": click.option(
-        "--min-tokens", type=Whole(0), default=0, metavar="N", help="Skip documents with fewer tokens."
-    ),
-    "max_docs": click.option("--max-docs", type=Whole(1), metavar="N", help="At most this many documents."),
-    "windows": click.option(
-        "--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's)."
-    ),
-    "batch_tokens": click.option(
-        "--batch-tokens", type=Whole(1), metavar="N", help="Fed at once (default: what fits into memory)."
-    ),
-    "truncation_stride": click.option(
-        "--truncation-stride",
-        type=Length(),
-        metavar="N",
-        help="Tokens scored by each of its windows (default: chosen).",
-    ),
-    "bos": click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id."),
-    "server": click.option(
-        "--server",
-        "servers",
-        metavar="URL",
-        multiple=True,
-        help="A vLLM or SGLang server that scores, in the place of MODEL. May be repeated.",
-    ),
-    "served_as": click.option(
-        "--served-as",
-        type=SpecText(),
-        metavar="SPEC",
-        multiple=True,
-        help="The schedule that the server computes: base, yarn:factor=4. One for each.",
-    ),
-    "served_name": click.option(
-        "--served-name", metavar="NAME", multiple=True, help="The model's name there (default: the first that it has)."
-    ),
-    "tokenizer": click.option(
-        "--tokenizer", type=Place(), metavar="CKPT", help="The checkpoint that is served; no weights are read."
-    ),
-    "concurrency": click.option(
-        "--concurrency", type=Whole(1), default=8, show_default=True, metavar="N", help="Requests under way at once."
-    ),
-    "timeout": click.option(
-        "--timeout", type=Real(1), default=3600, show_default=True, metavar="S", help="Seconds to wait for an answer."
-    ),
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit."),
-}
-"""Options of several commands, by the names of their parameters."""
-
-REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
-"""The fields of the request but the schedule itself."""
-
-PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
-"""Those of them that say how every candidate of a search is applied."""
-
-SERVED = ("server", "served_as", "served_name", "concurrency", "timeout")
-"""How servers are asked."""
-
-LOADING = ("revision", "trust_remote_code", "dtype", "device")
-"""How weights are loaded."""
-
-READING = ("split", "text_field", "glob", "encoding")
-"""How a source of texts is read; each kind of source takes some of them."""
-
-SOURCE = ("concat", "streaming", "split_special_tokens")
-"""How its texts are joined and made tokens."""
+# --- printing
 
 
 def tell(**texts: Iterable[str]) -> None:
@@ -429,11 +358,6 @@ def show(page: str, kept: object = None) -> None:
     put(fitted_to(sys.stdout, page), kept)
 
 
-def verbose_option() -> Decorator[F]:
-    """Adds ``--verbose`` of the commands that measure."""
-    return click.option("--verbose", is_flag=True, help="Print all tables, as REPORT.md has them.")
-
-
 def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
     """Prints a result as JSON with every digit, or as a page; as :func:`put` does."""
     if as_json:
@@ -448,44 +372,42 @@ def print_json(value: object, kept: object = None) -> None:
 
 
 # --- sections
-# The class of every command: its help groups options under titles, and an option that counts once is given once.
 
 
-def in_sections(sections: Mapping[str, str]) -> type[click.Command]:
-    """Returns a class of command whose help lists its options under titles; those not named come last.
+class SectionedCommand(click.Command):
+    """A command whose help lists its options under titles; one that counts once is given once."""
 
-    Args:
-        sections: ``{title: names of parameters, separated by spaces}``, in the order of the help; names that the
-            command does not have are passed over.
-    """
+    sections: dict[str, list[Option]]
 
-    class InSections(click.Command):
-        def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            left = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
-            for title, names in sections.items():
-                _write(ctx, formatter, title, [left.pop(name) for name in names.split() if name in left])
-            _write(ctx, formatter, "Other options", left.values())
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the sections; options that none of them has come last."""
+        titled = set(chain.from_iterable(self.sections.values()))
+        others = [each for each in self.get_params(ctx) if isinstance(each, Option) and each not in titled]
+        for title, options in [*self.sections.items(), ("Other options", others)]:
+            with formatter.section(title):
+                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
 
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            _refuse_twice(ctx, self.make_parser(ctx).parse_args(list(args))[2])
-            return super().parse_args(ctx, args)
-
-    return InSections
-
-
-def _refuse_twice(ctx: click.Context, order: Iterable[click.Parameter]) -> None:
-    """Refuses an option whose earlier value would silently be replaced.
-
-    Raises:
-        BadParameter: names the option.
-    """
-    for param, count in Counter(order).items():
-        if count > 1 and isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag):
-            raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses an option whose earlier value would silently be replaced."""
+        for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
+            if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
+                raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
+        return super().parse_args(ctx, args)
 
 
-def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: Iterable[click.Option]) -> None:
-    records = [option.get_help_record(ctx) for option in options]
-    if any(records):
-        with formatter.section(title):
-            formatter.write_dl([record for record in records if record])
+def sectioned_command(
+    name: str, sections: Sections, *arguments: click.Argument
+) -> Callable[[Callable[..., None]], SectionedCommand]:
+    """Makes a function a command with these arguments and options."""
+
+    def make(function: Callable[..., None]) -> SectionedCommand:
+        command = click.command(name, cls=SectionedCommand)(function)
+        command.sections = {title: [] for title in sections}
+        for title, entries in sections.items():
+            for entry in entries:
+                named = [_SHARED[name] for name in entry.split()] if isinstance(entry, str) else [entry]
+                command.sections[title] += named
+        command.params = [*arguments, *chain.from_iterable(command.sections.values())]
+        return command
+
+    return make

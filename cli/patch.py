@@ -14,14 +14,15 @@ from ..engines.base import parameters_of
 from ..output.formatting import argument, markdown, shell_word, size
 from ..schedules import label_of
 from .options import (
-    REQUEST_SECTIONS,
-    in_sections,
+    Sections,
+    flag,
     model_argument,
+    option,
     out_option,
     print_json,
-    request_options,
+    request_sections,
     say,
-    shared_options,
+    sectioned_command,
     show,
     tell,
 )
@@ -31,30 +32,32 @@ if TYPE_CHECKING:
     from ..planning.layers import PlannedLayer
 
 
-_SECTIONS = {
-    **REQUEST_SECTIONS,
-    "The result": "out in_place link force dry_run as_json",
-    "The Hub": "push_to_hub private revision",
+_SECTIONS: Sections = {
+    **request_sections("schedule"),
+    "The result": [
+        out_option("The folder to make; it must not exist yet."),
+        flag("--in-place", "Change MODEL itself; `ropescale restore MODEL` undoes it."),
+        option(
+            "--link",
+            None,
+            "How weights come over; auto: hard link, else symlink, else copy.",
+            click.Choice(LINKS),
+            default="auto",
+            show_default=True,
+        ),
+        flag("--force", "Replace what ropescale wrote to OUT or REPO."),
+        flag("--dry-run", "Write nothing, only show what would be done."),
+        "as_json",
+    ],
+    "The Hub": [
+        option("--push-to-hub", "REPO", "Send the result to user/name on the Hub; -o may be left out."),
+        flag("--private", "Make REPO private."),
+        "revision",
+    ],
 }
 
 
-@click.command("patch", cls=in_sections(_SECTIONS))
-@model_argument()
-@out_option("The folder to make; it must not exist yet.")
-@request_options(required=True)
-@click.option(
-    "--link",
-    type=click.Choice(LINKS),
-    default="auto",
-    show_default=True,
-    help="How weights come over; auto: hard link, else symlink, else copy.",
-)
-@shared_options("revision", "as_json")
-@click.option("--in-place", is_flag=True, help="Change MODEL itself; `ropescale restore MODEL` undoes it.")
-@click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
-@click.option("--push-to-hub", metavar="REPO", help="Send the result to user/name on the Hub; -o may be left out.")
-@click.option("--private", is_flag=True, help="Make REPO private.")
-@click.option("--force", is_flag=True, help="Replace what ropescale wrote to OUT or REPO.")
+@sectioned_command("patch", _SECTIONS, model_argument())
 def command(model: str, out: str | None, schedule: str, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 

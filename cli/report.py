@@ -5,13 +5,19 @@ from __future__ import annotations
 import click
 
 from .completion import Place
-from .options import in_sections, out_option, say
+from .options import option, out_option, say, sectioned_command
+
+_OPTIONS = [
+    out_option("The page to write.", "FILE", default="report.html", show_default=True),
+    option("--title", "TEXT", "Its heading.", default="Context extension, measured", show_default=True),
+]
 
 
-@click.command("report", cls=in_sections({"The page": "out title"}))
-@click.argument("runs", type=Place(), metavar="RUN...", nargs=-1, required=True)
-@out_option("The page to write.", "FILE", default="report.html", show_default=True)
-@click.option("--title", default="Context extension, measured", show_default=True, metavar="TEXT", help="Its heading.")
+@sectioned_command(
+    "report",
+    {"The page": _OPTIONS},
+    click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True),
+)
 def command(runs: tuple[str, ...], out: str, title: str) -> None:
     """Write one interactive page that compares RUNs, folders that `eval -o` or `retrieval -o` wrote.
 

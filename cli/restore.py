@@ -6,12 +6,10 @@ import click
 
 from ..output.formatting import visible
 from .completion import Place
-from .options import in_sections, print_json, put, shared_options
+from .options import print_json, put, sectioned_command
 
 
-@click.command("restore", cls=in_sections({"The result": "as_json"}))
-@click.argument("folder", type=Place(), metavar="DIR")
-@shared_options("as_json")
+@sectioned_command("restore", {"The result": ["as_json"]}, click.Argument(["folder"], type=Place(), metavar="DIR"))
 def command(folder: str, as_json: bool) -> None:
     """Put the checkpoint DIR back to what it was before `ropescale patch --in-place`, byte for byte.
 

@@ -9,38 +9,29 @@ import click
 from ..lengths import is_plain
 from .completion import Place
 from .options import (
-    LOADING,
     MODEL_SECTION,
-    REQUEST_SECTIONS,
-    SERVED,
+    SERVER_SECTION,
     Real,
+    Sections,
     Whole,
-    in_sections,
+    flag,
     lengths_option,
     made,
     model_argument,
-    request_options,
+    option,
+    out_option,
+    request_sections,
     schedules_of,
-    shared_options,
+    sectioned_command,
 )
-from .run_file import config_option
-from .running import ResultOptions, asked_servers, measure, notes, refuse_given, result_options
+from .run_file import CONFIG
+from .running import asked_servers, measure, notes, refuse_given
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.retrieving.running import RetrievalRun
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
-
-_SECTIONS = {
-    "What is measured": "lengths depths task trials seed haystack threshold",
-    "Prompts from a file": "prompts prompt_field answer_field max_prompts new_tokens match",
-    **REQUEST_SECTIONS,
-    "The result": "config out fresh force verbose as_json",
-    **MODEL_SECTION,
-    "A server in the place of MODEL": "servers served_as served_name tokenizer concurrency timeout",
-    "How it is fed": "bos batch_tokens",
-}
 
 
 class Depths(click.ParamType):
@@ -62,56 +53,53 @@ class Depths(click.ParamType):
             self.fail(f"{value!r} are not depths; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
 
 
-@click.command("retrieval", cls=in_sections(_SECTIONS))
-@config_option
-@model_argument(required=False)
-@lengths_option("Positions, BOS and answer included. May be repeated.")
-@click.option(
-    "--depths",
-    type=Depths(),
-    default="5",
-    show_default=True,
-    metavar="D,...",
-    help="0,0.5,1 (0 is first), or how many.",
-)
-@request_options("many")
-@click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="The kind of question.")
-@click.option(
-    "--trials", type=Whole(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
-)
-@click.option(
-    "--seed", type=Whole(), default=0, show_default=True, metavar="N", help="Draws the texts and the numbers."
-)
-@click.option("--haystack", type=Place(), metavar="FILE", help="Hide the numbers in this text, not in generated ones.")
-@click.option(
-    "--prompts",
-    type=Place(),
-    metavar="SRC",
-    help="Prompts with their answers, in the place of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
-)
-@shared_options("prompt_field", "answer_field")
-@click.option("--max-prompts", type=Whole(1), metavar="N", help="The first N of each task and length.")
-@click.option("--new-tokens", type=Whole(1), metavar="N", help="Generated for each (default: the row's, or RULER's).")
-@click.option(
-    "--match", type=click.Choice(["all", "any"]), help="Answers that count (default: any for qa_*, else all)."
-)
-@click.option(
-    "--threshold", type=Real(), default=0.85, show_default=True, metavar="P",
-    help="Share of the best accuracy at the shortest length that counts for the effective length.",
-)  # fmt: skip
-@click.option("--batch-tokens", type=Whole(1), default=8192, show_default=True, metavar="N", help="Fed at once.")
-@shared_options(*SERVED, "tokenizer")
-@shared_options("baseline", "bos", *LOADING)
-@result_options(
-    "Write results, every answer, heat maps and REPORT.md here.",
-    "Ask again what is stored in OUT, instead of continuing.",
-)
-def command(
-    model: str | None,
-    lengths: list[int],
-    result: ResultOptions,
-    **options: Any,
-) -> None:
+_SECTIONS: Sections = {
+    "What is measured": [
+        lengths_option("Positions, BOS and answer included. May be repeated."),
+        option("--depths", "D,...", "0,0.5,1 (0 is first), or how many.", Depths(), default="5", show_default=True),
+        option("--task", None, "The kind of question.", click.Choice(TASKS), default="passkey", show_default=True),
+        option("--trials", "N", "Answers per length and depth.", Whole(1), default=10, show_default=True),
+        option("--seed", "N", "Draws the texts and the numbers.", Whole(), default=0, show_default=True),
+        option("--haystack", "FILE", "Hide the numbers in this text, not in generated ones.", Place()),
+        option(
+            "--threshold",
+            "P",
+            "Share of the best accuracy at the shortest length that counts for the effective length.",
+            Real(),
+            default=0.85,
+            show_default=True,
+        ),
+    ],
+    "Prompts from a file": [
+        option(
+            "--prompts",
+            "SRC",
+            "Prompts with their answers, in the place of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
+            Place(),
+        ),
+        "prompt_field answer_field",
+        option("--max-prompts", "N", "The first N of each task and length.", Whole(1)),
+        option("--new-tokens", "N", "Generated for each (default: the row's, or RULER's).", Whole(1)),
+        option("--match", None, "Answers that count (default: any for qa_*, else all).", click.Choice(["all", "any"])),
+    ],
+    **request_sections("schedules baseline"),
+    "The result": [
+        CONFIG,
+        out_option("Write results, every answer, heat maps and REPORT.md here."),
+        flag("--fresh", "Ask again what is stored in OUT, instead of continuing."),
+        "force verbose as_json",
+    ],
+    **MODEL_SECTION,
+    **SERVER_SECTION,
+    "How it is fed": [
+        "bos",
+        option("--batch-tokens", "N", "Fed at once.", Whole(1), default=8192, show_default=True),
+    ],
+}
+
+
+@sectioned_command("retrieval", _SECTIONS, model_argument(required=False))
+def command(model: str | None, lengths: list[int], **options: Any) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
 
     One forward pass scores the answer in place. It counts if every token of it is ranked first, so that greedy decoding
@@ -143,7 +131,7 @@ def command(
     else:
         refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
                      "depths", "task", "trials", "seed", "haystack")  # fmt: skip
-    servers, checkpoint = asked_servers(options, model, _BY_SERVERS)
+    servers, checkpoint = asked_servers(options, model)
     haystack = options.pop("haystack")
 
     def prepare(here: World) -> RetrievalRun:
@@ -164,12 +152,4 @@ def command(
         return running.prepare(checkpoint, schedules_of(options), selection, chosen, here)
 
     source = [options["prompts"]] if options["prompts"] else []
-    measure(prepare, Retrieval.writable_folder, result, doing="asking", source=source)
-
-
-_BY_SERVERS = (
-    *("servers served_as served_name tokenizer concurrency timeout lengths depths task trials seed haystack").split(),
-    *("prompts prompt_field answer_field max_prompts new_tokens match").split(),
-    *("threshold baseline bos revision trust_remote_code as_json verbose out fresh force config").split(),
-)
-"""The parameters that servers have a use for."""
+    measure(prepare, Retrieval.writable_folder, options, doing="asking", source=source)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
 
 from ..errors import DataError
+from ..schedules.base import suggest
 from .completion import Place, SpecText
+from .options import option
 
 NAME = "run.yaml"
 _CODE = "a file starts no code; give it on the command line"
@@ -22,47 +22,54 @@ _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_ru
 """Parameters that do not change what is measured, or that a file may not hold."""
 
 
-def config_option(command: Any) -> Any:
-    """Adds ``--config``: defaults of the other options, from a YAML file."""
-    return click.option(
-        "--config",
-        type=Place(),
-        is_eager=True,
-        expose_value=False,
-        callback=_take,
-        metavar="FILE",
-        help=f"Options from a YAML file, such as a result's {NAME}; those given here go first.",
-    )(command)
-
-
 def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    if path is not None:
-        ctx.default_map = dict(_values(ctx, path))
-
-
-def _values(ctx: click.Context, path: str) -> Iterator[tuple[str, object]]:
-    """Reads a file; yields parameters by name, with the text that the command line would have.
+    """Makes the options of a file the defaults of the command, as the text that the command line would have.
 
     Raises:
         DataError: it is no such file, names an option that the command does not have, or would run code.
     """
     known = {key_of(each): each for each in ctx.command.params if each.name not in ("config", "debug")}
-    for key, value in _read(path).items():
+    defaults: dict[str, object] = {}
+    for key, value in {} if path is None else _read(path).items():
         each = known.get(str(key))
         if each is None:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}{hint}", "config")
+            advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
+            raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}; {advice}", "config")
         if each.name == "trust_remote_code":
             raise DataError(f"{path} says {key}; {_CODE}", "config")
         if value is None:
             continue
-        texts = _texts(path, str(key), value)
+        if isinstance(value, Mapping):
+            value = [f"{name}={_text(path, key, inner)}" for name, inner in value.items()]
+        texts = [_text(path, key, inner) for inner in (value if isinstance(value, list) else [value])]
         if isinstance(each.type, SpecText) and any(map(_names_code, texts)):
             raise DataError(f"{path} names a schedule by its class ({', '.join(texts)}); {_CODE}", "config")
-        many = (isinstance(each, click.Option) and each.multiple) or each.nargs == -1
-        one = value if isinstance(value, bool) and _is_flag(each) else ",".join(texts)
-        yield str(each.name), texts if many else one
+        if (isinstance(each, click.Option) and each.multiple) or each.nargs == -1:
+            defaults[str(each.name)] = texts
+        else:
+            is_set = isinstance(value, bool) and isinstance(each, click.Option) and each.is_flag
+            defaults[str(each.name)] = value if is_set else ",".join(texts)
+    ctx.default_map = defaults or ctx.default_map
+
+
+def _text(path: str | None, key: object, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"  # YAML reads these words so
+    if not isinstance(value, (str, int, float)):
+        raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
+    return str(value)
+
+
+CONFIG = option(
+    "--config",
+    "FILE",
+    f"Options from a YAML file, such as a result's {NAME}; those given here go first.",
+    Place(),
+    is_eager=True,
+    expose_value=False,
+    callback=_take,
+)
+"""Defaults of the other options, from a YAML file."""
 
 
 def _read(path: str) -> Mapping[object, object]:
@@ -83,21 +90,6 @@ def _read(path: str) -> Mapping[object, object]:
     return found
 
 
-def _texts(path: str, key: str, value: object) -> list[str]:
-    """Returns the values of an option as the command line would have them; ``{k: v}`` as ``k=v``."""
-    if isinstance(value, Mapping):
-        value = [f"{name}={_text(path, key, each)}" for name, each in value.items()]
-    return [_text(path, key, each) for each in (value if isinstance(value, list) else [value])]
-
-
-def _text(path: str, key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"  # YAML reads these words so
-    if not isinstance(value, (str, int, float)):
-        raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
-    return str(value)
-
-
 def key_of(param: click.Parameter) -> str:
     """Returns the name of a parameter in the file: an option's own without its dashes."""
     return max(param.opts, key=len).lstrip("-")
@@ -106,10 +98,6 @@ def key_of(param: click.Parameter) -> str:
 def _names_code(spec: str) -> bool:
     """Whether a schedule is a class of a Python file or module."""
     return re.search(r"::|\.py\b", spec) is not None
-
-
-def _is_flag(param: click.Parameter) -> bool:
-    return isinstance(param, click.Option) and param.is_flag
 
 
 def run_file() -> dict[str, bytes]:

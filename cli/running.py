@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,16 +11,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import DataError
-from .options import (
-    Decorator,
-    force_option,
-    made,
-    out_option,
-    print_result,
-    say,
-    shared_options,
-    verbose_option,
-)
+from .options import REQUEST_OPTIONS, made, print_result, say
 from .run_file import run_file
 
 if TYPE_CHECKING:
@@ -54,38 +43,6 @@ class Printed(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultOptions:
-    """Where a command that measures writes its result, and how it prints it."""
-
-    out: str | None
-    fresh: bool
-    force: bool
-    as_json: bool
-    verbose: bool
-
-
-def result_options(out: str, fresh: str, metavar: str = "OUT") -> Decorator[Callable[..., None]]:
-    """Adds ``--out``, ``--fresh``, ``--verbose``, ``--force`` and ``--json``, which make the parameter ``result``.
-
-    Args:
-        out, fresh: the help of these two.
-        metavar: how the help names what is written.
-    """
-
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**options: object) -> None:
-            chosen = made(ResultOptions, options)
-            command(**{name: options[name] for name in options.keys() - vars(chosen)}, result=chosen)
-
-        with_json: Decorator[Callable[..., None]] = shared_options("as_json")
-        again = click.option("--fresh", is_flag=True, help=fresh)
-        return with_json(out_option(out, metavar)(again(verbose_option()(force_option()(run)))))
-
-    return add
-
-
 def notes() -> Notes:
     """Returns the notes of a run; only rank 0 prints."""
     from ..evals.parallel.processes import world
@@ -94,13 +51,8 @@ def notes() -> Notes:
     return Notes(world().leads)
 
 
-def asked_servers(
-    options: Mapping[str, Any], model: str | None, allowed: Iterable[str]
-) -> tuple[list[Server], Checkpoint]:
+def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[Server], Checkpoint]:
     """Returns the servers of a command, and the checkpoint that they serve; none, and MODEL, where that is loaded here.
-
-    Args:
-        allowed: the parameters that servers have a use for.
 
     Raises:
         DataError: half of it is given, both are, or an option that is for the other; not one schedule and one name for
@@ -121,7 +73,10 @@ def asked_servers(
     for name, given in of_each.items():
         if given and len(given) != len(urls):
             raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
-    refuse_beside_servers(*allowed)
+    ctx = click.get_current_context()
+    for name in (str(each.name) for each in ctx.command.params if each.name in _LOCAL and not each.required):
+        if ctx.get_parameter_source(name) in _GIVEN:
+            raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
     if tokenizer is None:
         raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
     nobody = [None] * len(urls)
@@ -150,17 +105,11 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
-def refuse_beside_servers(*allowed: str) -> None:
-    """Refuses every given parameter of the command at work but these: they are for a model that is loaded here.
-
-    Raises:
-        DataError: names the first.
-    """
-    ctx = click.get_current_context()
-    for each in ctx.command.params:
-        name = str(each.name)
-        if name not in allowed and ctx.get_parameter_source(name) in _GIVEN:
-            raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
+_LOCAL = {
+    *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
+    *("tp", "device_map", "dry_run", "search", "search_tokens", "memory"),
+}
+"""Parameters of commands that measure for a model that is loaded here: a server has no use for them."""
 
 
 def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
@@ -176,7 +125,7 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
 def measure(
     prepare: Callable[[World], Measurement[Printed]],
     folder_of: Callable[[str], Path],
-    options: ResultOptions,
+    options: Mapping[str, Any],
     *,
     doing: str,
     source: Sequence[str] = (),
@@ -194,9 +143,9 @@ def measure(
     from ..evals.running.runner import carry_out
     from ..evals.store import refuse_if_busy
 
-    out = options.out
+    out = options["out"]
     for name in ("fresh", "force"):
-        if getattr(options, name) and out is None:
+        if options[name] and out is None:
             raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
@@ -212,7 +161,8 @@ def measure(
         def shown(result: Printed, kept: Path | None) -> None:
             where = "" if kept is None or kept.suffix == ".json" else f" or {kept / 'REPORT.md'}"
             short = lambda: f"{result.summary()}\n\nAll tables: --verbose{where}."  # noqa: E731
-            print_result(options.as_json, result.to_dict, result.to_markdown if options.verbose else short, kept)
+            page = result.to_markdown if options["verbose"] else short
+            print_result(options["as_json"], result.to_dict, page, kept)
 
         try:
             measurement = prepare(here)
@@ -220,6 +170,6 @@ def measure(
             if folder is not None and here.leads:
                 say("the run stopped before it measured anything; the same command starts it again")
             raise
-        carry_out(measurement, folder, options.fresh, group, shown, options.force, run_file())
+        carry_out(measurement, folder, options["fresh"], group, shown, options["force"], run_file())
         if folder is not None and here.leads:
             say(f"written to {folder}")

@@ -10,7 +10,7 @@ import click
 
 from ..output.formatting import cut, markdown, value_text
 from .completion import SpecText
-from .options import in_sections, print_json, shared_options, show
+from .options import print_json, sectioned_command, show
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter
@@ -38,9 +38,7 @@ class Described(TypedDict):
     documentation: str
 
 
-@click.command("schedules", cls=in_sections({"The result": "as_json"}))
-@click.argument("name", required=False, type=SpecText())
-@shared_options("as_json")
+@sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
 def command(name: str | None, as_json: bool) -> None:
     """List the schedules: what each does, what it needs, its paper. With NAME, explain one and all its fields.
 
@@ -57,23 +55,33 @@ def command(name: str | None, as_json: bool) -> None:
     elif name:
         show(_page(described[0]))
     else:
-        show(_table(described))
+        rows = [
+            [
+                each["name"],
+                each["does"],
+                ", ".join(field["name"] for field in each["fields"] if field["required"]) or "-",
+                _source(each["paper"] or ""),
+            ]
+            for each in described
+        ]
+        show(markdown(["schedule", "what it does", "needs", "paper"], rows))
 
 
 def describe(name: str, make: object) -> Described:
     """Describes a schedule: a class, or a user's object or function."""
-    from ..schedules.base import length_dependent
+    from ..schedules.base import Varying, length_dependent
     from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
-    summary = documentation.partition("\n")[0]
+    summary, depends = documentation.partition("\n")[0], length_dependent(make)
+    by_fields = isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying)
     return {
         "name": name,
         "does": getattr(make, "does", "") or cut(summary, _FEW),
         "summary": summary,
         "fields": [_field(each) for each in parameters(make).values()],
-        "length_dependent": length_dependent(make),
-        "by_length": _by_length(make),
+        "length_dependent": depends,
+        "by_length": "may" if by_fields else "yes" if depends else "no",
         "paper": getattr(make, "paper", None),
         "documentation": documentation,
     }
@@ -88,26 +96,8 @@ def _field(parameter: Parameter) -> Field:
     return {**described, "default": parameter.default if simple else str(parameter.default)}
 
 
-def _by_length(make: object) -> str:
-    """Returns whether the frequencies depend on the length: ``may`` if the fields decide."""
-    from ..schedules.base import Varying, length_dependent
-
-    if isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying):
-        return "may"
-    return "yes" if length_dependent(make) else "no"
-
-
 _FEW = 34
 """The most characters of what a schedule does, in the list."""
-
-
-def _table(described: list[Described]) -> str:
-    rows = [[each["name"], each["does"], _needed(each["fields"]), _source(each["paper"] or "")] for each in described]
-    return markdown(["schedule", "what it does", "needs", "paper"], rows)
-
-
-def _needed(fields: list[Field]) -> str:
-    return ", ".join(field["name"] for field in fields if field["required"]) or "-"
 
 
 def _source(paper: str) -> str:

@@ -9,7 +9,6 @@ import click
 
 from .completion import Place
 from .options import (
-    LOADING,
     MODEL_SECTION,
     PATCHING,
     READING,
@@ -17,70 +16,69 @@ from .options import (
     Length,
     OneOf,
     Real,
+    Sections,
     Whole,
     data_option,
-    in_sections,
+    flag,
     made,
     model_argument,
-    seed_option,
-    shared_options,
+    option,
+    out_option,
+    sectioned_command,
 )
-from .run_file import config_option
-from .running import ResultOptions, measure, notes, result_options, text_of
+from .run_file import CONFIG
+from .running import measure, notes, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.searching.running import SearchRun
 
-_SECTIONS = {
-    "What is searched": "source objective haystack target_length budget_tokens numbers within keep_short engine seed",
-    "Where the schedule goes": "layers original_length replace_scaling on_top",
-    "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
-    "The result": "config out fresh force verbose as_json",
+_SECTIONS: Sections = {
+    "What is searched": [
+        data_option(
+            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",
+            required=False,
+        ),
+        option(
+            "--objective",
+            None,
+            "All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale retrieval` asks.",
+            OneOf(["text", "keys"]),
+            default="text",
+            show_default=True,
+        ),
+        option("--haystack", "FILE", "Hide the keys in this text, not in generated ones.", Place()),
+        option("--target-length", "N", "The context wanted, such as 32k.", Length(), required=True),
+        option("--budget-tokens", "N", "Tokens to feed in all.", Length(), default=500_000, show_default=True),
+        option("--numbers", "N", "4, or 2 (the factor and the scale).", Whole(1), default=4, show_default=True),
+        option(
+            "--within",
+            "W",
+            "The weight of a token within the trained length; others have 1.",
+            Real(),
+            default=2.0,
+            show_default=True,
+        ),
+        flag("--keep-short", "Two tables: the model's own up to the trained length, one beyond."),
+        option("--for engine", "ENGINE", "Search what an engine computes: vllm, sglang, mlx-lm, ..."),
+        option(
+            "--seed", "N", "Of the order of the text, and of what is held out.", Whole(0), default=0, show_default=True
+        ),
+    ],
+    "Where the schedule goes": ["layers original_length replace_scaling on_top"],
+    "The text": ["split text_field glob encoding concat max_docs streaming split_special_tokens bos"],
+    "The result": [
+        CONFIG,
+        out_option("Write the schedule here, and the run into the folder FILE-search beside it.", "FILE.json"),
+        flag("--fresh", "Search again what is kept in the folder, instead of continuing."),
+        "force verbose as_json",
+    ],
     **MODEL_SECTION,
 }
 
 
-@click.command("search", cls=in_sections(_SECTIONS))
-@config_option
-@model_argument()
-@data_option(
-    "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",
-    required=False,
-)
-@click.option(
-    "--objective",
-    type=OneOf(["text", "keys"]),
-    default="text",
-    show_default=True,
-    help="All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale retrieval` asks.",
-)
-@click.option("--haystack", type=Place(), metavar="FILE", help="Hide the keys in this text, not in generated ones.")
-@click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
-@click.option(
-    "--budget-tokens", type=Length(), default=500_000, show_default=True, metavar="N", help="Tokens to feed in all."
-)
-@click.option(
-    "--numbers", type=Whole(1), default=4, show_default=True, metavar="N", help="4, or 2 (the factor and the scale)."
-)
-@click.option(
-    "--within",
-    type=Real(),
-    default=2.0,
-    show_default=True,
-    metavar="W",
-    help="The weight of a token within the trained length; others have 1.",
-)
-@click.option("--keep-short", is_flag=True, help="Two tables: the model's own up to the trained length, one beyond.")
-@click.option("--for", "engine", metavar="ENGINE", help="Search what an engine computes: vllm, sglang, mlx-lm, ...")
-@shared_options(*PATCHING, *READING, *SOURCE, "max_docs", "bos", *LOADING)
-@seed_option("Of the order of the text, and of what is held out.")
-@result_options(
-    out="Write the schedule here, and the run into the folder FILE-search beside it.",
-    fresh="Search again what is kept in the folder, instead of continuing.",
-    metavar="FILE.json",
-)
-def command(model: str, result: ResultOptions, **options: Any) -> None:
+@sectioned_command("search", _SECTIONS, model_argument())
+def command(model: str, **options: Any) -> None:
     """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
 
     It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
@@ -101,8 +99,9 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
     from ..evals.searching.options import SearchOptions, plan_of_start, schedule_file
 
     _check_objective(options)
-    if result.out is not None:
-        schedule_file(result.out)
+    out = options["out"]
+    if out is not None:
+        schedule_file(out)
     names, target, haystack = options.pop("source"), options["target_length"], options.pop("haystack")
     checkpoint = made(Checkpoint, options, name=model)
     chosen = made(
@@ -118,7 +117,7 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
     plan_of_start(checkpoint.configs[on_top], target, patching)  # refuses what can be refused without torch
     from ..evals.searching.results import files_of  # after what needs no torch
 
-    file = None if result.out is None else files_of(result.out)[0]
+    file = None if out is None else files_of(out)[0]
 
     def prepare(here: World) -> SearchRun:
         from ..evals.searching import running
@@ -126,7 +125,7 @@ def command(model: str, result: ResultOptions, **options: Any) -> None:
         text = text_of(names, options)
         return running.prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)
 
-    measure(prepare, lambda name: files_of(name)[1], result, source=names, doing="searching")
+    measure(prepare, lambda name: files_of(name)[1], options, source=names, doing="searching")
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:

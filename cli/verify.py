@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ..output.formatting import markdown
-from .options import LOADING, MODEL_SECTION, Length, in_sections, model_argument, print_json, shared_options, show, tell
+from .options import (
+    MODEL_SECTION,
+    Length,
+    Sections,
+    flag,
+    model_argument,
+    option,
+    print_json,
+    sectioned_command,
+    show,
+    tell,
+)
 from .running import refuse_given
 
 if TYPE_CHECKING:
@@ -16,22 +25,18 @@ if TYPE_CHECKING:
     from ..verifying.decoding import Stretch
     from ..verifying.verification import Verification
 
-_SECTIONS = {
-    "Decoding": "generate lengths",
-    "A server": "servers served_name timeout",
+_SECTIONS: Sections = {
+    "Decoding": [
+        flag("--generate", "Load the weights, and compare decoding with a cache with whole passes."),
+        option("--length lengths", "N", "Where to compare; may be repeated.", Length(), multiple=True),
+    ],
+    "A server": ["servers served_name timeout"],
     **MODEL_SECTION,
-    "The result": "verbose as_json",
+    "The result": [flag("--verbose", "Print every table and column."), "as_json"],
 }
 
 
-@click.command("verify", cls=in_sections(_SECTIONS))
-@model_argument()
-@click.option("--generate", is_flag=True, help="Load the weights, and compare decoding with a cache with whole passes.")
-@click.option(
-    "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
-)
-@shared_options("server", "served_name", "timeout", *LOADING, "as_json")
-@click.option("--verbose", is_flag=True, help="Print every table and column.")
+@sectioned_command("verify", _SECTIONS, model_argument())
 def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool, as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 
@@ -63,47 +68,28 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
       ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
       ropescale verify qwen3-128k --server http://localhost:8000
     """
-    from ..errors import VerificationError
-    from ..verifying.examining import examine
-
-    [*urls], names, timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
-    if urls:
-        _verify_server(model, urls, names, timeout, generate, lengths, as_json, options)
-        return
-    refuse_given("is for a server, and none is named; leave it out, or name one", "server", "served_name", "timeout")
-    options["generate"] = generate
-    report = examine(model, lengths=lengths, say=lambda text: tell(note=[text]), **options)
-    tell(warning=report.warnings)
-    if as_json:
-        print_json(report.to_dict())
-    elif report.modules:
-        show(_page(report, verbose))
-    if report.failure:
-        raise VerificationError(report.failure)
-
-
-def _verify_server(
-    model: str,
-    urls: Sequence[str],
-    names: Sequence[str],
-    timeout: float,
-    generate: bool,
-    lengths: Sequence[int],
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
     from ..errors import DataError, VerificationError
     from ..evals.servers.server import Server
     from ..evals.servers.verifying import verify_served
+    from ..verifying.examining import examine
 
-    if generate or max(map(len, (urls, names, lengths))) > 1:
-        raise DataError("one server is verified at one length, without generate", "server", "lengths", "generate")
-    server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
-    report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
+    [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
+    if urls:
+        if generate or max(map(len, (urls, names, lengths))) > 1:
+            raise DataError("one server is verified at one length, without generate", "server", "lengths", "generate")
+        server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
+        report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
+        page = _served_page(report)
+    else:
+        unused = "is for a server, and none is named; leave it out, or name one"
+        refuse_given(unused, "server", "served_name", "timeout")
+        report = examine(model, generate=generate, lengths=lengths, say=lambda text: tell(note=[text]), **options)
+        tell(warning=report.warnings)
+        page = _page(report, verbose)
     if as_json:
         print_json(report.to_dict())
-    else:
-        show(_served_page(report))
+    elif page:
+        show(page)
     if report.failure:
         raise VerificationError(report.failure)
 
@@ -124,7 +110,9 @@ def _served_page(report: ServedVerification) -> str:
 
 
 def _page(report: Verification, verbose: bool) -> str:
-    """Returns the verdict, then one table: of decoding where that was compared, else of the modules."""
+    """Returns the verdict, then one table: of decoding where that was compared, else of the modules; "" for none."""
+    if not report.modules:
+        return ""
     rows = [
         [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
         for m in report.modules

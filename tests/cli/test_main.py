@@ -195,9 +195,9 @@ def test_json_output_is_standard_json(capsys):
 
 
 def shared_options() -> click.Command:
-    @click.command()
-    @options.request_options()
-    @click.option("--lengths", type=options.Lengths())
+    sections = options.request_sections(options.option("--lengths", None, "", options.Lengths()))
+
+    @options.sectioned_command("shared", sections)
     def command(**values):
         click.echo(json.dumps(values))
 
