@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, product
+from itertools import product
 
 from ...configs.configuration import trained_in
 from ...engines.base import layers_of
-from ...engines.registry import ENGINES
+from ...engines.registry import ENGINES, deviations
 from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of
@@ -254,9 +254,8 @@ def _candidate(
         return str(error)
     if plan.unsavable:
         return plan.unsavable
-    for difference in chain.from_iterable(map(ENGINES[engine].differences, layers_of(plan)) if engine else ()):
-        if difference.status != "honoured":
-            return f"{ENGINES[engine].name} computes {difference.computes} for its {difference.field}"
+    if engine and (differences := deviations(ENGINES[engine], plan)):
+        return f"{ENGINES[engine].name} computes {differences[0].computes} for its {differences[0].field}"
     parsed = specs.one(specs.parse(spec), "a candidate")
     native = all(layers.kind != "longrope" for layers in layers_of(plan))
     extra = len([key for key in parsed.fields if key != "factor"])

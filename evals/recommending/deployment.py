@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...engines.exported import applied_options
 from ...errors import DataError
 from ...lengths import LONGEST
-from ...output.formatting import argument, brief
+from ...output.formatting import argument, brief, size
 from ...request import Request, RequestOptions
 
 if TYPE_CHECKING:
@@ -102,14 +103,6 @@ def parse_memory(text: str | int) -> int:
     return found
 
 
-def said_memory(memory: float) -> str:
-    """Writes a memory in decimal units: ``1.07 GB``."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if memory >= size:
-            return f"{memory / size:.3g} {unit}"
-    return f"{memory / 1e3:.3g} kB"
-
-
 def serving_dtype(config: Mapping[str, object], live: str) -> str:
     """Returns the dtype that engines serve a checkpoint in: the one that its configuration names, else the live one."""
     stated = config.get("dtype") or config.get("torch_dtype")
@@ -140,17 +133,8 @@ class Deployment:
     def command(self, schedule: str, target: int) -> str:
         """Returns the ``ropescale patch`` command of a schedule."""
         words = ["ropescale", "patch", argument(self.model), "-o", self._folder(target), "--schedule", schedule]
-        request = Request.of(schedule, **self.request)
-        given = {
-            "--revision": self.revision,
-            "--original-length": request.original_length,
-            "--layers": None if request.layers == "full" else request.layers,
-            "--freeze-at": request.freeze_at,
-        }
-        for option, value in given.items():
-            words += [] if value is None else [option, str(value)]
-        words += [f"--{name.replace('_', '-')}" for name in ("replace_scaling", "on_top") if getattr(request, name)]
-        return shlex.join(words)
+        words += [] if self.revision is None else ["--revision", self.revision]
+        return shlex.join([*words, *applied_options(Request.of(schedule, **self.request))])
 
     def following(self, target: int) -> str:
         """Returns the ``ropescale export`` command of the patched folder; "" where no engine was said."""
@@ -165,14 +149,14 @@ class Deployment:
         """Says the memory of the KV cache at the target, and the largest length that fits where a memory is given."""
         cache, kind = self.cache, "latent " if self.cache.latent else ""
         text = (
-            f"At {target:,} tokens the {kind}KV cache of one text takes {said_memory(cache.bytes_at(target))} in "
-            f"{cache.dtype}{f', beside {said_memory(self.weights)} of weights' if self.weights else ''}."
+            f"At {target:,} tokens the {kind}KV cache of one text takes {size(cache.bytes_at(target))} in "
+            f"{cache.dtype}{f', beside {size(self.weights)} of weights' if self.weights else ''}."
         )
         if self.memory is None:
             return text
         left = self.memory - self.weights
         if left < cache.bytes_at(1):
-            return f"{text} The weights alone do not fit into {said_memory(self.memory)}."
+            return f"{text} The weights alone do not fit into {size(self.memory)}."
         longest = cache.longest(left)
         fits = "a text of any length" if longest is None else f"{longest:,} tokens"
-        return f"{text} {said_memory(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."
+        return f"{text} {size(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."

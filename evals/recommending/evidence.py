@@ -8,7 +8,6 @@ from functools import cached_property
 from math import comb
 
 from ..checking import Count, Length
-from ..metrics.stored import Measured
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
 from .deployment import Deployment
@@ -194,24 +193,6 @@ class AnswerRow:
     memory: str
     serve: str = ""
     guessed: bool = False
-
-
-@dataclass(repr=False)
-class Judged(Measured):
-    """A recommendation and what it rests on.
-
-    Attributes:
-        evidence: what was measured; None in a recommendation that was loaded from its folder.
-    """
-
-    evidence: Evidence | None = None
-
-    @property
-    def measured(self) -> Evidence:
-        """The evidence of a recommendation that was not loaded."""
-        if self.evidence is None:
-            raise ValueError("a loaded recommendation has its rows, and no losses")
-        return self.evidence
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:

@@ -1,27 +1,344 @@
-"""A recommendation, and how it is printed, written and loaded."""
+"""A recommendation: every candidate, the finalists on the text that decides, the answer, and how it is written."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from ..metrics.cells import csv_text, lines_of
-from ..results.saving import Loadable, sentences_of, shown
-from ..statistics.intervals import PERCENT
-from .evidence import AnswerRow, CandidateRow, FinalistRow, Judged
-from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, brief_finalists, draw_finalists
+from ...files import local_path
+from ...output.formatting import abbreviated, code_span, escaped, markdown, sentence
+from ...output.plotting import in_style
+from ..metrics.base import Metric, Picture, perplexities
+from ..metrics.cells import change_cell, csv_text, digits, exp, interval_cell, lines_of
+from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
+from ..results.losses import read_results
+from ..results.saving import Saved, encoded, sentences_of, shown
+from ..statistics.intervals import PERCENT, Estimate
+from . import wording
+from .evidence import AnswerRow, CandidateRow, CurveRow, Evidence, FinalistRow, LeftOutRow, RoundRow, on_front
+from .losses import BEYOND, FAR, OTHERS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+_LEAST_ROOM = 0.05
+"""Nats beyond the outermost points that are shown."""
+
+_FAR = 0.15
+"""Nats above YaRN's default at the target; what is further up is outside the picture."""
+
+
+def draw_front(stored: Recommendation) -> Figure:
+    """Draws the change at the target against the change within the trained length, for every candidate.
+
+    Candidates far from the front, on the side of being worse, are left out of the picture, which says how many.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    rows, chosen, protocol = CANDIDATES.rows(stored), ANSWER.rows(stored)[0].schedule, stored.protocol
+    good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
+    costs = [row.delta_short for row in good if row.front or row.schedule == chosen]
+    most = max(costs) + max(_LEAST_ROOM, max(costs) - min(costs))
+    near = [row for row in good if row.delta_short <= most]
+    families = {row.schedule: row.schedule.partition(":")[0] for row in near}
+    with in_style(8.4, 4.8) as figure:
+        axes = figure.subplots()
+        for number, family in enumerate(dict.fromkeys(families.values())):
+            points = [(row.delta_short, row.delta_target) for row in near if families[row.schedule] == family]
+            colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
+            axes.plot(*zip(*points), linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
+        edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
+        if edge:
+            axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
+        for row in (row for row in near if row.schedule == chosen):
+            axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
+                      label=f"recommended:\n{short(stored.named(chosen))}")  # fmt: skip
+        axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
+        axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
+        left_out = len(rows) - len(near)
+        note = f", {left_out} far worse ones outside" if left_out else ""
+        against = short(stored.named(rows[0].baseline), 24)
+        title = f"Every candidate against {against}; best is lower left\n{Path(stored.model['path']).name}{note}"
+        axes.set_title(title, loc="left", fontsize=10)
+        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+def draw_finalists(stored: Recommendation) -> Figure:
+    """Draws each finalist's difference from the recommended one with its interval, and loss against length.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    rows = FINALISTS.rows(stored)
+    with in_style(9.6, max(3.4, 1.6 + 0.38 * len(rows))) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+        _draw_intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
+        _draw_curves(right, [row.schedule for row in rows], CURVES.rows(stored))
+        about = f"{Path(stored.model['path']).name}, {stored.protocol['held_out_windows']:,} windows that chose nothing"
+        figure.suptitle(f"The finalists on the text that decides\n{about}", x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _draw_intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) -> None:
+    values = sorted(row.delta for row in rows)
+    inner = [row for row in rows if row.delta <= 4 * max(values[len(values) // 2], _LEAST_ROOM)]
+    reach = [bound for row in inner for bound in (row.low, row.high, row.delta) if bound is not None]
+    room = 0.08 * max(max(reach) - min(reach), _LEAST_ROOM)
+    axes.axvline(0, color="#555555", linewidth=1)
+    axes.set_xlim(min(reach) - room, max(reach) + room)
+    for place, row in enumerate(rows):
+        colour = LINES[place % len(LINES)]
+        if row.low is not None and row.high is not None and row.schedule != row.baseline:
+            axes.hlines(place, row.low, row.high, color=colour, linewidth=2)
+        axes.plot([row.delta], [place], MARKERS[place % len(MARKERS)], color=colour, markersize=6)
+        if row.delta > max(reach) + room:
+            text, at = f"{row.delta:+.2f} →", (1, place)
+            axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"objective minus the first one's (nats; bars: {PERCENT} for all together)", fontsize=8)
+
+
+def _draw_curves(axes: Axes, labels: Sequence[str], curves: Sequence[CurveRow]) -> None:
+    for place, label in enumerate(labels):
+        points = sorted((row.length, row.nll) for row in curves if row.schedule == label)
+        style = {"color": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)], "markersize": 4}
+        axes.plot(*zip(*points), linewidth=1.3 if place else 2.4, **style)
+    length_axis(axes, sorted({row.length for row in curves}), "context length (tokens)")
+    axes.set_ylabel("loss up to there (nats per token)")
+
+
+class Advice(Metric["Recommendation", AnswerRow]):
+    """The recommendation, in one sentence and the command."""
+
+    row, key = AnswerRow, "answer"
+
+    def reduce(self, stored: Recommendation) -> list[AnswerRow]:
+        """Returns one row."""
+        return [wording.answer(stored.measured)]
+
+    def to_markdown(self, stored: Recommendation) -> list[str]:
+        """Returns the sentence, the command and what belongs to them."""
+        (row,) = self.rows(stored)
+        parts = [sentence(row.answer)]
+        parts += [code_span(each) for each in (row.command, row.serve) if each]
+        parts += [sentence(each) for each in (row.truncation, row.memory) if each]
+        return parts
+
+
+class AllCandidates(Metric["Recommendation", CandidateRow]):
+    """Every candidate against YaRN's default, on the windows that it was measured on."""
+
+    row, key = CandidateRow, "rows"
+    picture = Picture("candidates.png", "Every candidate: at the target, and within the trained length", draw_front)
+
+    def reduce(self, stored: Recommendation) -> list[CandidateRow]:
+        """Returns one row per candidate, the best first."""
+        evidence = stored.measured
+        losses, goal, usual = evidence.losses, evidence.objective, evidence.candidates.usual
+        changes = {
+            (spec, column): losses.difference(spec, usual, losses.measured(spec), column=column)
+            for spec in evidence.candidates.specs
+            for column in (None, goal.target, goal.short)
+        }
+        points = [
+            (changes[spec, goal.target].mean, changes[spec, goal.short].mean) for spec in evidence.candidates.specs
+        ]
+        rows = [
+            CandidateRow(
+                schedule=spec,
+                baseline=usual,
+                rounds=sum(spec in each.candidates for each in evidence.rounds),
+                windows=len(losses.measured(spec)),
+                delta=changes[spec, None].mean,
+                low=changes[spec, None].low,
+                high=changes[spec, None].high,
+                delta_target=target,
+                delta_short=short,
+                finalist=spec in evidence.finalists,
+                front=is_on,
+                same=evidence.candidates.same.get(spec, []),
+            )
+            for spec, (target, short), is_on in zip(evidence.candidates.specs, points, on_front(points), strict=True)
+        ]
+        return sorted(rows, key=lambda row: row.delta)
+
+    def has_picture(self, stored: Recommendation) -> bool:
+        """Whether there is more than the model as it is."""
+        return len(self.rows(stored)) > 1
+
+
+class Finalists(Metric["Recommendation", FinalistRow]):
+    """The finalists, and truncation, on the text that decides."""
+
+    row, key = FinalistRow, "paired"
+    picture = Picture("finalists.png", "The finalists on the text that decides", draw_finalists)
+
+    def reduce(self, stored: Recommendation) -> list[FinalistRow]:
+        """Returns one row for each, the recommended one first, then by loss."""
+        evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
+        losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
+        for label in evidence.judged:
+            at_target = losses.estimate(label, held_out, goal.target)
+            ppl, ppl_low, ppl_high = perplexities(at_target)
+            change = losses.difference(label, chosen, held_out, evidence.level)
+            means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
+            beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
+            row = FinalistRow(
+                schedule=label,
+                baseline=chosen,
+                length=goal.target,
+                nll=at_target.mean,
+                ppl=cast(float, ppl),
+                ppl_low=ppl_low,
+                ppl_high=ppl_high,
+                short_ppl=exp(losses.mean(label, held_out, goal.short)),
+                delta=change.mean,
+                low=change.low,
+                high=change.high,
+                beyond=beyond,
+                far=far,
+                others=others,
+                far_tokens=losses.tokens(held_out, FAR),
+            )
+            rows.append(row)
+        return sorted(rows, key=lambda row: (row.schedule != chosen, row.delta))
+
+    def to_markdown(self, stored: Recommendation) -> list[str]:
+        """Returns one table."""
+        rows = self.rows(stored)
+        if len(rows) < 2:
+            return []
+        goal, (first, *_) = stored.protocol, rows
+        header = [
+            "schedule",
+            f"perplexity at {goal['target_length']:,}",
+            f"at {goal['trained_length']:,}",
+            "difference (nats)",
+            "beyond, far repeats",
+            "others",
+        ]
+        lines = [[escaped(stored.named(row.schedule)), *cells(row)] for row in rows]
+        chosen = escaped(stored.named(first.schedule))
+        title = (
+            f"On the text that decides ({goal['held_out_windows']:,} windows): the objective minus that of "
+            f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
+            "loss in nats of the tokens beyond the trained length that repeat what is further back "
+            f"({first.far_tokens:,}), and of the others:"
+        )
+        return [title, markdown(header, lines, right=range(1, len(header)))]
+
+    def has_picture(self, stored: Recommendation) -> bool:
+        """Whether there is something to compare."""
+        return len(self.rows(stored)) > 1
+
+
+class Curves(Metric["Recommendation", CurveRow]):
+    """The loss of the finalists against length."""
+
+    row, key = CurveRow, "curves"
+
+    def reduce(self, stored: Recommendation) -> list[CurveRow]:
+        """Returns a row for every finalist and length that was measured."""
+        evidence = stored.measured
+        found = []
+        for label in evidence.judged:
+            for length in evidence.objective.lengths:
+                estimate = evidence.losses.estimate(label, evidence.held_out, length)
+                if estimate.mean == estimate.mean:
+                    found.append(CurveRow(label, length, estimate.mean, estimate.low, estimate.high))
+        return found
+
+
+class Rounds(Metric["Recommendation", RoundRow]):
+    """The rounds of the race."""
+
+    row, key = RoundRow, "rounds"
+
+    def reduce(self, stored: Recommendation) -> list[RoundRow]:
+        """Returns one row per round."""
+        return [RoundRow(len(each.candidates), len(each.windows), len(each.kept)) for each in stored.measured.rounds]
+
+    def to_markdown(self, stored: Recommendation) -> list[str]:
+        """Returns one sentence."""
+        rows = self.rows(stored)
+        if not rows:
+            return []
+        steps = ", ".join(f"{row.candidates} on {row.windows} window{'s' * (row.windows != 1)}" for row in rows)
+        fed, grid = stored.protocol["tokens_fed"], stored.protocol["grid_tokens"]
+        return [
+            f"Race: {steps}, in each round further ones; {fed:,} tokens fed in all, {fed / grid:.0%} of what every "
+            "candidate on all the text would take."
+        ]
+
+
+class LeftOut(Metric["Recommendation", LeftOutRow]):
+    """The schedules that were not tried."""
+
+    row, key = LeftOutRow, "left_out"
+
+    def reduce(self, stored: Recommendation) -> list[LeftOutRow]:
+        """Returns one row for each."""
+        return [LeftOutRow(name, why) for name, why in stored.measured.candidates.left_out.items()]
+
+    def to_markdown(self, stored: Recommendation) -> list[str]:
+        """Returns one paragraph."""
+        rows = [f"{row.schedule} ({sentence(row.why)})" for row in self.rows(stored)]
+        return [f"Not tried: {'; '.join(rows)}."] if rows else []
+
+
+ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
+
+METRICS: tuple[Metric[Recommendation, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
+
+
+def cells(row: FinalistRow) -> list[str]:
+    """Writes a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
+    own = row.schedule == row.baseline
+    change = "-" if own else change_cell(Estimate(row.delta, row.low, row.high))
+    far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
+    ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+    return [ppl, digits(row.short_ppl, 4), change, far, others]
+
+
 @dataclass(repr=False)
-class Recommendation(Judged, Loadable):
-    """A recommendation: the answer, and every figure that it rests on."""
+class Recommendation(Saved):
+    """A recommendation: the answer, and every figure that it rests on.
+
+    Attributes:
+        evidence: what was measured; None in a recommendation that was loaded from its folder.
+    """
 
     kind: ClassVar[str] = "recommendation"
     metrics = METRICS
+
+    evidence: Evidence | None = None
+
+    @classmethod
+    def load(cls, out: str | Path) -> Self:
+        """Reads a folder that :meth:`save` wrote.
+
+        Raises:
+            DataError: the folder holds no such results, or a file is damaged or missing.
+        """
+        results: Mapping[str, Any] = read_results(local_path(out), cls.kind)
+        made = cls(results["model"], results["data"], dict(results["protocol"]), results["versions"])
+        made.figures |= {each.row: each.read(results) for each in METRICS}
+        return made
+
+    @property
+    def measured(self) -> Evidence:
+        """The evidence of a recommendation that was not loaded."""
+        if self.evidence is None:
+            raise ValueError("a loaded recommendation has its rows, and no losses")
+        return self.evidence
 
     @property
     def answer(self) -> AnswerRow:
@@ -54,8 +371,15 @@ class Recommendation(Judged, Loadable):
 
     def main_table(self) -> str:
         """Returns the command, and the finalists by perplexity and by their difference from the first."""
-        command = [f"```sh\n{self.command}\n```"] if self.command else []
-        return "\n\n".join([*command, *brief_finalists(self)])
+        parts, protocol = [f"```sh\n{self.command}\n```"] if self.command else [], self.protocol
+        if len(self.finalists) > 1:
+            lengths = (f"at {protocol[name]:,}" for name in ("target_length", "trained_length"))
+            lines = [
+                [escaped(self.named(row.schedule)), digits(row.ppl, 4), *cells(row)[1:3]] for row in self.finalists
+            ]
+            parts.append("Perplexity, and the objective minus that of the first:")
+            parts.append(markdown(["schedule", *lengths, "difference (nats)"], lines, right=range(1, 4)))
+        return "\n\n".join(parts)
 
     def rests_on(self) -> str:
         """Returns what the difference is over."""
@@ -82,8 +406,8 @@ class Recommendation(Judged, Loadable):
     def _summary(self) -> str:
         return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"
 
-    def _tables(self) -> dict[str, str]:
-        return {"finalists.csv": csv_text(lines_of(FinalistRow, self.finalists))}
+    def _other_files(self) -> dict[str, bytes]:
+        return {"finalists.csv": encoded(csv_text(lines_of(FinalistRow, self.finalists)))}
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...errors import CheckpointError, DataError, RopescaleError
 from ...files import sha256
@@ -20,17 +21,18 @@ from ..metrics import METRICS
 from ..metrics.against_truncation import pays_off, verdict
 from ..metrics.base import Bounded
 from ..metrics.best import worse_than_a_guess
+from ..metrics.cells import change_cell, interval_cell
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
-from ..recommending.results import Recommendation
+from ..recommending.results import FINALISTS, Recommendation, cells
 from ..results.formats import SERIES
 from ..results.result import Result
 from ..retrieving.answers import chance
-from ..retrieving.metrics import answered
-from ..retrieving.results import Retrieval
+from ..retrieving.results import ACCURACY, Retrieval, answered
+from ..searching.metrics import CHANGES, FINDING, HELD, HELD_OUT, comparison
+from ..searching.options import TEXT
 from ..searching.results import SearchResult
 from .runs import StoredRun, refusing_damage
-from .sections import recommendation, search, source_tables, typographic
 
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
@@ -166,8 +168,8 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         ],
         "sources": typographic(source_tables((run.name, result) for run, result in measured)),
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": typographic([recommendation(run) for run in runs if run.kind == Recommendation.kind]),
-        "searches": typographic([search(run) for run in runs if run.kind == SearchResult.kind]),
+        "recommendations": typographic([_recommendation(run) for run in runs if run.kind == Recommendation.kind]),
+        "searches": typographic([_search(run) for run in runs if run.kind == SearchResult.kind]),
     }
 
 
@@ -246,28 +248,24 @@ def _lengths(series: Series) -> set[int]:
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, the rows of each depth or task and the rows over all of them."""
-    found, digits, names = [], run.results["protocol"].get("digits"), run.results["protocol"].get("named", {})
-    for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
-        mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
-        overall = [row for row in mine if row.get("depth") is None and row.get("task") is None]
-        rows = [row for row in mine if row not in overall] or overall
-        found.append(
+    results, digits, maps = run.results, run.results["protocol"].get("digits"), []
+    rows = ACCURACY.read(results)
+    for schedule in dict.fromkeys(row.schedule for row in rows):
+        overall = [row for row in rows if row.schedule == schedule and row.is_overall]
+        parts = [row for row in rows if row.schedule == schedule and not row.is_overall] or overall
+        names = [row.task or ("all" if row.depth is None else f"{100 * row.depth:.3g}%") for row in parts]
+        maps.append(
             {
                 "run": run.name,
-                "schedule": names.get(schedule, schedule),
-                "rows": [{**row, "part": _part(row)} for row in rows],
-                "by": "task" if any(row.get("task") for row in rows) else "depth",
-                "overall": overall,
-                "trained": run.results["model"].get("trained_length"),
+                "schedule": results["protocol"].get("named", {}).get(schedule, schedule),
+                "rows": [{**asdict(row), "part": name} for row, name in zip(parts, names, strict=True)],
+                "by": "task" if any(row.task for row in parts) else "depth",
+                "overall": [asdict(row) for row in overall],
+                "trained": results["model"].get("trained_length"),
                 "chance": chance(digits) if isinstance(digits, int) else None,
             }
         )
-    return [each for each in found if each["rows"]]
-
-
-def _part(row: Mapping[str, Any]) -> str:
-    """Returns what a row of a retrieval run is over: a task, a depth or all."""
-    return row.get("task") or ("all" if row.get("depth") is None else f"{100 * row['depth']:.3g}%")
+    return maps
 
 
 def _plain(value: Any) -> str:
@@ -278,6 +276,104 @@ def _plain(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
+_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
+_EXACT = ("schedule", "schedules", "spec", "command", "serve", "same", "open", "equal", "baseline", "start", "run")
+"""Keys whose texts are pasted or compared, and stay as they are."""
+
+
+def typographic(value: Any) -> Any:
+    """Returns the data of a section with "−" before the numbers of its texts, as the page's script writes them."""
+    if isinstance(value, str):
+        return _MINUS.sub("−", value)
+    if isinstance(value, dict):
+        return {key: each if key in _EXACT else typographic(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [typographic(each) for each in value]
+    return value
+
+
+def source_tables(runs: Iterable[tuple[str, Result]]) -> list[dict[str, object]]:
+    """Returns a table of each source of each run.
+
+    Args:
+        runs: each with its name.
+    """
+    return [_source_table(run, name, part) for run, result in runs for name, part in result.by_source.items()]
+
+
+def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
+    """Returns how much text a source's table rests on, and its lines.
+
+    A schedule's line has the perplexity and the change against the baseline at each length, and the change against
+    truncation on the tokens that have more before them; ``beside`` heads that column, "" where it was not measured.
+    """
+    rows = {(row.schedule, row.length): row for row in part.rows}
+    changes = {(row.schedule, row.length): row for row in part.paired}
+    last = {row.schedule: row for row in part.against_truncation if row.length == part.lengths[-1]}
+    lines = []
+    for schedule in part.schedules:
+        shown = []
+        for length in part.lengths:
+            row, change = rows.get((schedule, length)), changes.get((schedule, length))
+            ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
+            shown.append((ppl, "" if change is None else change_cell(change.change)))
+        against = change_cell(last[schedule].change()) if schedule in last else ""
+        lines.append({"schedule": part.named(schedule), "cells": shown, "truncation": against})
+    return {
+        "run": run,
+        "source": name,
+        "over": part.extent,
+        "lengths": part.lengths,
+        "lines": lines,
+        "beside": next((f"at {n.length:,} against the last {n.context:,} tokens" for n in last.values()), ""),
+    }
+
+
+@refusing_damage
+def _recommendation(run: StoredRun) -> dict[str, object]:
+    """Returns the data of a recommendation."""
+    results = cast(Mapping[str, Any], run.results)
+    (answer,) = results["answer"]
+    protocol = results["protocol"]
+    names = protocol.get("named", {})
+
+    def named(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {**row, "schedule": names.get(row["schedule"], row["schedule"])}
+
+    return {
+        "run": run.name,
+        "answer": named(answer),
+        "target": protocol["target_length"],
+        "trained": protocol["trained_length"],
+        "candidates": [named(row) for row in results["rows"]],
+        "finalists": [{**named(asdict(row)), "cells": cells(row)} for row in FINALISTS.read(results)],
+        "names": names,
+    }
+
+
+@refusing_damage
+def _search(run: StoredRun) -> dict[str, object]:
+    """Returns the data of a search: changes are against the start, and the model as it is where it was measured."""
+    results = cast(Mapping[str, Any], run.results)
+    protocol, (found,) = results["protocol"], FINDING.read(results)
+    rows, changes = HELD_OUT.read(results), CHANGES.read(results)
+    lengths = sorted({row.length for row in rows})
+    header, lines = comparison(rows, changes, lengths)
+    answers = HELD[protocol.get("objective", TEXT)] == "prompts"
+    return {
+        "run": run.name,
+        "method": f"{protocol['method']}, from answers to prompts" if answers else protocol["method"],
+        "spec": found.spec,
+        "start": changes[0].baseline,
+        "spent": found.tokens,
+        "header": header,
+        "rows": [{"length": n, "cells": line} for n, line in zip(lengths, lines, strict=True)],
+        "said": found.said,
+        "divisors": results["divisors"],
+        "history": [row for row in results["history"] if row["held_out"]],
+    }
+
+
 @refusing_damage
 def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None where there is nothing to say."""
@@ -286,7 +382,7 @@ def headline(run: StoredRun) -> str | None:
     if run.kind == SearchResult.kind:
         return str(run.results["found"][0]["verdict"])  # type: ignore[typeddict-item]
     if run.result is None:
-        return " ".join(answered(run.results["rows"], run.results["protocol"].get("named", {})))
+        return " ".join(answered(ACCURACY.read(run.results), run.results["protocol"].get("named", {})))
     if guessed := worse_than_a_guess(run.result):
         return guessed
     rows, named = run.result.against_truncation, run.result.named

@@ -309,5 +309,5 @@ class Result(Stored, Saved):
     def _heading(self) -> str:
         return "Perplexity against length"
 
-    def _losses(self) -> dict[str, bytes]:
+    def _other_files(self) -> dict[str, bytes]:
         return {losses_file.FILE: losses_file.to_bytes(self)}

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
-from ...files import local_path
 from ...output.formatting import definitions, escaped
 from ...output.plotting import drawn, save
 from ...output.wrapping import to_html
@@ -22,7 +21,6 @@ from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import Measured
 from . import folder
 from .formats import SCHEMA
-from .losses import read_results
 
 if TYPE_CHECKING:
     import pandas
@@ -138,8 +136,8 @@ class Saved(Measured, ABC):
         """Returns every metric's part of results.json."""
         return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
-    def _tables(self) -> dict[str, str]:
-        """Returns the CSV files beside results.csv, by name."""
+    def _other_files(self) -> dict[str, bytes]:
+        """Returns the files beside results.csv, REPORT.md and the pictures, by name."""
         return {}
 
     def _pictures(self) -> list[Picture[Any]]:
@@ -157,10 +155,6 @@ class Saved(Measured, ABC):
         """Returns a line about the data, for the end of REPORT.md."""
         return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
-    def _losses(self) -> dict[str, bytes]:
-        """Returns the file with the losses of single tokens, if the run stores them."""
-        return {}
-
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
@@ -174,9 +168,8 @@ class Saved(Measured, ABC):
             CheckpointError: the folder cannot be written, or holds other results or more.
         """
         path, plots = folder.writable_folder(out, self.kind), self._plots()
-        texts = {"results.csv": self.to_csv(), **self._tables(), "REPORT.md": self._report(plots)}
-        encoded = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-        folder.write(path, self.to_dict(), {**self._losses(), **encoded, **plots, **files}, force)
+        own = {"results.csv": encoded(self.to_csv()), **self._other_files(), "REPORT.md": encoded(self._report(plots))}
+        folder.write(path, self.to_dict(), {**own, **plots, **files}, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:
@@ -196,20 +189,9 @@ class Saved(Measured, ABC):
         return "\n\n".join(filter(None, parts))
 
 
-class Loadable(Saved):
-    """Results that hold nothing but their figures, so that a folder has all of them."""
-
-    @classmethod
-    def load(cls, out: str | Path) -> Self:
-        """Reads a folder that :meth:`save` wrote.
-
-        Raises:
-            DataError: the folder holds no such results, or a file is damaged or missing.
-        """
-        found: Mapping[str, Any] = read_results(local_path(out), cls.kind)
-        made = cls(found["model"], found["data"], dict(found["protocol"]), found["versions"])
-        made.figures |= {each.row: each.read(found) for each in cls.metrics}
-        return made
+def encoded(text: str) -> bytes:
+    """Returns the content of a text file; names in it may not be Unicode."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def shown(figure: Figure, path: str | Path | None) -> Figure:

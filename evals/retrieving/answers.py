@@ -89,6 +89,11 @@ class AccuracyRow:
     answer_nll_low: float | None
     answer_nll_high: float | None
 
+    @property
+    def is_overall(self) -> bool:
+        """Whether it is over all questions of its length."""
+        return self.depth is None and self.task is None
+
 
 @dataclass(repr=False)
 class StoredAnswers(Measured):

@@ -6,7 +6,7 @@ The verdict rests on the intervals of documents that chose nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -258,25 +258,9 @@ class HeldOut(Metric[Searched, HeldOutRow]):
 
     def to_markdown(self, stored: Searched) -> list[str]:
         """Returns the schedule, a table of perplexities with the changes, and what follows."""
-        rows = {(row.schedule, row.length): row for row in self.rows(stored)}
-        changes = {(row.baseline, row.length): row for row in CHANGES.rows(stored)}
-        others = list(dict.fromkeys(name for name, _ in changes))
-        lines = [
-            [
-                f"{n:,}",
-                *(
-                    interval_cell(row.ppl, row.ppl_low, row.ppl_high) if (row := rows.get((name, n))) else ""
-                    for name in stored.curves
-                ),
-                *(
-                    change_cell(changes[name, n].change) if (name, n) in changes else missing(changes, n)
-                    for name in others
-                ),
-            ]
-            for n in stored.lengths
-        ]
-        header = [f"held-out {stored.held}, length", *stored.curves, *(f"found minus {name} (nats)" for name in others)]
-        found = markdown(header, lines, right=range(len(header)))
+        header, lines = comparison(self.rows(stored), CHANGES.rows(stored), stored.lengths)
+        body = [[f"{n:,}", *line] for n, line in zip(stored.lengths, lines, strict=True)]
+        found = markdown([f"held-out {stored.held}, length", *header], body, right=range(len(header) + 1))
         return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
 
     def brief(self, stored: Searched) -> str:
@@ -286,9 +270,18 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         return markdown([f"held-out {stored.held}", *stored.curves], lines, right=range(len(stored.curves) + 1))
 
 
-def missing(changes: Iterable[tuple[str, int]], length: int) -> str:
-    """Says why there is no change at a length: the found schedule is the model's own table there; else nothing."""
-    return "" if any(each == length for _, each in changes) else "its own table"
+def comparison(
+    rows: Sequence[HeldOutRow], changes: Sequence[ChangeRow], lengths: Sequence[int]
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the header of the table of perplexities and changes, and its cells at each of the lengths."""
+    ppl = {(row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+    delta = {(row.baseline, row.length): change_cell(row.change) for row in changes}
+    shown, others = (list(dict.fromkeys(name for name, _ in cells)) for cells in (ppl, delta))
+    lines = []
+    for n in lengths:  # where the found schedule is the model's own table, nothing has a change
+        missing = "" if any(length == n for _, length in delta) else "its own table"
+        lines.append([*(ppl.get((name, n), "") for name in shown), *(delta.get((name, n), missing) for name in others)])
+    return [*shown, *(f"{FOUND} minus {name} (nats)" for name in others)], lines
 
 
 class Changes(Metric[Searched, ChangeRow]):

@@ -14,9 +14,8 @@ from typing import ClassVar
 
 import torch
 
-from ...engines.base import layers_of
-from ...engines.exported import scaling_option
-from ...engines.registry import ENGINES, engine_warnings
+from ...engines.exported import applied_options
+from ...engines.registry import ENGINES, deviations, engine_warnings
 from ...errors import CheckpointError, VerificationError
 from ...files import local_path
 from ...output.formatting import cut, escaped
@@ -27,7 +26,7 @@ from .. import checking, single_file
 from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import AS_IS
-from ..results.saving import Saved, sentences_of
+from ..results.saving import Saved, encoded, sentences_of
 from ..statistics.intervals import PERCENT
 from .metrics import (
     CHANGES,
@@ -56,22 +55,16 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
     patch = patch_command(model, schedule, plan)
     if engine is None:
         return [patch]
-    differences = (each for layers in layers_of(plan) for each in ENGINES[engine].differences(layers))
-    if all(each.status == "honoured" for each in differences):  # it computes the plan as it is from a patched folder
+    if not deviations(ENGINES[engine], plan):  # it computes the plan as it is from a patched folder
         return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
-    return [shlex.join(["ropescale", "export", model, "--for", engine, "--schedule", schedule, *_where(plan)])]
+    words = ["ropescale", "export", model, "--for", engine, "--schedule", schedule]
+    return [shlex.join([*words, *applied_options(plan.request)])]
 
 
 def patch_command(model: str, schedule: str, plan: Plan) -> str:
     """Returns ``ropescale patch`` with a schedule, and with the options of the plan that say where it goes."""
-    return shlex.join(["ropescale", "patch", model, "-o", "OUT", "--schedule", schedule, *_where(plan)])
-
-
-def _where(plan: Plan) -> list[str]:
-    request = plan.request
-    words = [] if request.layers == "full" else ["--layers", request.layers]
-    words += [] if request.original_length is None else ["--original-length", str(request.original_length)]
-    return [*words, *scaling_option(request)]
+    words = ["ropescale", "patch", model, "-o", "OUT", "--schedule", schedule]
+    return shlex.join([*words, *applied_options(plan.request)])
 
 
 _EXACT = 1e-12
@@ -206,9 +199,8 @@ class SearchResult(Searched, Saved):
     def to_markdown(self) -> str:
         """Returns the schedule, the held-out figures, the commands that come next, and remarks."""
         remarks = "\n".join(f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks)  # ours are code
-        parts = [part for metric in METRICS for part in metric.to_markdown(self)]
         following = [f"`{each}`" for each in self.commands]
-        return "\n\n".join(filter(None, [*parts, *following, remarks, self.protocol_line()]))
+        return "\n\n".join(filter(None, [*self.tables_of_metrics(), *following, remarks, self.protocol_line()]))
 
     def sentences(self) -> list[str]:
         """Returns how the found schedule stands to what there is without a search."""
@@ -261,8 +253,8 @@ class SearchResult(Searched, Saved):
             f"{Path(self.model['path']).name}: {cut(self.spec, 120)}; {self.protocol['method']}, {self.spent:,} tokens"
         )
 
-    def _tables(self) -> dict[str, str]:
-        return {"history.csv": csv_text(lines_of(HistoryRow, HISTORY.rows(self)))}
+    def _other_files(self) -> dict[str, bytes]:
+        return {"history.csv": encoded(csv_text(lines_of(HistoryRow, HISTORY.rows(self))))}
 
     def _source(self) -> str:
         return ""

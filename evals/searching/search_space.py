@@ -22,8 +22,8 @@ from typing import Literal
 
 import torch
 
-from ...engines.base import Difference, Engine, layers_of, of_plan
-from ...engines.registry import ENGINES
+from ...engines.base import Difference, Engine, of_plan
+from ...engines.registry import ENGINES, deviations
 from ...errors import ConfigError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
@@ -292,8 +292,7 @@ def _space(plan: Plan, target: int, options: SearchOptions, shape: RampShape) ->
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
     """Returns how an engine deviates from a member of a space in a patched folder; empty where it does not."""
-    planned = _away(space, plan)
-    return _said(each for layers in layers_of(planned) for each in engine.differences(layers))
+    return _said(deviations(engine, _away(space, plan)))
 
 
 def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:

@@ -193,6 +193,17 @@ def scaling_option(request: Request) -> tuple[str, ...]:
     return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if getattr(request, key))
 
 
+def applied_options(request: Request) -> tuple[str, ...]:
+    """Returns the options of ``ropescale patch`` beside the schedule that ask for the same."""
+    given = {
+        "--original-length": request.original_length,
+        "--layers": None if request.layers == "full" else request.layers,
+        "--freeze-at": request.freeze_at,
+    }
+    stated = ((option, str(value)) for option, value in given.items() if value is not None)
+    return (*chain.from_iterable(stated), *scaling_option(request))
+
+
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
     """Returns the options of ``ropescale gguf`` that ask for the same; none if one built-in schedule does not cover it.
 

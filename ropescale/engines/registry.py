@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..planning.plan import Plan
-from .base import Engine, layers_of, sentence
+from .base import Difference, Engine, layers_of, sentence
 
 _MODULES = {
     "vllm": "vllm",
@@ -21,6 +21,12 @@ ENGINES: Mapping[str, Engine] = {
     name: import_module(f".{module}", __package__).ENGINE for name, module in _MODULES.items()
 }
 """The engines by their names on the command line, in the order of their warnings."""
+
+
+def deviations(engine: Engine, plan: Plan) -> list[Difference]:
+    """Returns what an engine does not compute as asked from a folder that was patched by a plan."""
+    found = (each for layers in layers_of(plan) for each in engine.differences(layers))
+    return [each for each in found if each.status != "honoured"]
 
 
 def engine_warnings(plan: Plan) -> list[str]:

@@ -14,11 +14,11 @@ import ropescale
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.deployment import Cache, Deployment
-from ropescale.evals.recommending.evidence import TRUNCATION, Evidence, Judged
+from ropescale.evals.recommending.evidence import TRUNCATION, Evidence
 from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses
-from ropescale.evals.recommending.metrics import ANSWER, FINALISTS
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import split_windows
+from ropescale.evals.recommending.results import ANSWER, FINALISTS, Recommendation
 from ropescale.models.patching import configuration_before
 
 TOLERANCE = 0.005
@@ -48,7 +48,7 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     evidence = Evidence(losses, candidates(), goal, [], finalists, held, deployment, TOLERANCE, 10**6)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(race) == len(held) == documents
-    return Judged(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)
+    return Recommendation(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)
 
 
 def check_table(stored, documents):

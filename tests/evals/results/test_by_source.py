@@ -11,7 +11,7 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.sources import ReadOptions, TextSource
-from ropescale.evals.reporting.sections import source_tables
+from ropescale.evals.reporting.page import source_tables
 from ropescale.evals.running.selection import InTurn
 from ropescale.evals.scoring.scorer import Scorer
 
