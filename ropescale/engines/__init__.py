@@ -1,7 +1,7 @@
 """Serving engines and how they compute a schedule, one module per engine.
 
-A module states how its engine deviates from the request, and how that is known. The warnings of ``ropescale patch``,
-the model card and the table of ``ropescale export`` are views of those facts.
+A module lists its engine's deviations from the request with their evidence. The warnings of ``ropescale patch``, the
+model card and the table of ``ropescale export`` are derived from these lists.
 """
 
 from __future__ import annotations

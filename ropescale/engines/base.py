@@ -27,10 +27,10 @@ ONLY = {
     "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
     "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
-"""The fields of each rope type of which tests run one value; of other numbers, such as factors, any stands for all."""
+"""Fields of each rope type that tests run with one value; other numbers, such as factors, are tested by example."""
 
 _PARTIAL = ("gpt_neox",)
-"""Types of which tests run models that rotate a part of each head."""
+"""Types that tests run with partial rotation of the heads."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Layers:
         parameters: v5 rope parameters.
         configuration: the whole configuration.
         rope: the geometry.
-        length: the context the model is meant for, in tokens.
+        length: the target context in tokens.
     """
 
     key: str
@@ -73,7 +73,7 @@ class Layers:
 
     @property
     def is_mla(self) -> bool:
-        """Whether attention is latent (DeepSeek's), where a separate slice rotates."""
+        """Whether attention is latent (MLA, as in DeepSeek), which rotates a separate slice."""
         return bool(self.configuration.default_of("qk_rope_head_dim"))
 
     @property
@@ -107,7 +107,7 @@ class Layers:
 
     @property
     def untried(self) -> frozenset[str]:
-        """The fields whose value no test runs, and those that are computed from one."""
+        """The fields with a value that no test runs, and the fields computed from them."""
         stated, kind = self.parameters, self.kind
         untested = {field for field, value in ONLY.get(kind, {}).items() if stated.get(field) not in (None, value)}
         if self.is_partial and self.whole_type not in _PARTIAL:
@@ -126,7 +126,7 @@ class Layers:
 
 
 def layers_of(plan: Plan) -> list[Layers]:
-    """Returns each kind of layer that a plan changes, as it saves it."""
+    """Returns every kind of layer that a plan changes, with the parameters that it saves."""
     written = plan.planned
     return [
         Layers(key, parameters_of(written, key), written, layer.rope, plan.length) for key, layer in plan.layers.items()
@@ -138,7 +138,7 @@ def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     kinds = []
     for key, rope in configuration.ropes.items():
         stated = {name: value for name, value in rope.scaling.items() if value is not None}
-        if stated.get("rope_type") == "yarn":  # transformers computes a factor that is missing
+        if stated.get("rope_type") == "yarn":  # transformers computes a missing factor
             stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
         kinds.append(Layers(key, stated, configuration, rope, length))
     return tuple(kinds)
@@ -154,11 +154,11 @@ def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
 # Differences
 
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
-"""Computed as asked; replaced by the engine's own number; ignored; not supported, or not configurable."""
+"""Computed as requested; replaced by the engine's own value; ignored; not supported, or not configurable."""
 
 How = Literal["served", "run", "source", "docs"]
-"""A test serves such a model, with such a value, and compares log-probabilities; a test runs that engine's code (of
-vLLM and SGLang the rotary layer, of mlx-lm whole models); its code was read; its documentation says so."""
+"""The evidence: a test serves such a model with this value and compares log-probabilities; a test runs the engine's
+code (rotary layers of vLLM and SGLang, whole models of mlx-lm); its code was read; its documentation was read."""
 
 LOST = ("dropped", "unsupported")
 
@@ -169,13 +169,13 @@ class Difference:
 
     Attributes:
         field: of the schedule, as in :func:`ropescale.engines.exported.fields`.
-        status: how the engine treats the field; ``honoured`` if only a condition is worth stating.
+        status: how the engine treats the field; ``honoured`` if the difference only states a condition.
         computes: the value that the engine computes instead.
         warning: the sentence for the user, without its subject and with ``{s}`` or ``{ies}`` for the verb's third
-            person; empty if there is nothing to warn about.
+            person; empty for no warning.
         who: the subject of that sentence, if not the engine.
-        how: how it is known.
-        version: the version that it was checked against, if not the engine's usual one.
+        how: the evidence.
+        version: the version that was checked, if not the engine's usual one.
     """
 
     field: str
@@ -223,7 +223,7 @@ class Difference:
 
     @classmethod
     def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:
-        """Returns the difference of an engine whose per-pair factors do not fit the pairs that this model rotates."""
+        """Returns the difference of an engine whose per-pair factors do not match the model's pairs."""
         return cls.stops(
             f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers", computes
         )
@@ -238,14 +238,14 @@ _FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "i
 """Verb endings and the reflexive pronoun, for one engine and for several."""
 
 _FORM = re.compile(r"\{(s|ies|self)\}")
-"""Only these braces are replaced; others may come from a configuration."""
+"""The braces to replace; other braces may come from a configuration."""
 
 
 def sentence(engines: list[str], warning: str) -> str:
-    """Joins a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
+    """Prefixes a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
     joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
     forms = _FORMS[len(engines) > 1]
-    return f"{joined}: {_FORM.sub(lambda found: forms[found[1]], warning)}"
+    return f"{joined}: {_FORM.sub(lambda match: forms[match[1]], warning)}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Command:
     Attributes:
         language: ``sh``, ``python``, ``yaml`` or ``json``.
         text: the text to paste, without a final newline.
-        note: its assumptions; may be empty.
+        note: the command's assumptions; may be empty.
     """
 
     language: str
@@ -273,7 +273,7 @@ class Command:
 
 
 def shell(*words: str) -> str:
-    """Returns a quoted command line; in a long one each option begins a line."""
+    """Returns a quoted command line; puts the options of a long one on separate lines."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -302,14 +302,14 @@ V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
 
 @dataclass(frozen=True)
 class Source:
-    """The source of the weights to be served, and the options that ask for the schedule.
+    """The source of the weights to serve, and the options that request the schedule.
 
     Attributes:
-        spec: the options of ropescale's commands that ask for this schedule; empty if unknown.
+        spec: the options of ropescale's commands that request this schedule; empty if unknown.
         folder: another folder or Hub id that the weights come from.
         revision: branch, tag or commit of a Hub id.
-        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on it; empty if there
-            is none, or if the vendor's configuration is served.
+        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on it; empty without
+            one, or if the vendor's configuration is served.
     """
 
     spec: tuple[str, ...] = ()
@@ -320,13 +320,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Serving:
-    """A checkpoint to be served.
+    """A checkpoint to serve.
 
     Attributes:
         model: its folder or Hub id, as the command names it.
         stored: the configuration in the folder.
         wanted: the configuration to serve, in the keys of transformers 4 and 5.
-        layers: every kind of layer that rotates, as wanted.
+        layers: every kind of rotating layer, under the wanted configuration.
         length: the context to serve, in tokens.
         source: where the weights come from.
     """
@@ -364,7 +364,7 @@ class Serving:
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
     def spelled(self, own_keys: Callable[[Layers], Mapping[str, object]]) -> Serving:
-        """Returns the same with an engine's own rope parameters for each kind of layer."""
+        """Returns a copy with an engine's own rope parameters for each kind of layer."""
         return replace(self, layers=tuple(replace(each, parameters=own_keys(each)) for each in self.layers))
 
     def snippet(self, changed: Mapping[str, object]) -> str:
@@ -380,7 +380,7 @@ class Serving:
         return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
 
     def is_untouched(self, layers: Layers) -> bool:
-        """Whether these layers rotate without scaling, by the vendor's own configuration."""
+        """Whether these layers rotate without scaling under the vendor's configuration."""
         if layers.kind != "default":
             return False
         if self.is_written:
@@ -391,7 +391,7 @@ class Serving:
     def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
 
-        ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long.
+        ``multiplied`` names the rope types whose table the engine makes ``factor`` times as long.
         """
         kinds = {layers.kind for layers in self.layers}
         return self.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else self.length
@@ -407,8 +407,8 @@ class Serving:
     def v5_changes(self, positions: int) -> dict[str, object]:
         """Returns changes to the language model's part of the stored configuration.
 
-        The rope parameters are complete, because setting them replaces the old ones; of layer types that do not rotate,
-        theirs are kept.
+        The rope parameters are complete, because setting them replaces the old ones; layer types that do not rotate
+        keep theirs.
         """
         changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
         own = {each.key: dict(each.parameters) for each in self.layers}
@@ -424,13 +424,13 @@ class Serving:
 
 
 def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
-    """Returns the original weights under a schedule that no folder holds."""
+    """Builds the serving of the original weights under a schedule that is not saved in a folder."""
     every = {layers.key: layers for layers in (*layers_in(plan.planned, plan.length), *layers_of(plan))}
     return Serving(model, stored, plan.planned, tuple(every.values()), plan.length, source)
 
 
 def as_it_lies(model: str, stored: Configuration, length: int, source: Source = Source()) -> Serving:
-    """Returns a folder as ropescale, or its vendor, wrote it."""
+    """Builds the serving of an unchanged folder."""
     return Serving(model, stored, stored, layers_in(stored, length), length, source)
 
 
@@ -439,13 +439,13 @@ def as_it_lies(model: str, stored: Configuration, length: int, source: Source = 
 
 
 class Engine(ABC):
-    """An engine: its differences from the request, how they are known, and its commands.
+    """An engine: its differences from the request, their evidence, and its commands.
 
     Attributes:
         name: its usual name.
         version: the version that its behaviour was checked against.
-        served_version: the version that tests serve whole models with, if they do.
-        in_card: whether model cards show its commands.
+        served_version: the version that tests serve whole models with; empty if none.
+        in_card: whether model cards show the engine's commands.
     """
 
     name: str
@@ -455,11 +455,11 @@ class Engine(ABC):
 
     @abstractmethod
     def differences(self, layers: Layers) -> Iterable[Difference]:
-        """Yields its differences for one kind of layer of a patched folder."""
+        """Yields the differences for one kind of layer of a patched folder."""
 
     @abstractmethod
     def how(self, layers: Layers, field: str) -> How:
-        """Returns how it is known that a field without a difference is honoured."""
+        """Returns the evidence that a field without a difference is honoured."""
 
     @abstractmethod
     def serve(self, serving: Serving) -> list[Command]:
@@ -467,12 +467,12 @@ class Engine(ABC):
 
     @abstractmethod
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice where it cannot serve the schedule."""
+        """Returns advice for a schedule that the engine cannot serve."""
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same schedule in the engine's own keys."""
         return serving
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Yields the differences that remain with its commands, for one kind of layer in the engine's own keys."""
+        """Yields the differences that remain under the engine's own keys and commands, for one kind of layer."""
         return self.differences(layers)

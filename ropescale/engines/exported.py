@@ -39,7 +39,7 @@ class FieldRow:
         status: how the engine treats it.
         computes: the engine's value.
         version: the version of the engine that was checked.
-        how: how it is known.
+        how: the evidence: served, run or read.
     """
 
     layers: str
@@ -56,7 +56,7 @@ class Export:
     """The commands that serve a checkpoint, and what will be computed.
 
     Attributes:
-        model: its folder or Hub id.
+        model: the folder or Hub id of the checkpoint.
         engine: the engine's usual name.
         version: the version that was checked.
         length: the context, in tokens.
@@ -65,8 +65,8 @@ class Export:
         rows: the table, a row per field of the schedule.
         warnings: the engine's differences, in sentences.
         notes: remarks on the origin of the schedule's numbers.
-        served_version: the version in which tests served what the table calls served; empty if none did.
-        unscaled: the command that serves the unchanged model beside it, for `ropescale eval --server`; vLLM's alone.
+        served_version: the version whose server the tests ran for rows marked served; empty without such rows.
+        unscaled: the command that serves the unchanged model for comparison by `ropescale eval --server`; vLLM only.
         refusal: why there is no command and what to do instead, or None.
     """
 
@@ -89,7 +89,7 @@ class Export:
 
 
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
-    """Makes the :class:`Export` of a serving under these schedules per kind of layer."""
+    """Builds the :class:`Export` of a serving, given the schedule of each kind of layer."""
     spelled = engine.spelled(serving)
     differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
     together = list(chain(*differences))
@@ -149,13 +149,13 @@ def fields(layers: Layers) -> dict[str, str]:
 
 
 def rows(engine: Engine, version: str, layers: Layers, differences: Sequence[Difference]) -> list[FieldRow]:
-    """Returns one row per requested or changed field, and one more per difference of an older version."""
+    """Returns one row per requested or changed field, and one per difference of an older version."""
     asked, current = fields(layers), {each.field: each for each in differences if not each.version}
     unasked = {field: "1" if field == "softmax scale" else "-" for field in current if field not in asked}
     table, older = [], [each for each in differences if each.version]
     for field, text in (asked | unasked).items():
         row = current.get(field) or Difference(field, "honoured", text, how=engine.how(layers, field))
-        apart = {each.version for each in older if each.field == field}  # which have a row of their own
+        apart = {each.version for each in older if each.field == field}  # these have their own rows
         versions = ", ".join(each for each in version.split(", ") if each not in apart)
         table.append(FieldRow(layers.key, field, text, row.status, row.computes, versions, row.how))
     return _consistent(table) + [
@@ -165,7 +165,7 @@ def rows(engine: Engine, version: str, layers: Layers, differences: Sequence[Dif
 
 
 def _consistent(table: list[FieldRow]) -> list[FieldRow]:
-    """Marks frequencies computed from a field that is not honoured, and all fields where the frequencies are lost."""
+    """Marks frequencies that depend on a field that is not honoured, and all fields if the frequencies are lost."""
     first, *rest = table
     if first.status in LOST:
         kept = ("max length",) if first.status == "unsupported" else ("max length", "theta", "rotary dim")
@@ -175,7 +175,7 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
     if first.status != "honoured":
         return table
     if "switch" in changed:
-        return [replace(first, status="recomputed", computes="not those of every length: see switch"), *rest]
+        return [replace(first, status="recomputed", computes="only below the switch: see switch"), *rest]
     for field, row in changed.items():
         if field in _INTO_FREQUENCIES:
             return [replace(first, status="recomputed", computes=f"with its own {field}", how=row.how), *rest]
@@ -183,7 +183,7 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
 
 
 def is_served(table: list[FieldRow]) -> bool:
-    """Whether the engine can compute the schedule at all, from the rows of one kind of layer."""
+    """Whether the engine can compute the schedule, judged by the rows of one kind of layer."""
     scales = [row.status for row in table if row.field in ("softmax scale", "attention factor")]
     return table[0].status not in LOST and "unsupported" not in scales
 
@@ -205,7 +205,7 @@ def applied_options(request: Request) -> tuple[str, ...]:
 
 
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf`` that ask for the same; none if one built-in schedule does not cover it.
+    """Returns the equivalent options of ``ropescale gguf``; none if one built-in schedule does not cover them.
 
     Layer types may have different schedules, layers with a window may change as well, and a user's own schedule needs
     its file.

@@ -1,4 +1,4 @@
-"""llama.cpp, by its converter, by its options, or by ``ropescale gguf``."""
+"""llama.cpp: schedules through its converter, its options, or ``ropescale gguf``."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CARRIES_LLAMA3 = tuple(
 )
 """Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
 
-Falcon-H1's loads them too, and rotates without them.
+Falcon-H1 loads them, too, but rotates without them.
 """
 
 _DECISIVE = ("frequencies", "softmax scale")
-_HAS_IT = "`ropescale export --for llama.cpp` has the options"
+_HAS_IT = "`ropescale export --for llama.cpp` prints the options"
 
 
 class LlamaCppEngine(Engine):
@@ -49,7 +49,7 @@ class LlamaCppEngine(Engine):
     in_card = True
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of llama.cpp for this kind of layer, when the folder is converted to GGUF."""
+        """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
         return converted(layers)
 
     def how(self, layers: Layers, field: str) -> How:
@@ -65,8 +65,8 @@ class LlamaCppEngine(Engine):
             return []
         of = serving.model if route == "converted" else serving.source.folder or serving.model
         gguf = argument(f"{PurePath(of).name}.gguf")
-        original = "" if of == serving.model else " without the patch; the commands here bring the schedule"
-        made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}{original}"
+        original = "" if of == serving.model else " without the patch; the commands here apply the schedule"
+        made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
         if route == "table":
             made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
             write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
@@ -87,7 +87,7 @@ class LlamaCppEngine(Engine):
             return f"use another rope_theta (ntk, abf), or {folder if converts else other}"
         if layers.kind in KINDS:  # supported for every architecture, but not for these layers
             return "serve it with transformers"
-        return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
+        return "use yarn, linear or another rope_theta (ntk, abf), which it supports for every architecture"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with its commands."""
@@ -120,7 +120,7 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf``: the schedule's name, or the one list of the configuration."""
+    """Returns the options of ``ropescale gguf``: the schedule's name, or the configuration's only list."""
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
@@ -131,10 +131,10 @@ def _spec(serving: Serving) -> tuple[str, ...]:
 
 
 def route_of(serving: Serving) -> Literal["options", "table", "converted"] | None:
-    """Returns how llama.cpp receives the schedule; None if it cannot.
+    """Returns the route by which llama.cpp receives the schedule; None if it cannot.
 
-    Options and ``ropescale gguf`` apply to the vendor's weights. If these are scaled, only the latter works, because no
-    option removes the keys and tables that the converter writes for the scaling.
+    Options and ``ropescale gguf`` apply to the vendor's weights. For scaled weights only ``ropescale gguf`` works,
+    because no option removes the keys and tables that the converter writes for the scaling.
     """
     if not _is_converted(serving):
         return None
@@ -150,7 +150,7 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
 
 
 def _is_converted(serving: Serving) -> bool:
-    """Whether the converter may know this model type."""
+    """Whether the converter may support this model type."""
     return any(architecture(layers) or layers.model_type not in load() for layers in serving.layers)
 
 
@@ -162,10 +162,10 @@ def _survives(serving: Serving) -> bool:
 
 
 def why_not(serving: Serving) -> str | None:
-    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it would not, or may not."""
+    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it may accept it."""
     layers = _changed(serving)
     name = architecture(layers)
-    if name is None:  # a vendor's own type, of which only the file says the architecture
+    if name is None:  # a vendor's own type, whose architecture only the file states
         return None
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
@@ -174,27 +174,27 @@ def why_not(serving: Serving) -> str | None:
     apart = theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH  # layers with a window stay as they are
     if layers.key != ALL_LAYERS and not apart:
         return f"llama.cpp's {name} scales the layers with a window as well"
-    if serving.source.scaled:  # any factor stands for the vendor's
+    if serving.source.scaled:  # any factor represents the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
 
 
 def _changed(serving: Serving) -> Layers:
-    """Returns the layers that the schedule is for: the first without a window, if any."""
+    """Returns the layers that the schedule changes: the first kind without a window, if any."""
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
 def options(serving: Serving) -> list[str] | None:
-    """Returns the options of llama.cpp that put the schedule over a file's keys; None if these cannot express it.
+    """Returns llama.cpp's options that override a file's keys with the schedule; None if they cannot express it.
 
-    ``--rope-freq-base`` and its like would not do: llama-server cuts requests to the context length among the keys, and
-    layers with a window of their own take their numbers from the keys alone.
+    ``--rope-freq-base`` and similar options do not suffice: llama-server cuts requests to the context length in the
+    keys, and sliding-window layers take their numbers only from the keys.
     """
     layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
     parameters, name, kind = layers.parameters, architecture(layers), layers.kind
     if name is None or kind not in KINDS or name in known.OUT_OF_REACH:
         return None
-    if layers.key != ALL_LAYERS:  # the keys must reach these layers alone
+    if layers.key != ALL_LAYERS:  # the keys must affect only these layers
         alone = layers.key == "full_attention" and name in known.SLIDING_UNSCALED and kind != "default"
         if not alone or any(each.kind != "default" for each in serving.layers if each.key != layers.key):
             return None
@@ -209,7 +209,7 @@ def options(serving: Serving) -> list[str] | None:
         betas = betas_told(parameters)
         keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
         keys |= _corrected(layers, temperature(parameters["factor"]))
-    # the length comes last: before 2026 only the first key counted, and one of a scaling's type then stops the loading
+    # the length comes last: before 2026 only the first key counted, and a scaling type there fails to load
     return [*betas, *_override(layers, keys | {"context_length": f"int:{serving.length}"})]
 
 
@@ -235,24 +235,24 @@ def _override(layers: Layers, keys: Mapping[str, str]) -> list[str]:
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields the reason for the refusal: a field's difference, or the words of ``ropescale gguf``."""
+    """Yields the reason for the refusal: a field's difference, or the message of ``ropescale gguf``."""
     if not _is_converted(serving):
-        yield Difference.stops(f"its converter does not know {layers.model_type}", "the converter stops")
+        yield Difference.stops(f"its converter does not support {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
-        text = "ties its softmax scale to the attention factor, which cannot be told by itself"
+        text = "ties its softmax scale to the attention factor, which no key sets separately"
         usual = Difference("softmax scale", "unsupported", f"{own_softmax_factor(layers, 0.0):.6g}", text)
-        # where the scale is as asked the attention factor differs, and no key changes it alone
+        # with the requested scale the attention factor differs, and no key changes only that
         own = next((each for each in converted_softmax_scale(layers, 0.0) if each.status == "recomputed"), usual)
         yield replace(own, status="unsupported")
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
-        text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
+        text = (why_not(serving) or "cannot distinguish these layers").partition(";")[0]
         yield Difference.stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What convert_hf_to_gguf.py makes of a configuration
+# Configurations converted by convert_hf_to_gguf.py
 
 
 def architecture(layers: Layers) -> str | None:
@@ -262,15 +262,15 @@ def architecture(layers: Layers) -> str | None:
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of llama.cpp for this kind of layer, when the folder is converted to GGUF."""
+    """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
     if kind == "linear":
         yield from converted_softmax_scale(layers, 0.0)
     if kind == "longrope" and layers.model_type not in CARRIES_LISTS:
         table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
-        instead = "`ropescale export --for llama.cpp` says what it can be told"
+        instead = "`ropescale export --for llama.cpp` prints the supported options"
         if name in table and layers.key == ALL_LAYERS:
-            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
+            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` prints it)"
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield Difference.base_rope(f"{lost}; {instead}")
     if kind == "longrope" and layers.changes_with_length:
@@ -294,12 +294,12 @@ def converted(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
     elif kind == "llama3" and layers.is_partial:
         head, turning = layers.rope.head_dim, layers.rope.rotary_dim
-        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
+        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, although {turning} rotate"
         yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
     if kind == "proportional" and stated.get("factor", 1) != 1:
         yield Difference.ignores_factor()
     if kind == "proportional" and not layers.is_proportional_by_default:  # then no converter expects it
-        yield Difference.stops("does not know proportional RoPE for this architecture", "the converter stops")
+        yield Difference.stops("does not support proportional RoPE for this architecture", "the converter stops")
 
 
 def takes_correction(layers: Layers) -> bool:
@@ -310,7 +310,7 @@ def takes_correction(layers: Layers) -> bool:
 
 
 def _log_multiplier(layers: Layers) -> float:
-    """Returns ``mscale_all_dim`` as llama.cpp reads it from a file that the converter made."""
+    """Returns ``mscale_all_dim`` as llama.cpp reads it from a converted file."""
     reads = architecture(layers) in known.READS_LOG_MULTIPLIER
     return float(layers.parameters.get("mscale_all_dim") or 0.0) if reads else 0.0
 
@@ -334,7 +334,7 @@ def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Diffe
     if math.isclose(asked, computed, rel_tol=1e-6):
         return
     if computed == 1:
-        text = f"leaves out the softmax scale that mscale_all_dim asks for in {layers.model_type}"
+        text = f"leaves out the softmax scale of mscale_all_dim for {layers.model_type}"
         yield Difference("softmax scale", "dropped", "1", text)
     else:
         text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
@@ -351,7 +351,7 @@ def own_softmax_factor(layers: Layers, multiplier: float) -> float:
 
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
-    """Returns the flags of a ramp that is not llama.cpp's own, 32 to 1."""
+    """Returns the flags of a ramp that differs from llama.cpp's default, 32 to 1."""
     usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
     given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
     return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]

@@ -1,8 +1,8 @@
 """mlx-lm: frequencies computed when the model is loaded, from the keys of transformers 4.
 
 A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta. It
-passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths. Both can be
-written so that the wanted number comes out, which :func:`_own_keys` does.
+passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths.
+:func:`_own_keys` writes both so that mlx-lm computes the requested number.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _READS_V5 = frozenset("gemma4_text glm_moe_dsa laguna mellum ministral3 qwen3_5"
 """Types that give it ``rope_parameters``."""
 
 _READS_V5_THETA = frozenset(["exaone_moe", "lfm2", "lfm2_moe"])
-"""Types that read ``rope_theta`` there."""
+"""Types that read ``rope_theta`` from ``rope_parameters``."""
 
 _LISTS_ALONE = frozenset(["phi3", "phimoe", "minicpm3"])
-"""Types that support only longrope and a theta."""
+"""Types that support only a theta and longrope."""
 
 _NEVER_PLAIN = frozenset(["phimoe", "minicpm3", "deepseek_v2"])
-"""Types that fail without scaling."""
+"""Types whose model code fails if the configuration has no scaling."""
 
 _THETA_ALONE = frozenset(
     "Klear afm7 baichuan_m1 cohere cohere2 dbrx ernie4_5 ernie4_5_moe gemma gemma2 gemma3n gemma3n_text glm glm4 "
     "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral openelm "
     "phi phi3small plamo plamo2 qwen qwen3_moe recurrent_gemma stablelm starcoder2".split()
 )
-"""Types that ignore any scaling, even where they list the key."""
+"""Types that ignore all scaling, although some list the key."""
 
 _STOPS = frozenset("deepseek hunyuan hunyuan_v1_dense internlm2 nemotron qwen2_moe".split())
 """Types that fail on scaling without the old key ``type``, which neither transformers nor ropescale writes."""
@@ -66,7 +66,7 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 
 _EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
 
-_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read the folder alone, which does not say it in mlx-lm's words"
+_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, whose keys mlx-lm would read differently"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
 """Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""
@@ -80,7 +80,7 @@ RUN = {
 """The rope types that tests run, per model type."""
 
 _ANY_SCALE = ("llama", "yarn", "attention factor")
-"""What tests run with several scales, and with ``mscale`` and ``mscale_all_dim``."""
+"""Rope types that tests run with several scales, and with ``mscale`` and ``mscale_all_dim``."""
 
 
 class MlxLmEngine(Engine):
@@ -122,7 +122,7 @@ class MlxLmEngine(Engine):
         return "serve it with transformers"
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the rope parameters from which mlx-lm computes the wanted attention factor."""
+        """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
         return serving.spelled(_own_keys)
 
 
@@ -135,7 +135,7 @@ def _changes(serving: Serving) -> dict[str, object]:
             name = "rope_parameters" if _code(own) in _READS_V5 else "rope_scaling"
             before: Any = changed.get(name, serving.stored.section.get(name))
             stated = dict(before) if isinstance(before, Mapping) else {}
-            inner = stated.get(own.key)  # where each kind of layer has its own
+            inner = stated.get(own.key)  # the parameters of one layer type
             changed[name] = {**stated, **({own.key: {**inner, **added}} if isinstance(inner, Mapping) else added)}
     if changed and serving.stored.is_multimodal:
         return {"text_config": {**serving.stored.section, **changed}}
@@ -143,10 +143,10 @@ def _changes(serving: Serving) -> dict[str, object]:
 
 
 def _own_keys(layers: Layers) -> Mapping[str, object]:
-    """Returns the rope parameters from which mlx-lm computes the wanted attention factor."""
+    """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
     asked, stated = layers.attention_factor, layers.parameters
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
-        # sqrt(1 + ln(max / original) / ln original) = asked; the long list is used at every length
+        # sqrt(1 + ln(max / original) / ln original) = requested; the long list is used at every length
         return {**stated, "original_max_position_embeddings": float(layers.configuration.max_length ** (asked**-2))}
     slope = temperature(stated["factor"]) - 1 if layers.kind == "yarn" else 0.0
     if slope and not math.isclose(asked, vllm.deepseek_scale(stated)):
@@ -156,7 +156,7 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
 
 
 def _takes_original(layers: Layers) -> bool:
-    """Whether the original length is read from the rope parameters: not from beside them, as for phi3."""
+    """Whether mlx-lm reads the original length from the rope parameters, and not from the top level as for phi3."""
     return _code(layers) not in ("phi3", "phimoe")
 
 
@@ -173,7 +173,7 @@ def longrope_scale(layers: Layers) -> float:
 
 
 def _has_scale(layers: Layers) -> bool:
-    """Whether the scale of per-pair factors is computed as asked."""
+    """Whether mlx-lm computes the requested scale of per-pair factors."""
     return math.isclose(layers.attention_factor, longrope_scale(layers), rel_tol=1e-5)
 
 
@@ -186,7 +186,7 @@ def _code(layers: Layers) -> str:
 
 
 def _lost(layers: Layers) -> Iterator[Difference]:
-    """Yields the reason why the frequencies are not as asked, if any."""
+    """Yields why the frequencies differ from the request, if they do."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
         yield Difference.stops(computes="stops: no code for this model")
@@ -227,11 +227,11 @@ def _stops(layers: Layers, code: str) -> bool:
         return layers.kind == "default"
     if code == "internlm3":
         return layers.kind not in ("linear", "dynamic")
-    return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # its maximum is not passed on
+    return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # mlx-lm does not pass its maximum on
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
-    """Yields the fields that are not as asked where the frequencies are."""
+    """Yields the fields that differ from the request although the frequencies do not."""
     kind, asked, supplied = layers.kind, layers.attention_factor, "; `ropescale export --for mlx-lm` supplies it"
     if kind == "longrope":
         computed = longrope_scale(layers)
@@ -249,7 +249,7 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
             own = Difference.recomputed_scale(asked, computed)
             yield replace(own, warning=own.warning + supplied) if layers.parameters["factor"] > 1 else own
         if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
-            text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
+            text = "drops the softmax scale of mscale_all_dim for youtu_llm"
             yield Difference("softmax scale", "dropped", "1", text)
         if not layers.is_truncated:
             yield Difference.always_truncates()

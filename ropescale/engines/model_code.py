@@ -1,10 +1,10 @@
-"""The code with which vLLM and SGLang run a model: their own, that of transformers, or none.
+"""The code that vLLM and SGLang run a model with: their own, transformers', or none.
 
-``model_code.json`` is generated from their sources (``tests/helpers/engines/engine_registries.py``), and a test keeps
-the two equal. It holds the ``versions`` that were read, the class that loads each model type (``architectures``), and
-per engine the classes that it has ``own`` code for, and those that it runs with the newest ``transformers`` it admits;
-for SGLang also those whose own code passes no scaling to the rotary layer (``unscaled``), or no more than the whole
-part of theta (``whole theta``).
+``model_code.json`` is generated from their sources (``tests/helpers/engines/engine_registries.py``), and a test
+compares them. The keys: ``versions``, the versions that were read; ``architectures``, the class that loads each model
+type; per engine ``own``, the classes with native code, and ``transformers``, the classes that run with the newest
+transformers that the engine admits; for SGLang also ``unscaled``, the classes whose code passes no scaling to the
+rotary layer, and ``whole theta``, the classes whose code passes only the integer part of theta.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load() -> dict[str, Any]:
 def architecture(layers: Layers) -> str | None:
     """Returns the class that loads a model: the configuration's, or transformers' for its type, or None.
 
-    A model saved without its head names a class that is not for text; then its type decides.
+    The type decides for a model saved without its head, whose class is not a language model's.
     """
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
@@ -43,7 +43,7 @@ def architecture(layers: Layers) -> str | None:
 
 
 def code(engine: str, layers: Layers) -> Code:
-    """Returns whose code an engine (``vllm`` or ``sglang``) runs a model with."""
+    """Returns the origin of the code that an engine (``vllm`` or ``sglang``) runs a model with."""
     name, known = architecture(layers), load()[engine]
     if name in known["own"]:
         return "own"
@@ -53,14 +53,14 @@ def code(engine: str, layers: Layers) -> Code:
 
 
 def is_known_for(engine: str, what: str, layers: Layers) -> bool:
-    """Whether an engine's code for a model is listed under ``what``, such as ``unscaled``."""
+    """Whether an engine's list ``what``, such as ``unscaled``, contains the model's class."""
     return architecture(layers) in load()[engine][what]
 
 
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """Yields the differences of an engine for a model without native code there.
 
-    Those of transformers are of its rotary modules before 5.21, which see a batch of texts at a time.
+    transformers' code has the differences of its rotary modules before 5.21, which see a batch of texts at once.
     """
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
@@ -68,13 +68,13 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
         return
     if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
-        yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
+        yield Difference("frequencies", "honoured", "as the checkpoint's own code computes them", text)
         return
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
         yield Difference.stops(text, "stops with an error, by transformers' code")
     else:
-        yield Difference("frequencies", "honoured", "as asked, by transformers' code for this model")
+        yield Difference("frequencies", "honoured", "as requested, by transformers' code for this model")
     if layers.changes_with_length:
-        text = "change{s} the table batch by batch, also under keys that are cached already"
+        text = "change{s} the table batch by batch, also for keys that are already cached"
         yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)

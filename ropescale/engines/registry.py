@@ -1,4 +1,4 @@
-"""The registry of engines: each is a module in this folder and a line here."""
+"""The registry of engines: a module in this folder and a line here for each engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODULES = {
 ENGINES: Mapping[str, Engine] = {
     name: import_module(f".{module}", __package__).ENGINE for name, module in _MODULES.items()
 }
-"""The engines by their names on the command line, in the order of their warnings."""
+"""Engines by command-line name, in the order of their warnings."""
 
 
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:

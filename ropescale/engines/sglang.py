@@ -13,7 +13,7 @@ from .model_code import architecture, code, is_known_for, not_its_own
 
 
 class SGLangEngine(vllm.VLLMEngine):
-    """SGLang, which needs other keys than vLLM for the same numbers."""
+    """SGLang, which needs different keys than vLLM for the same numbers."""
 
     name = "SGLang"
     version = "0.5.23"
@@ -29,7 +29,7 @@ class SGLangEngine(vllm.VLLMEngine):
             yield vllm.multiplied_length(layers)
 
     def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` for types and fields whose rotary layer tests run; the code that sets its width was read."""
+        """Returns ``run`` for types and fields whose rotary layer tests run, else ``source``."""
         by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
         return "source" if by_model else vllm.rotary_how(layers, field)
 
@@ -56,7 +56,7 @@ class SGLangEngine(vllm.VLLMEngine):
         return super().workaround(layers)
 
     def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
-        """Returns the rope parameters from which SGLang computes the wanted numbers."""
+        """Returns the rope parameters from which SGLang computes the requested numbers."""
         if layers.kind == "yarn" and not math.isclose(layers.attention_factor, _yarn_scale(layers)):
             correction = layers.attention_factor / _yarn_scale(layers)
             return {**layers.parameters, "attn_factor": layers.parameters.get("attn_factor", 1.0) * correction}
@@ -69,7 +69,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
         return
     if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
-        yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, its whole part")
+        yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, the integer part")
     if _is_unscaled(layers) and kind != "default":
         yield Difference.base_rope(
             f"does not scale {name}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
@@ -83,7 +83,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference.wrong_pairs(layers, "stops with a ValueError")
         yield from vllm.own_longrope_scale(layers)
         if layers.changes_with_length:
-            text = "changes the list batch by batch, also under keys that are cached already"
+            text = "selects the list batch by batch, also for keys that are already cached"
             yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
@@ -96,9 +96,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         if stated.get("factor", 1) != 1:
             yield Difference.ignores_factor("run")
         if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
-            text = (
-                "leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"
-            )
+            text = "leaves partial_rotary_factor to the model's own code, which for most models does not read it there"
             yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
     if layers.is_mla:
         yield from vllm.overwritten(layers)
@@ -107,7 +105,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
 
 
 def _is_unscaled(layers: Layers) -> bool:
-    """Whether the model's code gives its rotary layers a theta alone."""
+    """Whether the model's code passes only theta to its rotary layers."""
     has_its_own = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"  # ernie45_moe_vl.py
     return has_its_own or is_known_for("sglang", "unscaled", layers)
 

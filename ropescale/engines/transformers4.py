@@ -38,9 +38,9 @@ CAME_WITH = {
         "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3"
     ).split(),
 }
-"""The versions that first knew the types that ropescale knows (4.50: or an earlier one); the others came with 5.
+"""The first version with each type that ropescale supports (4.50: or an earlier one); the others came with 5.
 
-Models that see are those that came with 4.51 or later, and ``5`` lists no others.
+Vision-language models are listed from 4.51 on, and ``5`` lists only those.
 """
 
 _IGNORES = ("dbrx", "nemotron")
@@ -54,10 +54,10 @@ _IGNORED = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
 """Types that read no ``rope_scaling`` before 4.48."""
 
 _STOPPED = ("zamba2",)
-"""Types that stopped at a scaling before 4.54."""
+"""Types that failed on scaling before 4.54."""
 
 _HAS_BOTH_LISTS = ("phi3",)
-"""Types that chose between two lists earlier than the others."""
+"""Types that supported two lists in earlier versions than the others."""
 
 _LOSES_SOFTMAX_SCALE = ("deepseek_v2",)
 
@@ -68,7 +68,7 @@ RUN = frozenset(
     "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe recurrent_gemma seed_oss smollm3 "
     "stablelm starcoder2 vaultgemma zamba2".split()
 )
-"""Types whose rotary modules tests build in those versions; of the others the shared code was read."""
+"""Types whose rotary modules tests build in those versions; for the others the shared code was read."""
 
 
 _NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
@@ -97,7 +97,7 @@ class Transformers4Engine(Engine):
             yield from _in_older_versions(layers)
 
     def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` where rotary modules are built and compared; there is no maximum length to run into."""
+        """Returns ``run`` for types whose rotary modules tests compare, else ``source``; no maximum length applies."""
         return "source" if field == "max length" or layers.model_type not in RUN else "run"
 
     def serve(self, serving: Serving) -> list[Command]:
@@ -110,11 +110,11 @@ class Transformers4Engine(Engine):
         return [Command("python", serving.snippet(changed))]
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that it cannot compute."""
+        """Returns advice for a schedule that transformers 4 cannot compute."""
         return "load it with transformers 5"
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the configuration in v4's keys, even if only transformers 5 wrote it."""
+        """Returns the configuration in v4 keys, also for a folder that only transformers 5 wrote."""
         if not serving.is_written:
             return serving
         original = max(layers.rope.original_length for layers in serving.layers)
@@ -123,14 +123,14 @@ class Transformers4Engine(Engine):
         return replace(serving, wanted=written, layers=layers)
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Yields the differences that remain with its commands; none for what the vendor never scaled."""
+        """Yields the differences that remain with its commands; none for layers that the vendor never scaled."""
         return () if serving.is_untouched(layers) else self.differences(layers)
 
 
 def came_with(layers: Layers) -> tuple[str, str | None]:
-    """Returns the type of model that came last, and the version that first knew it; ``5`` for all of transformers 5.
+    """Returns the model type that was added last, and the version that added it; ``5`` for all of transformers 5.
 
-    That is the whole model's, or the language model's where nothing is known of the whole; None for an unknown one.
+    This is the type of the whole model, or of the language model if the whole type is unknown; None if both are.
     """
     for name in (layers.whole_type, layers.model_type):
         for version, types in CAME_WITH.items():
@@ -140,24 +140,24 @@ def came_with(layers: Layers) -> tuple[str, str | None]:
 
 
 def _is_later(layers: Layers, version: str) -> bool:
-    """Whether a version of transformers 4, such as 4.55, is the first that knew this type of model, or older."""
+    """Whether this model type came with this version of transformers 4, such as 4.55, or a later one."""
     came = came_with(layers)[1]
-    if came in (None, "4.50"):  # that one, or any before it
+    if came in (None, "4.50"):  # the version, or any older one
         return False
     return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
 
 
 def _in_older_versions(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of earlier versions that knew the model type."""
+    """Yields the differences of earlier versions that have the model type."""
     stated, name, is_yarn = layers.parameters, layers.model_type, layers.kind == "yarn"
     factor, ratio = stated.get("factor", 1.0), layers.length / layers.rope.original_length
     softmax = name in _LOSES_SOFTMAX_SCALE and stated.get("mscale_all_dim")
     switch = layers.kind == "longrope" and layers.changes_with_length and name not in _HAS_BOTH_LISTS
     ratio_text = f"max_position_embeddings / original_max_position_embeddings = {ratio:.6g} for the factor {factor:.6g}"
-    softmax_text = f"leave{{s}} out the softmax scale that mscale_all_dim asks for in {name}"
+    softmax_text = f"leave{{s}} out the softmax scale of mscale_all_dim for {name}"
     ramp, length = "put{s} max_position_embeddings into the ramp", "max_position_embeddings"
     long_list = "the long list, always"
-    rows = (  # whether it applies, the version that was checked, the first without it, field, computes, warning
+    rows = (  # applies, checked version, first fixed version, field, computes, warning
         (name in _IGNORED, "4.45.2", "4.48", "frequencies", "base RoPE", f"ignore{{s}} rope_scaling for {name}"),
         (name in _STOPPED, "4.51.3", "4.54", "frequencies", _ERROR, f"stop{{s}} with an error at a scaled {name}"),
         (softmax, "4.57.1", "5.15", "softmax scale", "none", softmax_text),
@@ -177,7 +177,7 @@ def _in_older_versions(layers: Layers) -> Iterator[Difference]:
         if not applies or (fixed_in.startswith("4") and _is_later(layers, fixed_in)):
             continue
         how: How = "run"
-        if _is_later(layers, "4.52") and version in ("4.45.2", "4.51.3"):  # which did not have this type
+        if _is_later(layers, "4.52") and version in ("4.45.2", "4.51.3"):  # those versions lack this type
             version, how = f"before {fixed_in}", "source"
         who = "transformers 4.51 to 4.55" if field == "factor" else f"transformers before {fixed_in}"
         status: Status = "unsupported" if computes == _ERROR else "recomputed"
@@ -185,7 +185,7 @@ def _in_older_versions(layers: Layers) -> Iterator[Difference]:
 
 
 def _in_every_version(layers: Layers) -> Iterator[Difference]:
-    """Yields the reasons why no version 4 computes these frequencies, the most important first."""
+    """Yields why no version 4 computes these frequencies, the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
     if not _has_keys(layers):
@@ -202,15 +202,15 @@ def _in_every_version(layers: Layers) -> Iterator[Difference]:
     if model_type in _IGNORES and kind != "default":
         yield Difference.base_rope(f"ignores rope_scaling for {model_type}{instead}", "run")
     if model_type in _WANTS_ALPHA and kind == "dynamic":
-        text = f"knows dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
+        text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
         yield Difference.stops(text, "stops with a KeyError", "run")
     if kind == "proportional":
-        text = f"does not know proportional RoPE and stops with a KeyError{instead}"
+        text = f"does not support proportional RoPE and stops with a KeyError{instead}"
         yield Difference.stops(text, "stops with a KeyError", "run")
 
 
 def _has_keys(layers: Layers) -> bool:
-    """Whether version 4 finds the parameters of this kind of layer; without scaling, the theta that reaches it."""
+    """Whether version 4 reads the parameters of this kind of layer; without scaling, whether it reads theta."""
     if layers.kind != "default":
         return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
     keys = layers.configuration.text.v4

@@ -14,7 +14,7 @@ from .base import Command, Difference, Engine, How, Layers, Serving, option, she
 from .model_code import architecture, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
-"""Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""
+"""Interleaved types whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
 RUN = frozenset(
     "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
@@ -28,10 +28,10 @@ SERVED = {
     **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _EVERY),
     "phi3": frozenset(["default", "longrope"]),
 }
-"""The rope types, per model type, with which tests serve whole models."""
+"""The rope types, per model type, that tests serve with whole models."""
 
 _AS_IT_LIES = ("dynamic", "llama", "frequencies")
-"""Dynamic NTK without ``max_trained_positions``, which a test serves of one type."""
+"""Dynamic NTK without ``max_trained_positions``, which a test serves with one model type."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
@@ -40,7 +40,7 @@ _UNSCALED = frozenset(
     "Ernie4_5_VLMoeForConditionalGeneration MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
     "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration".split()
 )
-"""Models whose layers all rotate by a theta alone (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
+"""Models whose layers all rotate by theta alone (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
 
 _RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split())
 """Types with mrope whose code builds yarn's ramp from the trained length, not from four times that (qwen3_vl.py)."""
@@ -49,14 +49,14 @@ MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention whose rope parameters reach the rotary layer as they are."""
 
 _ANOTHER_THETA = "use another rope_theta (ntk, abf)"
-"""The advice where a scaling is lost."""
+"""Advice for a scaling that vLLM ignores."""
 
 _RUN = ("frequencies", "theta", "rotary dim", "factor", "original length", "beta_fast", "beta_slow", "truncate")
 _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
-"""Fields that the rotary layer uses, which tests run; the others belong to the engine around it."""
+"""Fields of the rotary layer, which tests run; the others belong to the surrounding engine."""
 
 
-_HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as it is measured here"
+_HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as measured"
 
 
 class VLLMEngine(Engine):
@@ -75,11 +75,11 @@ class VLLMEngine(Engine):
     multiplied: tuple[str, ...] = ("linear",)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of vLLM for this kind of layer, and how they are known."""
+        """Yields the differences of vLLM for one kind of layer, with their evidence."""
         whose = code("vllm", layers)
         computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
         for each in chain(computed, _max_length(layers) if whose != "none" else ()):
-            seen = each.status == "honoured" or each.field == "switch"  # in the models that tests serve
+            seen = each.status == "honoured" or each.field == "switch"  # verified with the models that tests serve
             seen = seen or (layers.kind, layers.whole_type, each.field) == _AS_IT_LIES
             yield replace(each, how="served") if seen and _is_served(layers, each.field) else each
 
@@ -94,14 +94,14 @@ class VLLMEngine(Engine):
         text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
         sections = (serving.stored.section, serving.stored.raw)
         stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
-        # vLLM takes half precision for a float32 checkpoint by itself (config/model.py)
+        # vLLM loads float32 checkpoints in half precision by default (config/model.py)
         is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
         return [Command("sh", text, _HALVED if is_float32 else "")]
 
     def positions(self, serving: Serving) -> int:
         """Returns the ``max_position_embeddings`` that the engine needs.
 
-        The code of transformers tabulates nothing, and counts from what is stated.
+        transformers' code computes no table in advance, and uses the stated value.
         """
         own = code(self.key, serving.layers[0]) == "own"
         return serving.needed_positions(self.multiplied) if own else serving.wanted.max_length
@@ -120,14 +120,14 @@ class VLLMEngine(Engine):
         return f"use {others}, or serve it with transformers"
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the same schedule with the engine's own keys, if needed."""
+        """Returns the schedule in the engine's own keys, if they differ."""
         if code(self.key, serving.layers[0]) != "own":
             return serving
         positions = serving.needed_positions(self.multiplied)
         return serving.spelled(lambda layers: self.own_keys(layers, positions))
 
     def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
-        """Returns the rope parameters from which the engine computes the wanted numbers."""
+        """Returns the rope parameters from which the engine computes the requested numbers."""
         parameters = layers.parameters
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
             return {**parameters, "max_trained_positions": layers.rope.original_length}
@@ -191,25 +191,25 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if layers.is_mla and name not in MLA_BUT_PLAIN:
         yield from overwritten(layers)
     elif layers.is_mla and stated.get("mscale_all_dim"):
-        text = f"drops the softmax scale that mscale_all_dim asks for in {name}"
+        text = f"drops the softmax scale of mscale_all_dim for {name}"
         yield Difference("softmax scale", "dropped", "1", text)
     if name == "gpt_oss" and kind != "yarn":
         yield Difference.stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
-    """Yields differences in the longest text, which the engine computes before it looks for the model's code."""
+    """Yields differences in the maximum length, which the engine computes before it loads the model's code."""
     refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
-        text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
-        yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
+        text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
+        yield Difference("max length", "honoured", f"{layers.length}by --max-model-len", text)
     if layers.kind == "linear" and "gemma3" not in layers.model_type:
         yield multiplied_length(layers)
     elif layers.kind == "linear":
         text = (
             f"does not multiply max_position_embeddings of {layers.model_type}; `ropescale export --for vllm` raises it"
         )
-        yield Difference("max length", "honoured", f"{layers.length}, because max_position_embeddings says so", text)
+        yield Difference("max length", "honoured", f"{layers.length}by max_position_embeddings", text)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
 
 
 def longrope_scale(layers: Layers, positions: int) -> float:
-    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they choose."""
+    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they select."""
     stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
     original = layers.rope.original_length
     return usual_scale(positions / original, original) if stated is None else stated
@@ -232,27 +232,27 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 
 def multiplied_length(layers: Layers) -> Difference:
-    """Returns how vLLM and SGLang compute their longest text under linear scaling."""
+    """Returns how vLLM and SGLang compute the maximum length under linear scaling."""
     text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
 def rotates_wrong_pairs(layers: Layers) -> bool:
-    """Whether a layer that rotates halves is given interleaved pairs: it refuses them, or turns the wrong ones.
+    """Whether a layer for halves receives interleaved pairs: it refuses them, or rotates the wrong ones.
 
-    Types with latent attention have :func:`overwritten` for that.
+    :func:`overwritten` covers types with latent attention.
     """
     interleaved = layers.configuration.family.interleaved and not layers.is_mla
     return interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
 
 
 def takes_one_row(layers: Layers) -> bool:
-    """Whether a model with mrope hands three rows of positions to a rotary layer that takes one."""
+    """Whether a model with mrope passes three rows of positions to a rotary layer that takes one."""
     return "mrope_section" in layers.parameters and layers.kind not in ("default", "yarn")
 
 
 def one_row(layers: Layers) -> Difference:
-    """Returns the difference where :func:`takes_one_row`."""
+    """Returns the difference of models for which :func:`takes_one_row` holds."""
     text = f"cannot turn the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
     return Difference.stops(text, how="run")
 
@@ -267,7 +267,7 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
 
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
-    """Yields the attention factor that vLLM and SGLang compute under longrope, if not as asked."""
+    """Yields the attention factor that vLLM and SGLang compute under longrope, if it differs from the request."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
         yield Difference.recomputed_scale(asked, computed, of_lengths=True)

@@ -41,13 +41,13 @@ TAKES_LISTS = frozenset(
 """Architectures that load ``rope_factors_long.weight`` and ``rope_factors_short.weight`` and rotate by them."""
 
 LISTS_OF_ANY_TYPE = frozenset("minicpm3 phi3 phimoe".split())
-"""The architectures that do so under every ``rope.scaling.type``; the others only under ``longrope``."""
+"""Architectures that use the lists under every ``rope.scaling.type``; the others use them only under ``longrope``."""
 
 LOADS_IN_VAIN = frozenset("cogvlm falcon-h1 llada pangu-embedded refact".split())
-"""Architectures that load such tensors and do not rotate by them."""
+"""Architectures that load these tensors but do not rotate by them."""
 
 LEFT_OUT = frozenset("dflash eagle3 gemma4-assistant step35".split())
-"""Draft models, and one whose layers rotate by different widths: they take ``rope_freqs``, but are left out here."""
+"""Draft models, and one whose layers rotate different widths: they take ``rope_freqs``, but are left out here."""
 
 READS_BETAS = frozenset("grok mistral3".split())
 """Architectures that read ``rope.scaling.yarn_beta_fast`` and ``yarn_beta_slow``; all others use 32 and 1."""
@@ -59,24 +59,24 @@ READS_LOG_MULTIPLIER = frozenset("deepseek2 deepseek32 mistral3 mistral4".split(
 """Architectures that read ``rope.scaling.yarn_log_multiplier``, in which the converter writes ``mscale_all_dim``."""
 
 OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
-"""Architectures that rotate, in some layers at least, by numbers that the keys do not set."""
+"""Architectures with layers that rotate by numbers that no key sets."""
 
 ONLY_SLIDING_ROTATES = frozenset("afmoe cohere2 cohere2moe exaone-moe exaone4 llama4 muse-glimmer smallthinker".split())
-"""Architectures whose full-attention layers do not rotate where there are layers with a window."""
+"""Architectures whose full-attention layers do not rotate if the model has sliding-window layers."""
 
 SLIDING_UNSCALED = frozenset(
     "gemma-embedding gemma3 gemma3n gemma4 laguna mellum mimo2 modern-bert olmo2 plamo3 step35".split()
 )
-"""Architectures whose layers with a window are not reached by ``rope.scaling``."""
+"""Architectures whose sliding-window layers ignore ``rope.scaling``."""
 
 SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
-"""Those whose layers with a window still take theta from ``rope.freq_base`` (laguna: unless it has its own)."""
+"""Architectures of these whose sliding-window layers use ``rope.freq_base`` (laguna: unless it has its own theta)."""
 
 SLIDING_HAS_THETA = frozenset(["dots3note"])
-"""Architectures whose layers with a window have a separate theta, and share everything else."""
+"""Architectures whose sliding-window layers have a separate theta, and share everything else."""
 
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
-"""Those where ``rope.scaling.attn_factor`` still reaches the layers with a window."""
+"""Architectures of these whose sliding-window layers still use ``rope.scaling.attn_factor``."""
 
 _SAME_NAME = (
     "afmoe apertus arcee bitnet cohere2 dbrx dots1 ernie4_5 exaone4 falcon gemma gemma2 glm4 granite granite_swa "
@@ -106,4 +106,4 @@ OF_MODEL_TYPES = {
 """
 
 OF_WRAPPERS = {"mistral3": {"ministral3": "mistral3", "mistral": "mistral3", "mistral4": "mistral4"}}
-"""The same where a wrapper around the language model decides: its type, then the language model's."""
+"""The converter's architecture for wrapped language models, by the wrapper's type and the language model's."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 MAGIC = b"GGUF"
 SIZE, TIME = "ropescale.size", "ropescale.time"
 """Keys that identify a file that ropescale wrote: its size in bytes, and its time in seconds since 1970. A quantized
-copy has the same keys and another size or time."""
+copy has the same keys but another size or time."""
 BLOCK = 64 * 2**20
-"""Bytes of tensor data held in memory at once."""
+"""Bytes of tensor data in memory at once."""
 
 _FORMATS = dict(
     zip("UINT8 INT8 UINT16 INT16 UINT32 UINT64 INT32 INT64 FLOAT32 FLOAT64 BOOL".split(), "BbHhIQiqfd?", strict=True)
@@ -39,12 +39,12 @@ _FORMATS = dict(
 _NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
 _KINDS = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
-_HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py keeps them beside the keys
+_HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py lists header fields among the keys
 
 
 @dataclass(frozen=True)
 class Value:
-    """The value of a key together with its type in the file, a name of ``gguf.GGUFValueType``."""
+    """A key's value and its type in the file, a name of ``gguf.GGUFValueType``."""
 
     kind: str
     value: str | int | float | bool
@@ -60,7 +60,7 @@ class Value:
         try:
             return struct.pack("<I", _KINDS[self.kind]) + struct.pack(f"<{_FORMATS[self.kind]}", self.value)
         except (struct.error, OverflowError):
-            raise ConfigError(f"{brief(self.value)} is more than a GGUF's {self.kind.lower()} can hold") from None
+            raise ConfigError(f"{brief(self.value)} exceeds a GGUF's {self.kind.lower()}") from None
 
 
 def is_storable(kind: str, value: object) -> bool:
@@ -76,11 +76,11 @@ def is_storable(kind: str, value: object) -> bool:
 
 
 class GgufFile:
-    """A GGUF file, opened and understood; tensors stay on the disk.
+    """An open GGUF file; tensors stay on disk.
 
     Attributes:
         path: its path.
-        keys: its scalar keys in the file's order; arrays are not decoded (:meth:`is_array` knows them).
+        keys: its scalar keys in the file's order; arrays are not decoded (see :meth:`is_array`).
         tensors: the names of its tensors, in the file's order.
     """
 
@@ -97,7 +97,7 @@ class GgufFile:
         }
 
     def is_array(self, key: str) -> bool:
-        """Whether the file has this key and it holds a list."""
+        """Whether the file has an array under this key."""
         return key in self._fields and key not in self.keys
 
     def floats(self, tensor: str) -> list[float] | None:
@@ -108,7 +108,9 @@ class GgufFile:
         if found.tensor_type.name not in ("F32", "F16", "F64"):
             raise ConfigError(f"{tensor} in {self.path} is {found.tensor_type.name}; it should be float32")
         if found.n_elements > LARGEST_HEAD:
-            raise ConfigError(f"{tensor} in {self.path} has {found.n_elements} numbers, and no model has as many pairs")
+            raise ConfigError(
+                f"{tensor} in {self.path} has {found.n_elements} numbers, which exceeds the pairs of any model"
+            )
         return [float(value) for value in found.data.reshape(-1).tolist()]
 
     @property
@@ -124,19 +126,19 @@ class GgufFile:
         progress: Callable[[int], object] = lambda copied: None,
         check: Callable[[Path], None] | None = None,
     ) -> None:
-        """Writes a copy with these keys and tensors set (None: removed); the copy appears whole or not at all.
+        """Writes a copy with these keys and tensors set (None: removed); a failure leaves no file.
 
-        All other keys and tensors keep their bytes, type and order. New ones come last; new tensors are
-        one-dimensional float32. :data:`SIZE` and :data:`TIME`, if among the keys, get the file's own values.
+        All other keys and tensors keep their bytes, type and order. New ones come last; new tensors are one-dimensional
+        float32. If ``keys`` include :data:`SIZE` and :data:`TIME`, they get the copy's own values.
 
         Args:
-            progress: called with the number of bytes after each block that was copied.
-            check: raises if the existing file must stay; without it, none may exist.
+            progress: called with the number of bytes after every copied block.
+            check: raises if the existing file must stay; without it, the target must not exist.
 
         Raises:
-            CheckpointError: reading or writing failed, or the target appeared meanwhile; nothing is left behind.
+            CheckpointError: reading or writing failed, or the target appeared meanwhile; no partial file is left.
         """
-        written_at = int(time.time()) // 2 * 2  # FAT counts in steps of two seconds
+        written_at = int(time.time()) // 2 * 2  # FAT stores times in steps of two seconds
         stamped = {**keys, **({TIME: Value("UINT64", written_at)} if TIME in keys else {})}
         with translated(target), _beside(target, check, written_at) as file:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
@@ -161,11 +163,11 @@ class GgufFile:
             if SIZE in keys:
                 stamped[SIZE] = Value("UINT64", file.tell())
                 file.seek(0)
-                file.write(self._header(stamped, kept, added))  # as long as before
+                file.write(self._header(stamped, kept, added))  # with the same length as before
 
     @property
     def is_as_written(self) -> bool | None:
-        """Whether it is the very file that :meth:`rewrite` wrote, by size and time; None if it records neither."""
+        """Whether size and time match what :meth:`rewrite` recorded; None if the file records neither."""
         size, written_at = (self.keys.get(name) for name in (SIZE, TIME))
         if size is None or written_at is None:
             return None
@@ -175,7 +177,7 @@ class GgufFile:
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
     ) -> bytes:
-        """Returns everything before the tensors' data, with new offsets."""
+        """Returns the file's header up to the tensor data, with new offsets."""
         pairs = [
             _string(name) + there.encoded() if isinstance(there, Value) else _joined(there.parts)
             for name, there in {**self._fields, **keys}.items()
@@ -199,14 +201,14 @@ def open_gguf(path: str | Path) -> GgufFile:
 
     Raises:
         CheckpointError: the file does not exist, or cannot be read.
-        ConfigError: it is not a GGUF file, or one that is cut off, damaged, big-endian or of an unknown version.
+        ConfigError: it is not a GGUF file, or is truncated, damaged, big-endian or of an unknown version.
         RopescaleError: gguf-py is not installed.
     """
     path = local_path(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the GGUF file itself")
     if not os.path.lexists(path):
-        raise CheckpointError(f"there is no file {path}; give a GGUF file")
+        raise CheckpointError(f"file {path} does not exist; give a GGUF file")
     reader_of = _reader_class()
     import numpy
 
@@ -218,7 +220,7 @@ def open_gguf(path: str | Path) -> GgufFile:
         if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
             raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
         try:
-            with numpy.errstate(over="raise"):  # numpy would only print warnings
+            with numpy.errstate(over="raise"):  # numpy only prints warnings otherwise
                 return GgufFile(path, reader_of(path))
         except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
@@ -227,7 +229,7 @@ def open_gguf(path: str | Path) -> GgufFile:
 
 
 def _reader_class() -> type[GGUFReader]:
-    """Returns gguf-py's reader, changed to keep arrays undecoded: a vocabulary would take it tens of seconds."""
+    """Returns gguf-py's reader, changed not to decode arrays: a vocabulary takes tens of seconds."""
     try:
         from gguf import GGUFReader, GGUFValueType
     except ImportError:
@@ -249,7 +251,7 @@ _SIZES = {_KINDS[name]: struct.calcsize(f"<{form}") for name, form in _FORMATS.i
 """Bytes of each scalar type."""
 _STRING, _ARRAY = _KINDS["STRING"], _KINDS["ARRAY"]
 _MOST_ITEMS = 2**24
-"""Beyond any vocabulary; counting items one by one takes time."""
+"""The most items of an array, beyond any vocabulary; counting items takes time."""
 
 
 def _array_size(data: memoryview, start: int) -> int:
@@ -295,11 +297,11 @@ def _pad(file: BinaryIO, alignment: int) -> None:
 
 @contextlib.contextmanager
 def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
-    """Opens a file beside ``target`` that gets its name at the end, and is removed on failure."""
+    """Opens a temporary file that is renamed to ``target`` at the end, and removed on failure."""
     try:
         with atomic_path(target, new=check is None, check=check) as beside:
             with beside.open("wb") as file:
                 yield file
             os.utime(beside, (seconds, seconds))
     except FileExistsError:
-        raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another file") from None
+        raise CheckpointError(f"{target} was created meanwhile; choose another file") from None

@@ -1,4 +1,4 @@
-"""The model in a GGUF file: its keys as a configuration, with an earlier ``ropescale gguf`` undone."""
+"""The model in a GGUF file: its keys as a configuration, without the changes of an earlier ``ropescale gguf``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TABLES = (FREQS, LONG, SHORT)
 
 BETAS = (32.0, 1.0)
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
-"""Architectures whose stated length exceeds the trained one, by model type as in :mod:`ropescale.configs.families`."""
+"""Model types, as in :mod:`ropescale.configs.families`, of architectures whose stated length exceeds the trained
+one."""
 
 T = TypeVar("T")
 Keys = Mapping[str, Value]
@@ -41,10 +42,10 @@ class GgufModel:
     """The keys of a GGUF file that concern RoPE, as they were before ropescale changed any.
 
     Attributes:
-        path: the file; None where a few keys stand for any file.
-        architecture: ``general.architecture``, with which its keys begin.
+        path: the file; None for a few keys that represent any file.
+        architecture: ``general.architecture``, the prefix of the keys.
         keys: the scalar keys, without ropescale's.
-        tables: the per-pair tensors that it has.
+        tables: the file's per-pair tensors.
     """
 
     path: Path | None
@@ -53,18 +54,18 @@ class GgufModel:
     tables: Tables
 
     def get(self, name: str) -> object:
-        """Returns the value of a key of the architecture; None without it."""
+        """Returns the value of an architecture's key; None if it is missing."""
         found = self.keys.get(f"{self.architecture}.{name}")
         return None if found is None else found.value
 
     def number(self, name: str, default: T) -> float | T:
-        """Returns the value of a key of the architecture, which must be a number; the default without it."""
+        """Returns the number under an architecture's key; the default if it is missing."""
         value = self.get(name)
         return default if value is None else _number(self.path, f"{self.architecture}.{name}", value)
 
     @property
     def windowed(self) -> bool:
-        """Whether some of its layers see only a window of the text (Llama 4 has chunks unless it says 0)."""
+        """Whether some layers have sliding-window attention (Llama 4 has chunks unless the key is 0)."""
         return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
 
     @property
@@ -81,10 +82,10 @@ def _number(path: Path | None, name: str, value: object) -> float:
 
 
 def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
-    """Reads the model in a file, with what an earlier ``ropescale gguf`` changed put back, or ``on_top`` of that.
+    """Reads the model in a file without the changes of an earlier ``ropescale gguf``, or with them (``on_top``).
 
     Raises:
-        ConfigError: an adapter or a projector, one part of several, no RoPE, or a rotation of another kind.
+        ConfigError: an adapter or a projector, one part of several, no RoPE, or an unsupported rotation.
     """
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":
@@ -96,7 +97,7 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
         )
     architecture = file.keys.get("general.architecture")
     if architecture is None or not isinstance(architecture.value, str):
-        raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
+        raise ConfigError(f"{file.path} has no general.architecture; is it a model's file?")
     name = architecture.value
     if not is_name(name):
         raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
@@ -109,7 +110,7 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
 
 
 def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
-    """Returns keys and per-pair tensors without ropescale's changes, as :data:`ORIGINAL` records them, or with them."""
+    """Returns keys and per-pair tensors before ropescale's changes, recorded in :data:`ORIGINAL`, or after them."""
     keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
     tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
     if ORIGINAL not in file.keys or on_top:
@@ -131,22 +132,23 @@ def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
 
 
 def refuse_architecture(model: GgufModel) -> None:
-    """Refuses an architecture that no schedule can reach.
+    """Refuses an architecture that no schedule can change.
 
     Raises:
-        ConfigError: llama.cpp does not rotate, or by numbers that no key sets, or only in layers with a window.
+        ConfigError: llama.cpp does not rotate, rotates by numbers that no key sets, or rotates only sliding-window
+            layers.
     """
     name = model.architecture
     if name in known.NO_ROPE:
-        raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; there is nothing to scale")
+        raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp, so nothing can be scaled")
     if name in known.OUT_OF_REACH:
         raise ConfigError(
             f"llama.cpp rotates {name}, or some of its layers, by numbers that the file's keys do not reach"
         )
     if name in known.ONLY_SLIDING_ROTATES and model.windowed:
         raise ConfigError(
-            f"the full-attention layers of {name} do not rotate; only the layers that see a window of the text do, and "
-            "changing those does not extend the context"
+            f"the full-attention layers of {name} do not rotate; only the sliding-window layers do, and scaling those "
+            f"does not extend the context"
         )
 
 
@@ -172,7 +174,7 @@ def _rotary_dim(model: GgufModel) -> int:
     """Returns ``rope.dimension_count``, or the head's width, as llama.cpp does.
 
     Raises:
-        ConfigError: neither is known, or it is odd: llama.cpp turns pairs, with one factor for each.
+        ConfigError: neither is known, or it is odd: llama.cpp rotates pairs, with one factor per pair.
     """
     stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
     if stated is None:
@@ -185,25 +187,25 @@ def _rotary_dim(model: GgufModel) -> int:
         stated = width // heads
     if not isinstance(stated, int):
         raise ConfigError(
-            f"{model.path} has {model.architecture} rotate {brief(stated)} coordinates; not a whole number"
+            f"{model.path} has {model.architecture} rotate {brief(stated)} coordinates; it must be a whole number"
         )
     if stated % 2:
         raise ConfigError(
-            f"{model.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp turns "
-            "them in pairs; an even rope.dimension_count is needed"
+            f"{model.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp rotates "
+            f"pairs; rope.dimension_count must be even"
         )
     return stated
 
 
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
-    """Returns the vendor's scaling as rope parameters; without a name there, as one factor per pair."""
+    """Returns the vendor's scaling as rope parameters; as one factor per pair if transformers has no name for it."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind, name, tables = model.get("rope.scaling.type") or "linear", model.architecture, model.tables
     recorded = model.number("rope.scaling.original_context_length", None)
     original = {} if recorded is None else {"original_max_position_embeddings": recorded}
     if alpha := model.number("rope.scaling.alpha", None):
         return {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha, **original}
-    # llama.cpp's divisors beyond the original length and up to it; a single table is both
+    # llama.cpp's divisors beyond and up to the original length; a single table serves both
     long = short = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
     if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
         long, short = tables.get(LONG), tables.get(SHORT)
@@ -229,7 +231,7 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
 
 
 def _turning(factors: Sequence[float] | None) -> int | None:
-    """Returns how many pairs turn, if the factors only stop the others (proportional RoPE)."""
+    """Returns how many pairs rotate, if the factors only stop the others (proportional RoPE)."""
     if factors is None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))

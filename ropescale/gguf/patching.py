@@ -1,7 +1,7 @@
-"""Puts a schedule into a GGUF file, so that stock llama.cpp computes it.
+"""Writes a schedule into a GGUF file, so that stock llama.cpp computes it.
 
 The file's keys become a configuration, :mod:`ropescale.planning.plan` plans the schedule as for any other checkpoint,
-and the result becomes keys again, or a table of factors, depending on the architecture. Weights are copied, never
+and the architecture decides whether the result is written as keys or as a table of factors. Weights are copied, never
 decoded.
 """
 
@@ -35,23 +35,23 @@ _SCALING = (
     "yarn_beta_fast yarn_beta_slow"
 )
 SCALING_KEYS = (*(f"rope.scaling.{name}" for name in _SCALING.split()), "rope.scale_linear")
-"""All keys of a scaling, except ``rope.scaling.finetuned`` (in Granite it says whether the model rotates)."""
+"""All keys of a scaling, except ``rope.scaling.finetuned`` (it turns rotation on or off in Granite)."""
 
 
 @dataclass
 class PatchedGguf:
-    """The result of :func:`patch_gguf`, done or only planned.
+    """The result of :func:`patch_gguf`, written or only planned.
 
     Attributes:
-        path: the file written (None after a dry run).
-        file: the file it was made of.
+        path: the written file (None after a dry run).
+        file: the source file.
         model: the model in that file.
         plan: the plan; its configuration is translated from the keys.
         route: the form of the schedule in the file.
         keys: every key that changes, with its value before and after (None: absent).
         tables: every per-pair tensor that changes, with its numbers before and after.
         notes: remarks on the origin of the numbers.
-        warnings: cases where llama.cpp, or a program around it, may compute something else.
+        warnings: cases where llama.cpp, or a program that embeds it, may compute something else.
     """
 
     path: Path | None
@@ -79,11 +79,11 @@ def patch_gguf(
 
     Args:
         source: the GGUF file.
-        out: the file to make; None with ``dry_run``.
+        out: the file to write; None with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         dry_run: write nothing, only plan.
         force: replace ``out`` if ropescale wrote it.
-        progress: called with the number of bytes after each block of tensor data that was copied.
+        progress: called with the number of bytes after every copied block of tensor data.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
@@ -94,7 +94,7 @@ def patch_gguf(
     own = ("dry_run", "force", "progress")
     refuse_unknown("ropescale.patch_gguf", options, (*own, *RequestOptions.__annotations__))
     if out is None and not dry_run:
-        raise CheckpointError("say where the patched file goes, or write nothing", "out", "dry_run")
+        raise CheckpointError("name the patched file, or write nothing with a dry run", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
@@ -147,15 +147,15 @@ def _wanted(
 
 
 def _in_float32(numbers: Sequence[float]) -> list[float]:
-    """Rounds numbers as the file will hold them."""
+    """Rounds numbers to the file's float32."""
     try:
         return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}f", *numbers)))
     except OverflowError:
-        raise ScheduleError(f"{max(numbers):g} is more than the float32 of a GGUF file can hold") from None
+        raise ScheduleError(f"{max(numbers):g} exceeds the float32 of a GGUF file") from None
 
 
 def _check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """Returns the path of the new file; refuses one that would overwrite something else."""
+    """Returns the path of the new file; refuses to overwrite another file."""
     try:
         target = Path(out).expanduser()
         same = target.exists() and os.path.samefile(source, target)
@@ -164,20 +164,18 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
     if same:
         raise CheckpointError(f"{target} is the source itself; choose another file")
     if target.is_dir():
-        raise CheckpointError(f"{target} is a folder; name the file to make, such as {target / source.name}")
+        raise CheckpointError(f"{target} is a folder; name the file to write, such as {target / source.name}")
     if os.path.lexists(target):
         if not force:
             raise CheckpointError(f"{target} exists already; choose another file, or replace it with force", "force")
         _refuse_foreign(target, target)
     if not target.absolute().parent.is_dir():
-        raise CheckpointError(
-            f"there is no folder {target.absolute().parent} to write {target.name} into; make it first"
-        )
+        raise CheckpointError(f"the folder {target.absolute().parent} for {target.name} does not exist; make it first")
     return target
 
 
 def _refuse_foreign(target: Path, path: Path) -> None:
-    """Refuses to replace any file but the very one that ropescale wrote; a quantized copy is a different file.
+    """Refuses to replace any file except one that ropescale wrote; a quantized copy is a different file.
 
     Args:
         target: the name for messages.
@@ -192,30 +190,29 @@ def _refuse_foreign(target: Path, path: Path) -> None:
     if not file.is_as_written:
         why = "an earlier version wrote it, or " if file.is_as_written is None else ""
         raise CheckpointError(
-            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so force "
+            f"{target} may differ from the file that ropescale wrote ({why}another program changed or copied it), so "
+            f"force "
             "leaves it; remove it yourself",
             "force",
         )
 
 
 def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
-    """Returns notes on the layers with a window, and warnings of what else decides about the result."""
+    """Returns notes on sliding-window layers, and warnings about other settings that affect the result."""
     name, theta_alone, notes, warnings = model.architecture, route.kind == "none", [], []
     if model.windowed and name not in known.SLIDING_UNSCALED | (
         known.SLIDING_HAS_THETA if theta_alone else frozenset()
     ):
-        notes.append("this model keeps one table for all its layers, so the layers with a window change as well")
+        notes.append("this model keeps one table for all its layers, so the sliding-window layers change as well")
     elif model.windowed and theta_alone and name in known.SLIDING_SHARES_THETA:
-        notes.append("the layers with a window take their theta from the same key, so they change as well")
+        notes.append("the sliding-window layers take their theta from the same key, so they change as well")
     elif model.windowed:
-        notes.append("layers left as they are: those with a window")
+        notes.append("sliding-window layers stay unchanged")
     if name not in known.ROPE:
-        warnings.append(f"{name} is not an architecture of {known.SOURCE}; other versions were not checked")
+        warnings.append(f"{known.SOURCE} has no architecture {name}; other versions were not checked")
     if name in known.READS_BETAS:
-        warnings.append("llama-cpp-python's Llama class passes betas of 32 and 1 over the file's; give it these")
+        warnings.append("llama-cpp-python's Llama class overrides the file's betas with 32 and 1; pass it these")
     window = model.number("attention.sliding_window", 0)
     if window and window < plan.length:
-        warnings.append(
-            f"{name}.attention.sliding_window is {window}; those layers see no further, whatever the schedule"
-        )
+        warnings.append(f"{name}.attention.sliding_window is {window}; no schedule lets those layers attend further")
     return notes, warnings

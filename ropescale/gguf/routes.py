@@ -1,4 +1,4 @@
-"""Finds how a GGUF file can express a schedule: by theta, by a formula of llama.cpp, or by one factor per pair."""
+"""Finds a GGUF form of a schedule: theta, a formula of llama.cpp, or one factor per pair."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Route:
     """A form of a schedule in a GGUF file.
 
     Attributes:
-        name: its description.
+        name: the description.
         keys: the scaling's keys, without the architecture; all other keys in :data:`SCALING_KEYS` are removed.
         tables: the per-pair tensors; all others are removed.
     """
@@ -43,14 +43,14 @@ class Route:
 
 @dataclass(frozen=True)
 class Goal:
-    """The table that llama.cpp should compute, and its origin.
+    """The table that llama.cpp should compute, and the schedule that it comes from.
 
     Attributes:
         schedule: the schedule, resolved.
-        rope: the geometry that it applies to.
-        table: its frequencies at ``length``.
+        rope: the geometry that the schedule applies to.
+        table: the frequencies at ``length``.
         parameters: the schedule as transformers' rope parameters.
-        length: the context wanted, in tokens.
+        length: the target context in tokens.
     """
 
     schedule: Schedule
@@ -66,25 +66,25 @@ class Goal:
 
 
 def goal_of(plan: Plan) -> Goal:
-    """Returns the one schedule of a plan, as a GGUF file needs it.
+    """Returns the plan's only schedule, as a GGUF file needs it.
 
     Raises:
         ScheduleError: it changes nothing.
     """
     if not plan.changes:
-        raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
+        raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
     [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
     return Goal(schedule, rope, table, plan.config["rope_parameters"], plan.length)
 
 
 def find_route(model: GgufModel, goal: Goal) -> Route:
-    """Finds how a file of this architecture can express a schedule.
+    """Finds a form of the schedule that a file of this architecture can hold.
 
     Raises:
         ScheduleError: it cannot.
     """
     if goal.length > _LONGEST:
-        raise ScheduleError(f"llama.cpp counts positions up to {_LONGEST}, and this makes {goal.length} tokens")
+        raise ScheduleError(f"llama.cpp supports positions up to {_LONGEST}, and this schedule needs {goal.length}")
     if length_dependent(goal.schedule):
         route = _two_lists(model, goal)
     else:
@@ -92,7 +92,7 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
     if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
         raise ScheduleError(
             f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
-            "another theta (ntk, abf) on a file without scaling gives what was asked"
+            "another theta (ntk, abf) on a file without scaling gives the requested frequencies"
         )
     # rope.scaling.attn_factor multiplies llama.cpp's own scale
     scale = goal.table.attention_scale
@@ -101,18 +101,18 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
         return route
     if model.windowed and model.architecture in known.SLIDING_SHARES_SCALE:
         raise ScheduleError(
-            f"an attention scale of {scale:g} would reach the layers with a window as well in llama.cpp's "
-            f"{model.architecture}, and they keep their own frequencies; give attention_factor={own:.6g}"
+            f"an attention scale of {scale:g} would also affect the sliding-window layers in llama.cpp's "
+            f"{model.architecture}, which keep their own frequencies; give attention_factor={own:.6g}"
         )
     return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
 
 
 def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
-    """Returns why :func:`find_route` would refuse a schedule in any file of an architecture; None if it would not.
+    """Returns why :func:`find_route` refuses a schedule in every file of an architecture; None if it may not.
 
     Args:
         architecture: the file's ``general.architecture``.
-        keys: the file's keys that can affect the answer, without the architecture.
+        keys: the file's keys that can affect the result, without the architecture.
         parameters: the schedule as v5 rope parameters.
         rope: the geometry of the file.
         length: the wanted context, in tokens.
@@ -135,7 +135,7 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
     candidates = [(theta, 1.0), (theta, factor)]
     turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
-    if len(turning) > 1 and turning[0][0] == 0:  # the table may be geometric by another theta, as frozen dynamic NTK's
+    if len(turning) > 1 and turning[0][0] == 0:  # the table may follow another theta, as frozen dynamic NTK does
         (_, first), (last, slowest) = turning[0], turning[-1]
         candidates.append(((first / slowest) ** (rope.rotary_dim / (2 * last)), 1 / first))
     stopped = {FREQS: divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
@@ -155,7 +155,7 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
 
 
 def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_slow: float = 1.0) -> list[float]:
-    """Computes llama.cpp's table for yarn (ggml's ``rope_yarn``), whose ramp begins and ends at whole pairs."""
+    """Computes llama.cpp's table for yarn (ggml's ``rope_yarn``), with the ramp rounded to whole pairs."""
     low = max(0, math.floor(rope.pair_at(beta_fast)))
     high = min(rope.rotary_dim - 1, math.ceil(rope.pair_at(beta_slow)))
     kept = [1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))) for i in range(rope.pairs)]
@@ -171,7 +171,7 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
         keys = _keys("longrope", rope.theta, rope.original_length)
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
     schedule, name = goal.schedule, model.architecture
-    why = "does not rotate by them" if name in known.LOADS_IN_VAIN else "has no place for them"
+    why = "does not rotate by them" if name in known.LOADS_IN_VAIN else "does not load them"
     text = f"{label_of(schedule)} needs one factor per pair, and llama.cpp {why} in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
         raise ScheduleError(
@@ -179,7 +179,9 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
             f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
             f"{schedule.extrapolation_factor:g}"
         )
-    raise ScheduleError(f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it supports there")
+    raise ScheduleError(
+        f"{text}; it supports ntk, abf, linear and yarn (betas 32 and 1, whole pairs) for this architecture"
+    )
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
@@ -191,8 +193,8 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
     if varying or model.architecture not in known.TAKES_LISTS:
         what = "changes with the length" if varying else "has two lists"
         raise ScheduleError(
-            f"{label_of(schedule)} {what}, which llama.cpp has no place for in {model.architecture}; freeze it at one "
-            "length",
+            f"{label_of(schedule)} {what}, which llama.cpp does not support for {model.architecture}; freeze it at "
+            f"one length",
             "freeze_at",
         )
     tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}

@@ -1,4 +1,4 @@
-"""A model's rotary geometry, and what schedules would make of it: numbers, warnings, pictures."""
+"""A model's rotary geometry before and after schedules: numbers, warnings, plots."""
 
 from __future__ import annotations
 

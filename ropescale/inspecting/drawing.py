@@ -1,4 +1,4 @@
-"""Pictures of the rotary geometry: wavelength and turns per pair, before and after schedules."""
+"""Plots the rotary geometry: wavelength and turns per pair, before and after schedules."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 def plot(
     model: Any, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
 ) -> Figure:
-    """Draws a model's wavelength and turns per pair, and what a schedule makes of them, or several.
+    """Plots a model's wavelength and turns per pair, before and after one or several schedules.
 
     Args:
         model: a checkpoint's folder or Hub id (no weights are read), a configuration, or a loaded model.
-        schedule: a schedule or a spec such as ``"yarn:factor=8"``, or a list of them, which are drawn over each other;
-            without one, the scaling that it has is shown.
-        path: also write the picture to this file (png, svg or pdf).
-        options: the fields of :class:`ropescale.request.Request`; of several schedules each takes those that it has.
+        schedule: a schedule or a spec such as ``"yarn:factor=8"``, or a list of them, drawn over each other. Default:
+            the model's current scaling.
+        path: also write the figure to this file (png, svg or pdf).
+        options: the fields of :class:`ropescale.request.Request`; each of several schedules takes the fields that it
+            has.
 
     Returns:
-        A matplotlib ``Figure`` that belongs to no window; a notebook shows it. See :func:`draw_geometry` and
+        A matplotlib ``Figure`` without a window; a notebook displays it. See :func:`draw_geometry` and
         :func:`draw_comparison`.
 
     Raises:
@@ -65,11 +66,11 @@ def plot(
 
 
 def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
-    """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
+    """Plots wavelength and turns per pair, before and after a schedule: two panels per layer type.
 
-    Left: tokens per full turn, with the trained and the target length as lines, or the window of layers that see no
-    more. A pair above the trained length's line never completed a turn in training. Right: turns inside the trained
-    length before the schedule, inside the target length after it, and inside the target length had nothing been done.
+    Left: tokens per full turn, with lines for the trained length (or the attention window) and the target length. A
+    pair above the trained length's line never completed a turn in training. Right: turns inside the trained length
+    before the schedule, inside the target length after it, and inside the target length without a schedule.
     """
     with in_style(9.6, 3.9 * len(geometries)) as figure:
         panels = figure.subplots(len(geometries), 2, squeeze=False)
@@ -81,13 +82,13 @@ def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
 
 
 def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
-    """Draws several schedules over each other: one row of three panels per layer type, and one list of the colours.
+    """Plots several schedules over each other: three panels per layer type, and one legend.
 
-    Left and middle as :func:`draw_geometry`. Right: how much slower each pair turns, ``inv_freq / new_inv_freq``; a
-    pair that was stopped has no place there.
+    Left and middle as :func:`draw_geometry`. Right: the slowdown of every pair, ``inv_freq / new_inv_freq``; stopped
+    pairs are left out.
 
     Args:
-        layers: for each layer type its geometry under each schedule, as :attr:`Inspections.layers` has them.
+        layers: the geometries under the schedules by layer type, as in :attr:`Inspections.layers`.
     """
     with in_style(13.2, 3.9 * len(layers) + 0.5) as figure:
         panels = figure.subplots(len(layers), 3, squeeze=False)
@@ -96,10 +97,10 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
         for (left, middle, right), geometries in zip(panels, layers.values()):
             _wavelengths(left, geometries, style)
             _compared_turns(middle, geometries, style)
-            _title(right, geometries[0], "How much slower each pair turns", "times slower")
+            _title(right, geometries[0], "Slowdown of each pair", "times slower")
             for geometry in _changed(geometries):
                 _curve(right, geometry.pairs(), "divisor", label=geometry.label, **style(geometry))
-            _level(right, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
+            _level(right, 1, "" if _changed(geometries) else "unchanged layers", "--")
             _shade_unturned(right, geometries[0])
             _plain_ticks(right)
         shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
@@ -115,7 +116,7 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
 
 
 Style = Callable[[Geometry], dict[str, Any]]
-"""Gives the looks of a schedule's curves."""
+"""Returns the style of a schedule's curves."""
 
 
 def _wavelengths(axes: Axes, geometries: Sequence[Geometry], style: Style) -> None:
@@ -124,12 +125,12 @@ def _wavelengths(axes: Axes, geometries: Sequence[Geometry], style: Style) -> No
     _curve(axes, first.pairs(), "wavelength", label="as trained", **BEFORE)
     for geometry in _changed(geometries):
         _curve(axes, geometry.pairs(), "new_wavelength", label=geometry.label, **style(geometry))
-    # the trained length, or the window of layers that see no more, and every target length
+    # the trained length (or the attention window), and every target length
     window, trained = first.window, first.rope.original_length
     if window and window < trained:
         _level(axes, window, f"window {window:,}", "--")
     else:
-        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's is above its own line
+        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's label is above its line
     targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
     name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
     for target in targets:
@@ -142,7 +143,7 @@ def _compared_turns(axes: Axes, geometries: Sequence[Geometry], style: Style) ->
     trained = first.seen(first.rope.original_length)
     _title(axes, first, "Turns per pair within its length", "full turns")
     _curve(axes, first.pairs(), "turns", label="as trained", **BEFORE)
-    # The lengths that these layers see under the schedules, where they differ from the trained one.
+    # The lengths that these layers attend to under the schedules, if they differ from the trained length.
     targets = sorted({each.seen(each.target_length) for each in geometries if each.target_length} - {trained})
     label = f"unchanged, in {' or '.join(f'{each:,}' for each in targets)} tokens"
     for target in targets:
@@ -154,7 +155,7 @@ def _compared_turns(axes: Axes, geometries: Sequence[Geometry], style: Style) ->
 
 
 def _plain_ticks(axes: Axes) -> None:
-    """Labels a short logarithmic axis with plain numbers, which powers of ten would leave without any."""
+    """Labels a short logarithmic axis with plain numbers, because it may contain no power of ten."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     low, high = axes.get_ylim()
@@ -165,7 +166,7 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 _SHORT = 10
-"""How many times its low end a logarithmic axis spans at least to have powers of ten."""
+"""The smallest ratio of a logarithmic axis's ends for labels at powers of ten."""
 
 
 def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
@@ -173,9 +174,9 @@ def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
 
 
 def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
-    """Returns the colour, marker and dashes of a schedule, the same in every panel.
+    """Returns the colour, marker and dashes of a schedule, shared by all panels.
 
-    Earlier ones are wider, so that they are seen under later ones where the curves coincide.
+    Earlier curves are wider, so that they stay visible under later ones that coincide.
     """
     place = named.index(geometry.label)
     turn, number = divmod(place, len(_HUES))
@@ -196,7 +197,7 @@ _SHAPES = ("s", "^", "D", "v", "P", "X")
 _DASHES = ("-", (0, (3, 1.5)), (0, (1, 1)))
 
 
-# Open circles under small squares: where the two curves coincide, both are seen.
+# Open circles under small squares: both stay visible if the two curves coincide.
 BEFORE: dict[str, Any] = {
     "color": COLOURS["blue"], "marker": "o", "markersize": 5.5, "markerfacecolor": "none", "linewidth": 1.2
 }  # fmt: skip
@@ -231,12 +232,12 @@ def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
 
 
 def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
-    """Draws a line through the pairs; those that never turn have no place on a log axis and are left out."""
+    """Plots a line through the pairs; a log axis leaves out pairs that never turn."""
     axes.plot([pair.pair for pair in pairs], [_positive(getattr(pair, field)) for pair in pairs], **style)
 
 
 def _undone_curve(axes: Axes, geometry: Geometry, target: int, **style: Any) -> None:
-    """Draws the turns that the pairs would make in a target length had nothing been done."""
+    """Plots the turns of the unchanged pairs inside a target length."""
     trained = geometry.seen(geometry.rope.original_length)
     turns = [_positive(pair.turns * target / trained) for pair in geometry.pairs()]
     axes.plot(range(len(turns)), turns, **style)
@@ -247,7 +248,7 @@ def _positive(value: float) -> float:
 
 
 def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:
-    """Draws a horizontal line with its name written on it, or below it."""
+    """Plots a horizontal line with its label on it, or below it."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
     place: dict[str, Any] = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
     axes.annotate(
@@ -258,7 +259,7 @@ def _level(axes: Axes, height: float, text: str, style: str, below: bool = False
 def _shade_unturned(axes: Axes, geometry: Geometry) -> None:
     """Shades the pairs that never completed a turn in training."""
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.12)  # room for the words above the highest point
+    axes.set_ylim(low, high * (high / low) ** 0.12)  # room for the label above the highest point
     unturned = geometry.unturned()
     if unturned:
         axes.axvspan(unturned[0] - 0.5, geometry.rope.pairs - 0.5, color="#000000", alpha=0.06, linewidth=0)

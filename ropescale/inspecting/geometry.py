@@ -1,4 +1,4 @@
-"""One layer type's rotary geometry, pair by pair, and what a schedule makes of it."""
+"""The rotary geometry of a layer type, pair by pair, before and after a schedule."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ..rope import Rope
 from ..schedules import Frequencies
 
 SAME = 1e-9
-"""Two frequencies that differ by less than this, relative, are the same number to a reader."""
+"""The relative difference below which two frequencies count as equal."""
 
 NEARLY_MOST = 0.999
-"""A pair divided by this share of the largest divisor counts as divided (resonance rounds each by its own bit)."""
+"""A pair divided by this share of the largest divisor counts as divided (resonance rounds every pair differently)."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One rotary pair before a schedule, and after it where there is one.
+    """A rotary pair before and after a schedule.
 
     Attributes:
         pair: its index; 0 turns fastest.
         inv_freq: radians per token.
         wavelength: tokens per full turn, infinite for a pair that never turns.
-        turns: full turns inside the trained length, or inside the window of layers that see no more.
-        completes_a_turn: whether the model has seen this pair turn all the way round in training.
+        turns: full turns inside the trained length, or inside the attention window.
+        completes_a_turn: whether this pair completed a full turn in training.
         new_inv_freq: radians per token under the schedule.
         new_wavelength: tokens per full turn under the schedule.
         new_turns: full turns inside the target length, or the window, under the schedule.
-        divisor: ``inv_freq / new_inv_freq``, how much slower it turns.
+        divisor: ``inv_freq / new_inv_freq``, the slowdown.
         kind: ``kept``, ``blended`` (slowed by less than the most), ``divided`` (by the most), ``faster``,
             ``stopped``, or ``still`` for a pair that did not turn before either.
     """
@@ -49,18 +49,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Geometry:
-    """One layer type's rotary geometry, and what a schedule makes of it.
+    """The rotary geometry of a layer type, before and after a schedule.
 
     Attributes:
         layer_type: ``all`` for a model with one table for every layer.
         rope: the geometry that a schedule builds on.
-        schedule: the schedule of the frequencies below, as text; None without one.
+        schedule: the schedule as text; None without one.
         frequencies: the schedule's result.
-        target_length: the context, in tokens, that ``frequencies`` and the new turns are for.
-        scaling: the scaling that the configuration has, as rope parameters; None without any.
-        window: how far back these layers see, in tokens; None where that is the whole text.
+        target_length: the context, in tokens, of ``frequencies`` and the new turns.
+        scaling: the configuration's scaling, as rope parameters; None without scaling.
+        window: the attention window in tokens; None for full attention.
         varies: whether the schedule's frequencies change with the length.
-        name: what tables and pictures call the schedule, where that is not the schedule itself.
+        name: the schedule's name in tables and plots, if it differs from the schedule's text.
     """
 
     layer_type: str
@@ -74,16 +74,16 @@ class Geometry:
     name: str | None = None
 
     def seen(self, length: int) -> int:
-        """Returns how many tokens of a text of this length a position of these layers sees."""
+        """Returns how many tokens of a text of this length these layers attend to."""
         return length if self.window is None else min(length, self.window)
 
     def turns(self) -> list[float]:
-        """Returns the full turns of each pair inside what the layers saw in training."""
+        """Returns every pair's full turns inside the trained length or the attention window."""
         return [self.seen(self.rope.original_length) / _wavelength(f) for f in self.rope.inv_freq()]
 
     @property
     def label(self) -> str | None:
-        """The schedule, with the length of its frequencies where they change with it."""
+        """The schedule, with the length of its frequencies if these change with it."""
         called = self.name or self.schedule
         if not self.varies or self.target_length is None:
             return called
@@ -98,7 +98,7 @@ class Geometry:
         if self.frequencies is None:
             return before
         new = self.frequencies.inv_freq
-        # infinite for a pair that was stopped, NaN for one that never turned
+        # infinite for a stopped pair, NaN for a pair that never turned
         divisors = [pair.inv_freq / f if f else math.inf if pair.inv_freq else math.nan for pair, f in zip(before, new)]
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
         length = self.seen(self.target_length or self.rope.original_length)
@@ -115,11 +115,11 @@ class Geometry:
         ]
 
     def unturned(self) -> list[int]:
-        """Returns the pairs that never complete a turn inside what the layers saw in training."""
+        """Returns the pairs that complete no turn inside the trained length or the attention window."""
         return [pair.pair for pair in self.pairs() if not pair.completes_a_turn]
 
     def to_dict(self) -> dict[str, object]:
-        """Returns everything as plain data, in full precision."""
+        """Returns the geometry as plain data, in full precision."""
         rope = self.rope
         return {
             "layer_type": self.layer_type,
@@ -158,17 +158,17 @@ def _kind(divisor: float, most: float) -> str:
 
 
 _HEAD = 128
-"""Coordinates of the heads for which the paper computed its bound."""
+"""The head size for which the paper computed its bound."""
 
 _BLOCK = 512
 _SAME = 1e-9
 
 _MOST = 2**18
-"""Distances that are looked at, evenly spread where there are more: about a second of one core with 64 pairs."""
+"""The most distances to check, evenly spaced: about a second of one core with 64 pairs."""
 
 
 def least_theta(length: float) -> float:
-    """Returns the paper's fit of the smallest theta for a context in tokens, with heads of 128: ``0.0424 L^1.628``.
+    """Returns the paper's fit of the smallest theta for a context in tokens and heads of 128: ``0.0424 L^1.628``.
 
     Figure 1 of the paper. Smaller heads need more.
     """
@@ -180,8 +180,8 @@ class Reversals:
     """Distances at which a random token gets more attention than a similar one.
 
     Attributes:
-        first: the smallest of them, in tokens.
-        share: how many there are among the distances that were looked at.
+        first: the smallest such distance, in tokens.
+        share: their share among the checked distances.
     """
 
     first: int
@@ -197,9 +197,9 @@ def reversals(inv_freq: Sequence[float], length: int, still: float = 0.0) -> Rev
         still: pairs of coordinates that do not rotate.
 
     Returns:
-        None where there are none. Of a length above 262,144, evenly spread distances are looked at.
+        None if there are none. Above a length of 262,144, evenly spaced distances are checked.
     """
-    step = -(-length // _MOST) | 1  # odd, so that no pair whose turn is a power of two hides
+    step = -(-length // _MOST) | 1  # odd, so that it detects pairs with a power of two as their wavelength
     distances = range(0, length, step)
     # With e(x) = (cos x f, sin x f), sum cos((a - b) f) = e(a) . e(b) = pairs - |e(a) - e(b)|^2 / 2: one call in C.
     farthest = math.sqrt(2 * (len(inv_freq) + still)) + _SAME
@@ -217,15 +217,15 @@ def _embedding(position: int, inv_freq: Sequence[float]) -> tuple[float, ...]:
 
 
 def bound_warnings(geometries: Iterable[Geometry], configuration: Configuration) -> Iterator[str]:
-    """Yields a warning for each layer type whose theta is too small for the length that it is shown for."""
-    unrotated = configuration.section.get("qk_nope_head_dim")  # latent attention turns a separate slice
+    """Yields a warning for every layer type whose theta is too small for its target length."""
+    unrotated = configuration.section.get("qk_nope_head_dim")  # latent attention rotates a separate slice
     beside = unrotated if isinstance(unrotated, int) and unrotated > 0 else 0
     for geometry in geometries:
         length = geometry.seen(geometry.target_length or geometry.rope.original_length)
         table = list(geometry.frequencies.inv_freq) if geometry.frequencies else geometry.rope.inv_freq()
         series = _series(table, geometry.rope.rotary_dim)
         if series and geometry.rope.rotary_dim >= _HEAD and series[0] >= least_theta(length * series[1]):
-            continue  # by the paper's fit, which is for such heads
+            continue  # the paper's fit is for such heads
         still = (geometry.rope.head_dim - geometry.rope.rotary_dim + beside) / 2
         negative = reversals(table, length, still)
         if negative is None:
@@ -239,16 +239,16 @@ def bound_warnings(geometries: Iterable[Geometry], configuration: Configuration)
         enough = ""
         if own is not None and own < least_theta(length):
             three_digits = float(f"{least_theta(length):.3g}")
-            enough = f"; with heads of {_HEAD} it takes about {three_digits:,.0f}"
+            enough = f"; heads of {_HEAD} need about {three_digits:,.0f}"
         yield (
             f"{which} for {length:,} tokens{layers}: at {100 * negative.share:.2g}% of the distances, first at "
             f"{negative.first:,}, similar tokens get less attention than random ones (Men et al. 2024, "
-            f"arXiv:2405.14591), which perplexity may not show and retrieval does{enough}"
+            f"arXiv:2405.14591), which retrieval shows and perplexity may not{enough}"
         )
 
 
 def _series(table: Sequence[float], rotary_dim: int) -> tuple[float, float] | None:
-    """Returns theta and the step of a token where the frequencies are ``step theta^(-2i/d)``; None otherwise."""
+    """Returns theta and the step of frequencies ``step theta^(-2i/d)``; None for other frequencies."""
     if len(table) < 2 or min(table) <= 0 or table[0] <= table[-1]:
         return None
     step, last = table[0], len(table) - 1

@@ -1,4 +1,4 @@
-"""A checkpoint inspected: its geometry per layer type, what schedules would make of it, and the traps in its files."""
+"""Inspects a checkpoint: its geometry per layer type, the effect of schedules, and pitfalls in its files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Inspection:
     """The result of :func:`inspect`.
 
     Attributes:
-        model: the folder or Hub id as it was given.
-        model_type: the language model's, from its configuration.
-        geometries: one per layer type that rotates.
-        warnings: traps in the files and remarks on how the schedule was computed, one sentence each.
-        notes: what else is to be known, one sentence each.
+        model: the folder or Hub id, as given.
+        model_type: the language model's type, from its configuration.
+        geometries: one per rotating layer type.
+        warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
+        notes: further remarks, one sentence per note.
     """
 
     model: str
@@ -60,9 +60,9 @@ class Inspections:
     """The result of :func:`compare`.
 
     Attributes:
-        inspections: what :func:`inspect` says of each schedule, under the name it was asked for by.
-        notes: which schedules were named twice, one sentence each.
-        names: short names of those that came from files.
+        inspections: the result of :func:`inspect` for each schedule, by its requested name.
+        notes: one sentence for each schedule that was named twice.
+        names: short names of schedules from files.
     """
 
     inspections: Mapping[str, Inspection]
@@ -71,16 +71,17 @@ class Inspections:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all inspections, each once."""
+        """The distinct warnings of all inspections."""
         return tuple(dict.fromkeys(warning for each in self.inspections.values() for warning in each.warnings))
 
     @property
     def layers(self) -> dict[str, list[Geometry]]:
-        """The geometries of each layer type, in the order of the schedules, all against the same one before them."""
+        """The geometries of each layer type in the order of the schedules, all relative to the same original
+        geometry."""
         return side_by_side({name: each.geometries for name, each in self.inspections.items()}, self.names)
 
     def to_dict(self) -> dict[str, object]:
-        """Returns everything as plain data, in full precision; the schedules as a list, in their order."""
+        """Returns the inspections as plain data, in full precision, with the schedules as an ordered list."""
         first = next(iter(self.inspections.values()))
         schedules = [
             {"schedule": name, "warnings": list(each.warnings), "layers": each.to_dict()["layers"]}
@@ -95,10 +96,10 @@ class Inspections:
 
 
 def side_by_side(schedules: Mapping[str, Iterable[Geometry]], names: Mapping[str, str]) -> dict[str, list[Geometry]]:
-    """Returns ``{layer type: its geometry under each schedule}``, all as changes of what the schedules build on.
+    """Returns ``{layer type: geometries under the schedules}``, all relative to the geometry that schedules build on.
 
     Args:
-        names: short names of schedules that came from files.
+        names: short names of schedules from files.
     """
     given = {
         name: {each.layer_type: _called(each, names.get(name)) for each in geometries}
@@ -116,7 +117,7 @@ def _called(geometry: Geometry, name: str | None) -> Geometry:
 
 
 def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
-    """Returns a geometry as a change of ``rope``; that of a scaled model as it is can have another one before it."""
+    """Returns a geometry relative to ``rope``; that of an already scaled model may be relative to another one."""
     if geometry.rope.inv_freq() == rope.inv_freq():
         return geometry
     return replace(
@@ -131,14 +132,14 @@ def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
 def inspect(
     model: str, schedule: object = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
 ) -> Inspection:
-    """Reads the geometry of a checkpoint and shows what a schedule would do to it; reads no weights.
+    """Reads the geometry of a checkpoint and computes the effect of a schedule; reads no weights.
 
     Args:
-        model: a folder or a Hub id; of an adapter it is the base that is shown.
-        schedule: in any of its forms; without one, the scaling that it has is shown.
+        model: a folder or a Hub id; for an adapter, its base is inspected.
+        schedule: a schedule in any form. Default: the current scaling.
         revision: branch, tag or commit of a Hub id.
-        options: the fields of :class:`ropescale.request.Request`. Scaling that is already there is replaced unless
-            ``on_top`` is given, because nothing is written.
+        options: the fields of :class:`ropescale.request.Request`. Existing scaling is replaced unless ``on_top`` is
+            given, because nothing is written.
 
     Raises:
         CheckpointError: no such model.
@@ -155,17 +156,17 @@ def inspect(
 def compare(
     model: str, schedules: Iterable[object], *, revision: str | None = None, **options: Unpack[RequestOptions]
 ) -> Inspections:
-    """Reads the geometry of a checkpoint and shows what each of several schedules would do to it.
+    """Reads the geometry of a checkpoint and computes the effect of each of several schedules.
 
     Args:
-        model: a folder or a Hub id; of an adapter it is the base that is shown.
-        schedules: in any of their forms; one that is named twice is shown once.
+        model: a folder or a Hub id; for an adapter, its base is inspected.
+        schedules: schedules in any form; duplicates are inspected once.
         revision: branch, tag or commit of a Hub id.
-        options: as for :func:`inspect`; a schedule takes those fields that it has.
+        options: as for :func:`inspect`; every schedule takes the fields that it has.
 
     Raises:
         CheckpointError, DataError, ConfigError: as for :func:`inspect`.
-        ScheduleError: there is no schedule, one does not fit, or no schedule has a field that is given.
+        ScheduleError: no schedule is given, a schedule does not fit, or no schedule has a given field.
     """
     request = Request.of(None, **options)
     parsed = [specs.parse(schedule) for schedule in schedules]
@@ -180,27 +181,27 @@ def compare(
 
 
 def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Request]:
-    """Returns each schedule's share of a request, by the schedule's name.
+    """Splits a request by schedule name: each schedule gets the fields that it has.
 
     Raises:
-        ScheduleError: there is no schedule, one cannot be read, or no schedule has a field that is given.
+        ScheduleError: no schedule is given, a schedule cannot be read, or no schedule has a given field.
     """
     parsed = [specs.parse(schedule) for schedule in schedules]
     if not parsed:
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
-    # A target length has a meaning without a factor, too: the length that is shown.
+    # A target length is useful without a factor, too: as the length to inspect at.
     check_taken(parsed, replace(request, target_length=None))
     return {spelled_out(spec): share_of(spec, request) for spec in distinct(parsed)}
 
 
 def names_in(requests: Mapping[str, Request]) -> dict[str, str]:
-    """Returns short names of the schedules that came from files."""
+    """Returns short names of the schedules from files."""
     files = {name: file_of(specs.parse(each.spec)) for name, each in requests.items()}
     return names_of({name: file for name, file in files.items() if file})
 
 
 def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:
-    """Returns the geometry of each layer type of a configuration, with what the schedule makes of it."""
+    """Returns the geometry of each layer type of a configuration, before and after the schedule."""
     now = Configuration.read(config, request.original_length)
     plan, length = _plan(now, request), request.target_length
     found = {key: _geometry(rope, plan, length, rope) for key, rope in now.ropes.items()}
@@ -208,10 +209,10 @@ def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geome
 
 
 def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Request) -> Inspection:
-    """Returns the geometry of the checkpoint in a folder under a schedule, or as it is."""
+    """Returns the geometry of the checkpoint in a folder, under a schedule or unchanged."""
     now = Configuration.read(read_config(folder), request.original_length)
     stays = request.spec is None or is_as_is(request.spec)
-    # A schedule is computed from what patching would start from: the configuration without our scaling.
+    # A schedule builds on the configuration without ropescale's scaling, as patching does.
     ground = now.raw if stays else original_config(now.raw, folder, request.on_top)
     before = Configuration.read(ground, request.original_length)
     now_ropes = now.ropes
@@ -231,7 +232,7 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     )
     if request.target_length or not stays:
         remarks += bound_warnings(geometries, now)
-    # One trap is mended by patching with the schedule.
+    # Patching with the schedule fixes one pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
     return Inspection(str(model), now.model_type, geometries, (*found, *remarks))
 
@@ -245,9 +246,9 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
-    """Returns a layer type's geometry under the plan; without one, under the scaling it has, or as trained.
+    """Returns a layer type's geometry under the plan; without one, under its current scaling, or as trained.
 
-    ``rope`` is what the schedule builds on, ``there`` what the configuration has now.
+    ``rope`` is the geometry that the schedule builds on, ``there`` the configuration's current one.
     """
     layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if there.is_scaled else None
     if plan and (layer := plan.layers.get(layer_type)):
@@ -266,7 +267,7 @@ Files = Mapping[str, Mapping[str, object]]
 
 
 def traps(configuration: Configuration, files: Files | None = None) -> list[str]:
-    """Lists the traps to know before these files are changed or served, one sentence each.
+    """Lists pitfalls of changing or serving these files, one sentence per pitfall.
 
     Args:
         configuration: the parsed ``config.json``.
@@ -298,8 +299,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
-                "differs from a full forward pass once the length passes the switch (verify measures it with "
-                "generate, a patch that freezes the table at one length ends it)"
+                f"differs from a full forward pass once the length passes the switch (verify measures this with "
+                f"generate; a patch that freezes the table at one length avoids it)"
             )
         recorded = rope.scaling.get(name) or configuration.section.get(name)
         if kind in ("yarn", "llama3", "longrope") and not recorded:
@@ -326,9 +327,9 @@ def _config_traps(configuration: Configuration) -> Iterator[str]:
     for rope in configuration.ropes.values():
         scaling = rope.scaling
         if "attn_factor" in scaling and "attention_factor" not in scaling:
-            yield "attn_factor is ignored by transformers; it reads attention_factor"
+            yield "transformers ignores attn_factor; it reads attention_factor"
         if rope.layer_type and scaling.get("truncate") is False:
-            yield f"truncate: false is ignored by transformers 5 where it stands per layer type ({rope.layer_type})"
+            yield f"transformers 5 ignores truncate: false in per-layer-type parameters ({rope.layer_type})"
         if rope.rotary_dim % 2:
             yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
 
@@ -337,22 +338,22 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     text, longest, meant = configuration.section, configuration.max_length, meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
-        yield f"this checkpoint is meant for {meant} tokens (ropescale.json), and {what} says {longest}"
+        yield f"this checkpoint was extended to {meant} tokens (ropescale.json), and {what} says {longest}"
         longest, what = meant, "the length it is meant for,"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
         shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)
         yield f"tokenizer_config.json says model_max_length {shown}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
-    if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
-        yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"
+    if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default and means unset
+        yield f"generation_config.json says max_length {maximum}, which stops generation under every schedule"
     window = text.get("sliding_window")
     if isinstance(window, int) and 0 < window < longest and text.get("use_sliding_window", True):
-        yield f"sliding_window is {window}: layers with sliding attention never look further back"
+        yield f"sliding_window is {window}: layers with sliding attention never attend further back"
 
 
 def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
-    """Reads the files beside ``config.json`` that :func:`traps` looks at, as far as they exist.
+    """Reads the existing files next to ``config.json`` that :func:`traps` checks.
 
     Raises:
         ConfigError: one of them is not JSON.
@@ -362,6 +363,6 @@ def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
 
 
 def meant_for(files: Files) -> int | None:
-    """Returns the context, in tokens, that ropescale patched a checkpoint for; its maximum can say something else."""
+    """Returns the target context, in tokens, of a patched checkpoint, which can differ from its stated maximum."""
     length = files.get("ropescale.json", {}).get("length")
     return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST else None

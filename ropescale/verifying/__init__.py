@@ -1,1 +1,1 @@
-"""Verifying: which frequencies a model should have, and proof that they are the ones it uses."""
+"""Verifies that a model uses the intended frequencies."""

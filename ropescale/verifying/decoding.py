@@ -1,11 +1,11 @@
-"""Decoding with a key-value cache against forward passes over the whole text.
+"""Compares decoding with a key-value cache with forward passes over the full text.
 
-``generate`` rotates each key once, when its token comes in, and keeps it. Under one table for every length this gives
-the same logits as a forward pass over the whole text, up to rounding. Where the table changes with the length it does
-not: a cached key keeps the angle of the table that it was rotated with.
+``generate`` rotates every key once, when its token is fed, and caches it. With one table for all lengths this gives the
+same logits as a forward pass over the full text, up to rounding. With a table that changes with the length it does not:
+a cached key keeps the angle of the table that rotated it.
 
-Runs transformers' own ``generate``, which is made to follow a given text for a few tokens around a length, and compares
-its logits with those of forward passes without a cache.
+Runs transformers' own ``generate``, forced to follow a given text for a few tokens around a length, and compares its
+logits with those of forward passes without a cache.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ AROUND = 4
 """Tokens that are decoded before and after a length."""
 
 PATIENCE = 60.0
-"""The estimated seconds up to which the extended length is measured without being asked for."""
+"""The longest estimated seconds for which the extended length is measured by default."""
 
 LONGEST = 180.0
-"""The same for the trained length; beyond it the largest half, quarter and so on of it that takes no longer."""
+"""The longest estimated seconds for the trained length; beyond it the length is halved until it takes no longer."""
 
 MARGIN = 8
-"""The largest allowed difference of the two ways, in units of the effect that rounding the embeddings has."""
+"""The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""
 
 EQUAL, EXPLAINED, UNDECIDED, DIFFERS = "equal", "differs as the schedule does", "undecided", "differs"
 
@@ -60,20 +60,20 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stretch:
-    """A few consecutive lengths at which a text was decoded with the cache, and run whole.
+    """A few consecutive lengths at which a text was decoded with the cache and run in full passes.
 
     Attributes:
         region: ``below`` the trained length, ``across`` it, or ``above`` it.
-        first: tokens fed at once, before the first that is decoded by itself.
+        first: tokens fed at once, before single-token decoding.
         last: tokens in the text when the last logits are compared.
         changes: the first length after ``first`` whose frequencies differ from those at ``first``, if any.
-        difference: largest difference between two logits.
+        difference: the largest difference between two logits.
         relative: the same over the logits' spread, their standard deviation over the vocabulary.
-        position: the index of the token after which that difference is found.
+        position: the index of the token before that difference.
         tokens_differ: the number of positions, of ``last - first + 1``, at which the likeliest token differs.
         tolerance: the largest ``relative`` that rounding alone may cause.
         verdict: ``equal``; ``differs as the schedule does``, where the frequencies had changed; ``undecided``, where
-            whole passes over more and less text differ among themselves as well; or ``differs``.
+            full passes over longer and shorter texts differ from each other as well; or ``differs``.
     """
 
     region: str
@@ -98,19 +98,19 @@ def compare(
 ) -> list[Stretch]:
     """Decodes around each length with the cache, and compares the logits with forward passes without it.
 
-    Only the logits that are compared are kept.
+    Keeps only the compared logits.
 
     Args:
         model: a causal language model of transformers, with its weights.
-        trained, extended: the lengths that the model was trained at and is meant for, in tokens.
-        lengths: where to compare; without any: half the trained length, the trained length, the first length at
-            which the frequencies change, and the extended length where that takes no more than a minute. Where the
-            trained length takes more than three minutes, the largest half of it that does not.
-        text: gives the token ids to follow; random ones from a seed without it, and where it gives too few.
-        say: is told the cost before it is spent.
+        trained, extended: the model's trained length and target length, in tokens.
+        lengths: the lengths to compare at. Default: half the trained length, the trained length, the first length at
+            which the frequencies change, and the extended length if it takes at most a minute. A trained length that
+            takes more than three minutes is halved until it does not.
+        text: a function that returns the token ids to follow; random ids from a seed if it is None or returns too few.
+        say: called with the estimated cost before the passes run.
 
     Raises:
-        ConfigError: the model cannot generate, or keeps no cache.
+        ConfigError: the model cannot generate, or has no cache.
         DataError: a length below 2.
         RunError: the model fails, or its logits are not numbers.
     """
@@ -119,8 +119,8 @@ def compare(
         raise ConfigError(f"{type(causal).__name__} cannot generate; give a causal language model")
     short = [length for length in lengths if length < 2]
     if short:
-        raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
-    silent = quiet_transformers("transformers")  # which warns of texts beyond the maximum, and they are wanted here
+        raise DataError(f"a length of {short[0]} tokens leaves no token to decode; give 2 or more")
+    silent = quiet_transformers("transformers")  # it warns of texts beyond the maximum length, which are intended here
     with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
         pace = _Pace(causal)
         chosen = sorted(set(lengths)) or _usual(causal, trained, extended, pace, say)
@@ -135,7 +135,7 @@ def compare(
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Where to compare, and what it costs
+# Lengths to compare, and their cost
 
 
 def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
@@ -156,13 +156,13 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
         left_out["extended"] = extended
     if say is not None:
         for name, length in left_out.items():
-            took = f"{length} tokens would take about {_duration(pace.seconds([length]))} here"
-            say(f"leaving out the {name} length: {took}; name that length to have it")
+            took = f"{length} tokens would take about {_duration(pace.seconds([length]))} on this machine"
+            say(f"leaving out the {name} length: {took}; name that length to include it")
     return sorted(wanted)
 
 
 _SHORTEST = 64
-"""Tokens below which nothing is left out."""
+"""The length in tokens up to which no comparison is left out."""
 
 
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
@@ -172,12 +172,12 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
 
 
 class _Pace:
-    """An estimate of how long forward passes take here, from warm ones of growing length."""
+    """Estimates the time of forward passes on this machine from warm passes of growing length."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        kinds = getattr(config, "layer_types", None)  # only full attention looks back at all tokens before it
+        kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
         layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
         self.width = layers * int(getattr(config, "hidden_size", 0) or 0)
         _forget(model)
@@ -197,17 +197,17 @@ class _Pace:
         tokens = sum(2 * (length + AROUND) for length in lengths)
         where = ", ".join(map(str, lengths))
         return (
-            f"decoding around {where} tokens and running the same text whole: {tokens} tokens through "
+            f"decoding around {where} tokens and running the same text in full passes: {tokens} tokens through "
             f"{self.parameters:,} parameters, about {_duration(self.seconds(lengths))}"
         )
 
     def _work(self, tokens: int) -> float:
-        """Counts multiplications: one per weight and token, and those of attention, where each token looks back."""
+        """Counts multiplications: one per weight and token, and those of attention over the previous tokens."""
         return self.parameters * tokens + self.width * tokens**2
 
 
 _TIMED_SECONDS, _TIMED_TOKENS = 0.3, 4096
-"""When a pass is long enough that what it costs at any length no longer counts."""
+"""A pass of this time or length is long enough to ignore the constant cost."""
 
 
 def _timed(act: Callable[[], object]) -> float:
@@ -223,7 +223,7 @@ def _duration(seconds: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# The two ways
+# The two kinds of passes
 
 
 def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
@@ -251,13 +251,13 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
     prompt = ids[None, :first].to(_device(model))
 
     def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Leaves only the text's own next token to be chosen."""
-        following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
+        """Masks every token except the text's next one."""
+        following = min(input_ids.shape[1], len(ids) - 1)  # nothing is fed after the last token
         forced = torch.full_like(scores, -torch.inf)
         forced[:, ids[following]] = 0.0
         return forced
 
-    generating: Any = model  # its class adds generate by a mixin
+    generating: Any = model  # a mixin of its class adds generate
     out = generating.generate(
         input_ids=prompt,
         attention_mask=torch.ones_like(prompt),
@@ -267,7 +267,7 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
         output_logits=True,
     )
     if getattr(out, "past_key_values", None) is None:
-        raise ConfigError(f"{type(model).__name__} keeps no cache, so it generates by whole forward passes")
+        raise ConfigError(f"{type(model).__name__} has no cache, so it generates by full forward passes")
     return torch.stack([logits[0].float().cpu() for logits in out.logits])
 
 
@@ -285,16 +285,16 @@ def _whole(model: PreTrainedModel, ids: torch.Tensor, keep: int) -> torch.Tensor
 
 
 def _forget(model: PreTrainedModel) -> None:
-    """Runs one token: stock ``dynamic`` remembers the longest text until it sees a short one."""
+    """Runs one token, because stock ``dynamic`` remembers the longest text until a short one."""
     _whole(model, ids_of(model, 1), 1)
 
 
 def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
-    """Measures how far rounding the embeddings up or down at random moves the logits, over their spread.
+    """Measures the effect of random rounding of the embeddings on the logits, relative to their spread.
 
-    The two ways add the same numbers in another order, so they differ by roundings, which some models amplify. This
-    accounts for both the dtype and the model: over every architecture of transformers 5.23 in float32, and a dozen of
-    2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times this figure.
+    Cached and full passes add the same numbers in different orders, so they differ by rounding, which some models
+    amplify. This figure reflects both the dtype and the model: for every architecture of transformers 5.23 in float32,
+    and a dozen models of 2 to 40 layers in bfloat16 and float16, the passes differ by 0 to 3.2 times this figure.
     """
 
     def nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
@@ -312,14 +312,15 @@ def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
 
 
 def _epsilon(dtype: torch.dtype) -> float:
-    """Returns one rounding; float32's for float64, because transformers' norms and rotary embeddings use float32."""
+    """Returns the dtype's epsilon; float32's for float64, because transformers' norms and rotary embeddings use
+    float32."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def _judged(
     first: int, trained: int, decoded: torch.Tensor, whole: torch.Tensor, *, constant: int, allowed: float
 ) -> Stretch:
-    """Judges the difference; over the first ``constant`` rows, cached keys and queries have one table."""
+    """Judges the difference; cached keys and queries share one table over the first ``constant`` rows."""
     apart, relative = _apart(decoded, whole)
     faulty = bool((relative[:constant] > allowed).any())
     worst = int(relative[:constant].argmax() if faulty else relative.argmax())
@@ -340,7 +341,7 @@ def _judged(
 
 
 _MASKED = 1e30
-"""Larger values are not logits: models that never emit some tokens write minus infinity, or nearly so."""
+"""Larger magnitudes are masks: models that never emit certain tokens write minus infinity, or nearly so."""
 
 
 def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -364,11 +365,12 @@ def _device(model: PreTrainedModel) -> torch.device:
 
 
 Text = Callable[[int], Sequence[int]]
-"""Returns at least this many token ids, or all there are."""
+"""Returns at least this many token ids, or all of a shorter text."""
 
 
 def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:
-    """Makes token ids, int64 [tokens]: the text's where they are enough and all known, else random ones from a seed."""
+    """Returns token ids, int64 [tokens]: those of the text if it is long enough and all are valid, else seeded random
+    ones."""
     rows = model.get_input_embeddings().get_parameter("weight").shape[0]
     vocabulary = min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
     given = [] if text is None else list(text(tokens))[:tokens]
@@ -381,7 +383,7 @@ def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> tor
 
 
 def _special(config: object) -> set[int]:
-    """Collects every id that a configuration names: ends of text, and placeholders of images, without embeddings."""
+    """Collects every id that a configuration names, such as ends of text and image placeholders without embeddings."""
     if not isinstance(config, dict):
         return set()
     named = [value for key, value in config.items() if str(key).endswith(("_token_id", "_token_index"))]
@@ -390,7 +392,7 @@ def _special(config: object) -> set[int]:
 
 
 def written(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
-    """Returns ids of a numbered text of at least ``tokens`` tokens; fewer where the tokenizer makes few."""
+    """Returns ids of a numbered text, at least ``tokens`` of them unless the tokenizer returns few."""
     count = max(8, tokens // 8)
     while True:
         text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))

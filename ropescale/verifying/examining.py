@@ -1,8 +1,8 @@
-"""Proves that the intended frequencies are the ones a model uses.
+"""Verifies that a model uses the intended frequencies.
 
-On disk: builds the model's rotary modules as stock transformers would and reads their tables and their cos and sin.
-In memory: reads the live tables and runs a few tokens, to see which modules are really called.
-With ``generate``: loads the weights, and compares decoding with a cache with whole forward passes.
+A checkpoint: builds the rotary modules with stock transformers and reads their tables, cos and sin. A loaded model:
+reads the live tables and runs a few tokens to detect modules that are never called. With ``generate``: loads the
+weights, and compares decoding with a cache with full forward passes.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class ExamineOptions(TypedDict, total=False):
 
 
 def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> Verification:
-    """Proves that the intended table is live in every layer.
+    """Verifies that every layer uses the intended table.
 
     Args:
-        model: a checkpoint's folder or Hub id (no weights are read), an adapter's, or a loaded model. Of an adapter
-            it is the base that is built, and compared with the table that the adapter was trained under.
+        model: a checkpoint's folder or Hub id (no weights are read), an adapter's, or a loaded model. For an adapter,
+            the base is built and compared with the table that the adapter was trained with.
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
-        VerificationError: it is not, or another limit stops before the length that it is for; the message says which.
+        VerificationError: a layer does not, or another limit is below the target length; the message names it.
         ConfigError: the model has no rotary embeddings.
     """
     refuse_unknown("ropescale.verify", options, ExamineOptions.__annotations__)
@@ -101,28 +101,28 @@ def examine(
     device: str | None = None,
     say: Say | None = None,
 ) -> Verification:
-    """Verifies as :func:`verify` does, but returns the problems instead of raising them.
+    """Verifies like :func:`verify`, but returns the problems instead of raising an error.
 
     Args:
         model: a checkpoint's folder or Hub id, an adapter's, or a loaded model.
-        generate: load the weights too, and compare decoding with a cache with whole forward passes. A difference
-            under frequencies that do not change is a problem; one where they change with the length is a warning.
-        lengths: where to compare, in tokens (``"4k"`` is one too); see :func:`ropescale.verifying.decoding.compare`.
+        generate: also load the weights, and compare decoding with a cache with full forward passes. A difference is a
+            problem if the frequencies are constant, and a warning if they change with the length.
+        lengths: the lengths to compare at, in tokens or as ``"4k"``; see :func:`ropescale.verifying.decoding.compare`.
         revision: branch, tag or commit of a Hub id.
-        trust_remote_code: run the code that a checkpoint brings, where transformers needs it.
-        dtype, device: the dtype to load the weights in, and the device to load them on.
-        say: receives a note before anything that takes long.
+        trust_remote_code: run the checkpoint's own code if transformers needs it.
+        dtype, device: the dtype and the device of the loaded weights.
+        say: called with a note before slow steps.
 
     Raises:
-        ConfigError: no rotary embeddings, or custom code that may not run.
+        ConfigError: no rotary embeddings, or custom code without permission to run.
         RunError: the model fails while it generates.
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
     if not generate:
-        _refuse({"length": lengths, **loading}, "says how to generate; add generate, or leave it out")
+        _refuse({"length": lengths, **loading}, "applies to generation; add generate, or leave it out")
     wanted = [parse_length(length) for length in lengths]
     if not isinstance(model, (str, Path)):
-        in_memory = "is for a checkpoint, and this model is loaded already; leave it out"
+        in_memory = "applies to a checkpoint, and this model is already loaded; leave it out"
         _refuse({**loading, "revision": revision}, in_memory)
         report = examine_model(model)
         if generate and report.live:
@@ -140,7 +140,7 @@ def examine(
         def own_text(tokens: int) -> list[int]:
             try:
                 return written(load_tokenizer(folder, trust_remote_code=trust_remote_code), tokens)
-            except CheckpointError:  # it has no tokenizer that loads
+            except CheckpointError:  # its tokenizer does not load
                 return []
 
         _examine_generation(loaded, report, wanted, own_text, say)
@@ -168,19 +168,19 @@ def _examine_generation(
     if fault is not None:
         also = ". Below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
         report.problems.append(
-            f"decoding with the cache differs from the whole text by {fault.relative:.1e} of the logits' spread after "
-            f"{fault.position + 1} tokens, where rounding explains {fault.tolerance:.1e} at most and the frequencies "
-            f"are the same throughout{also}"
+            f"decoding with the cache differs from a full pass by {fault.relative:.1e} of the logits' spread after "
+            f"{fault.position + 1} tokens; rounding explains at most {fault.tolerance:.1e}, and the frequencies are "
+            f"constant{also}"
         )
     report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))
 
 
 _COARSE = 0.1
-"""A tolerance above which a fault that matters could hide, in units of the logits' spread."""
+"""A tolerance above which a serious fault could hide, in units of the logits' spread."""
 
 
 def _remarks(report: Verification, dtype: str) -> Iterator[str]:
-    """Yields remarks for the reader of the comparison."""
+    """Yields remarks on the comparison for the user."""
     changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
     if changed:
         worst = max(changed, key=lambda stretch: stretch.relative)
@@ -188,22 +188,22 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         other = sum(stretch.tokens_differ for stretch in changed)
         compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
         yield (
-            f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps "
-            "the keys it has cached at their old angles, so it differs from the whole text by up to "
+            f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() "
+            f"keeps cached keys at their old angles, so it differs from a full pass by up to "
             f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} "
-            "tokens chosen. That is how transformers does it; freezing it at one length makes one table for every "
+            "tokens chosen. transformers works this way; freeze the schedule at one length for one table at every "
             "length"
         )
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
             f"decoding cannot be judged after {stretch.position + 1} tokens: forward passes over longer and shorter "
-            "texts differ too, as happens where rounding decides which expert is chosen or which tokens are attended to"
+            f"texts differ as well; rounding may change the routing to experts or the tokens that are attended to"
         )
     coarse = max(stretch.tolerance for stretch in report.generation)
     if coarse > _COARSE:
         yield (
-            f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so only larger "
-            "faults show; float32 is sharper"
+            f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so smaller "
+            f"faults stay hidden; float32 detects more"
         )
 
 
@@ -215,7 +215,7 @@ _FAR = 4096
 
 
 def examine_model(model: nn.Module) -> Verification:
-    """Compares a loaded model's tables with its patches, or with what its configuration asks for.
+    """Compares a loaded model's tables with its patches, or with its configuration.
 
     Raises:
         ConfigError: it has no RoPE, or no weights.
@@ -225,7 +225,7 @@ def examine_model(model: nn.Module) -> Verification:
         read_rope(whole_config(model).to_dict())
         return report
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise ConfigError("this model is on the meta device, where nothing has numbers; load its weights first")
+        raise ConfigError("this model is on the meta device, without numbers; load its weights first")
     report.length = meant_for(model)
     intended = in_memory(model, _PROBE)
     report.intended = intended.text
@@ -240,7 +240,7 @@ def examine_model(model: nn.Module) -> Verification:
             if where not in called:
                 report.problems.append(f"{where} is never called, so its table has no effect")
             compare_sides(where, module, intended.sides, report)
-            # The module's forward may have been replaced as well.
+            # Its forward may have been replaced as well.
             for key in layer_keys(module):
                 known = any(where in problem for problem in report.problems)
                 if key in intended.tables and not intended.sides.get(key) and not known:
@@ -253,9 +253,9 @@ def examine_model(model: nn.Module) -> Verification:
 
 
 def examine_tables(model: nn.Module) -> Verification:
-    """Compares a loaded model's tables as they lie, without a forward pass; its weights may be in several processes.
+    """Compares a loaded model's current tables without a forward pass; several processes may share its weights.
 
-    A table that follows the length is compared where it should change, and not as the last pass left it.
+    A table that follows the length is compared at its switch, because the last pass may have changed it.
 
     Raises:
         ConfigError: it has no RoPE.
@@ -265,7 +265,7 @@ def examine_tables(model: nn.Module) -> Verification:
     fixed = {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
     for where, module in rotary_modules(model):
         if any(buffer.is_meta for buffer in module.buffers()):
-            report.problems.append(f"{where} is on the meta device, where its table has no numbers")
+            report.problems.append(f"{where} is on the meta device, so its table has no numbers")
             continue
         _compare_tables(where, module, fixed, report)
         compare_sides(where, module, intended.sides, report)
@@ -273,7 +273,7 @@ def examine_tables(model: nn.Module) -> Verification:
 
 
 def _begun(model: nn.Module) -> Verification:
-    """Returns an empty report; its one problem is that nothing rotates, where that is so."""
+    """Returns an empty report; its problem is the missing rotary module, if no module rotates."""
     report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", 0)
     if not any(rotary_modules(model)):
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
@@ -296,7 +296,7 @@ def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
 
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
-    """Reports tables of the language model in modules that are never called, where much old research code patches."""
+    """Reports tables in the language model's uncalled modules, which much old research code patches."""
     known = dict(rotary_modules(model))
     for name, module in model.named_modules():
         if "inv_freq" not in module._buffers or name in {*called, *known}:
@@ -307,13 +307,13 @@ def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -
         own_type = nearest and nearest.get_text_config(decoder=True).model_type
         if own_type in (None, text_config(model).model_type):
             report.problems.append(
-                f"{name} carries frequencies but is never called; the model rotates with {', '.join(known)}"
+                f"{name} has frequencies but is never called; the model rotates with {', '.join(known)}"
             )
 
 
 @contextmanager
 def _calls(model: nn.Module) -> Iterator[set[str]]:
-    """Collects the names of the modules with tables that run inside the block."""
+    """Collects the names of modules with tables that run inside the ``with`` block."""
     called: set[str] = set()
     handles = [
         module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
@@ -328,7 +328,7 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
 
 
 def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
-    """Compares the tables that transformers builds for an adapter's base with those that the adapter was trained under.
+    """Compares the tables of an adapter's base, as transformers builds them, with the adapter's training tables.
 
     Args:
         name, trusted: as for :func:`examine_folder`.
@@ -347,15 +347,15 @@ def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
 
 
 def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None = None) -> Verification:
-    """Compares the tables that transformers builds for a checkpoint with its record, or else with its configuration.
+    """Compares the tables that transformers builds for a checkpoint with its record or configuration.
 
     Args:
         name: the checkpoint's name, for the report.
-        trusted: whether code that it brings may run.
-        record: of what is intended, in place of the checkpoint's own.
+        trusted: whether the checkpoint's own code may run.
+        record: the intended frequencies, in place of the checkpoint's own record.
 
     Raises:
-        ConfigError: it has no RoPE, or needs custom code that may not run.
+        ConfigError: it has no RoPE, or needs custom code without permission to run.
     """
     config, record = read_config(folder), record or read_record(folder)
     report = Verification(name, "", 0)
@@ -399,7 +399,7 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
 def _stock_modules(
     folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
 ) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
-    """Builds the model without weights, and its rotary modules for real; none where transformers cannot."""
+    """Builds the model without weights, but with real rotary modules; returns none if transformers cannot."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
     skeleton = nn.Module()
@@ -408,7 +408,7 @@ def _stock_modules(
         with torch.device("meta"):
             try:
                 skeleton = AutoModelForCausalLM.from_config(loaded, trust_remote_code=trusted)
-            except ValueError:  # not a causal language model's configuration: a multimodal one, say
+            except ValueError:  # the configuration is not a causal language model's, but multimodal, say
                 skeleton = AutoModel.from_config(loaded, trust_remote_code=trusted)
         rotary = [(name, module, module.config) for name, module in rotary_modules(skeleton)]
         modules = [
@@ -420,7 +420,7 @@ def _stock_modules(
         report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
         return skeleton, []
     if not modules:
-        read_rope(config)  # says why, where the reason is that the model has no RoPE
+        read_rope(config)  # raises the reason if the model has no RoPE
         report.problems.append(
             "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
         )
@@ -432,20 +432,20 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> Non
     if limit is not None and limit < report.length:
         shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
         report.limits.append(
-            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for "
+            f"tokenizer_config.json: model_max_length is {shown}, below the target length of {report.length} tokens "
             f"({workaround})"
         )
 
 
 def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
-    """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
+    """Finds limits below the target length: those that patching raises, and others."""
     length, maximum = report.length, configuration.max_length
     _check_tokenizer(folder, report, "patching with the schedule as-is raises it")
     kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(
-            f"max_position_embeddings stays {maximum} under {listed(kinds)}; an engine that stops there "
-            f"needs its own option for {length} tokens, which `ropescale export` prints"
+            f"max_position_embeddings stays {maximum} under {listed(kinds)}; an engine with this limit needs its own "
+            f"option for {length} tokens, which `ropescale export` prints"
         )
     elif maximum < length:
         report.limits.append(f"config.json: max_position_embeddings is {maximum}, below the {length} tokens")

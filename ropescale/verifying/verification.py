@@ -1,4 +1,4 @@
-"""The findings of verifying a model, and the comparisons shared by checkpoints and loaded models."""
+"""The result of verification, and the comparisons shared by checkpoints and loaded models."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Module:
 
     Attributes:
         name: the module's path in the model.
-        layer_type: the layers the table serves; ``all`` where there is only one.
+        layer_type: the layer type that uses the table; ``all`` for a single table.
         pairs: number of frequencies.
         dtype: the dtype of the table.
         attention_scale: the factor on cos and sin.
-        difference: largest relative difference from the intended float64 table, scale included.
+        difference: the largest relative difference from the intended float64 table, including the scale.
     """
 
     name: str
@@ -59,20 +59,21 @@ class Module:
 
 @dataclass(repr=False)
 class Verification:
-    """The findings of :func:`ropescale.verifying.examining.examine`; :attr:`live` when there are no problems.
+    """The result of :func:`ropescale.verifying.examining.examine`; :attr:`live` if there are no problems.
 
     Attributes:
         model: the name of the model.
         intended: the schedule of each layer type, as text.
-        length: the context, in tokens, that the model is meant for. The tables of :attr:`modules` are those at this
-            length; of a loaded model whose tables follow the length, those of a pass over a few tokens.
+        length: the target context in tokens. :attr:`modules` lists the tables at this length; for a loaded model whose
+            tables follow the length, the tables of a pass over a few tokens.
         modules: every table of every rotary module.
         softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
         generation: the lengths at which decoding with the cache was compared with forward passes.
-        problems: why the model is not live, or does not decode as it should; a sentence each.
-        limits: what else stops before :attr:`length`, and must be raised; a sentence each. The frequencies may be live.
-        warnings: remarks on behaviour that is intended and worth knowing.
-        base: the base whose modules were looked at, where the model is an adapter.
+        problems: why the model is not live or decodes wrongly, one sentence per problem.
+        limits: other limits below :attr:`length` that must be raised, one sentence per limit. The frequencies may be
+            live.
+        warnings: remarks on intended behaviour that users should know.
+        base: the base whose modules were examined, if the model is an adapter.
     """
 
     model: str
@@ -88,19 +89,19 @@ class Verification:
 
     @property
     def live(self) -> bool:
-        """Whether the intended frequencies are the ones that the model uses."""
+        """Whether the model uses the intended frequencies."""
         return not self.problems
 
     @property
     def failure(self) -> str | None:
-        """Why :func:`ropescale.verify` refuses the model, in one line; None where nothing is wrong."""
+        """Why :func:`ropescale.verify` refuses the model, in one line; None if it does not."""
         if self.problems or not self.limits:
             return "; ".join(self.problems) or None
         return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
 
     @property
     def verdict(self) -> str:
-        """One line that says whether the model is live, under which schedule and at which length."""
+        """One line with the result, the schedule and the length."""
         return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length:,} tokens)"
 
     def __repr__(self) -> str:
@@ -111,7 +112,7 @@ class Verification:
         return {"live": self.live, **asdict(self)}
 
     def add(self, where: str, key: str, table: Table, wanted: Frequencies) -> float:
-        """Adds a table of a module; returns how far it is from the intended one."""
+        """Adds a module's table; returns its largest relative difference from the intended one."""
         off = difference(*table, wanted)
         dtype = str(table[0].dtype).removeprefix("torch.")
         self.modules.append(Module(where, key, len(table[0]), dtype, table[1], off))
@@ -119,15 +120,15 @@ class Verification:
 
 
 def not_live(where: str, key: str, off: float) -> str:
-    """Says that a module does not carry the intended table."""
+    """Returns the message for a module that does not have the intended table."""
     layers = "" if key == ALL_LAYERS else f" ({key} layers)"
-    return f"{where}{layers} does not carry the intended table: it differs by {off:.1e} relative"
+    return f"{where}{layers} does not have the intended table: it differs by {off:.1e} relative"
 
 
 def compare_sides(
     where: str, module: nn.Module, sides: Mapping[str, Mapping[int, Frequencies]], report: Verification
 ) -> None:
-    """Compares a module's tables at the trained length and one token past it, where they should differ."""
+    """Compares a module's tables at the trained length and one token past it, if these should differ."""
     for key in layer_keys(module):
         for length, wanted in sides.get(key, {}).items():
             off = difference(*table_at(module, key, length), wanted)
@@ -138,7 +139,7 @@ def compare_sides(
 def compare_rotation(
     where: str, module: nn.Module, key: str, wanted: Frequencies, length: int, report: Verification
 ) -> None:
-    """Compares the cos that a module returns for the last position with the table, in any of the usual layouts."""
+    """Compares the module's cos at the last position with the table, in any of the usual layouts."""
     device = live_table(module, key)[0].device
     position = torch.tensor([[length - 1]], device=device)
     layer = {} if key == ALL_LAYERS else {"layer_type": key}
@@ -148,15 +149,15 @@ def compare_rotation(
     expected = torch.tensor([(length - 1) * f for f in wanted.inv_freq], dtype=torch.float64).cos()
     expected = expected * wanted.attention_scale
     layouts = (expected, torch.cat([expected, expected]), expected.repeat_interleave(2))
-    # float32 angles are good to length * 2^-24 radians and the tables to 2e-6 of each angle
+    # the error is at most length * 2^-24 radians for float32 angles, and 2e-6 of an angle for the tables
     tolerance = 1e-5 + length * max(wanted.inv_freq) * (2**-23 + RTOL)
     if not any(len(cos) == len(want) and (cos.double() - want).abs().max() < tolerance for want in layouts):
         report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
 
 
 def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Verification) -> None:
-    """Compares the softmax scale of MLA models, which carries a part of their schedule."""
-    own_factors = {}  # in units of the plain scale, where the class looks at mscale_all_dim
+    """Compares the softmax scale of MLA models, which depends on their schedule."""
+    own_factors = {}  # in units of the plain scale, if the class reads mscale_all_dim
     for name, module in model.named_modules():
         scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
         if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
@@ -175,13 +176,13 @@ def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Veri
 
 @dataclass(frozen=True)
 class Intended:
-    """The frequencies that a model should have; each mapping is by layer type.
+    """The frequencies that a model should have; all mappings are keyed by layer type.
 
     Attributes:
         schedules: the schedules, in words.
         length: the length in tokens that :attr:`tables` belong to.
         tables: the frequencies.
-        sides: the frequencies at the trained length and one token past it; none where every length has the same.
+        sides: the frequencies at the trained length and one token past it; empty if all lengths share one table.
         softmax: the factor on an MLA model's softmax scale.
     """
 
@@ -198,7 +199,7 @@ class Intended:
 
 
 def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
-    """Computes the tables that a configuration asks for at a length in tokens."""
+    """Computes a configuration's tables at a length in tokens."""
     return Intended(
         schedules={key: describe_scaling(rope) for key, rope in ropes.items()},
         length=length,
@@ -209,7 +210,7 @@ def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
 
 
 def recorded(configuration: Configuration, record: Record | None) -> Intended:
-    """Takes the tables of a checkpoint's record, or of its configuration where there is no record."""
+    """Returns the tables of a checkpoint's record, or of its configuration without a record."""
     if record is None:
         return asked_for(configuration.ropes, configuration.meant_length)
     asked = asked_for(configuration.ropes, record.length)
@@ -223,7 +224,7 @@ def recorded(configuration: Configuration, record: Record | None) -> Intended:
 
 
 def meant_for(model: nn.Module) -> int:
-    """Returns the context, in tokens, that a loaded model is for, or the length at which its tables are held."""
+    """Returns a loaded model's target context in tokens, or the length at which its tables are frozen."""
     plan, held = installed(model), held_at(model)
     if plan is None:
         return held or max(rope.max_length for rope in read_rope(whole_config(model).to_dict()).values())
@@ -231,7 +232,7 @@ def meant_for(model: nn.Module) -> int:
 
 
 def in_memory(model: nn.Module, length: int) -> Intended:
-    """Computes the tables of the patches in a model at a length, or where they are held, over its configuration's."""
+    """Computes the tables of a model's patches, at a length or frozen; its configuration's for unpatched layers."""
     plan, held = installed(model), held_at(model)
     asked = asked_for(read_rope(whole_config(model).to_dict()), held or length)
     layers = {} if plan is None else plan.layers

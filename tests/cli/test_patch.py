@@ -277,7 +277,7 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(p
     found = json.loads(ran("inspect", "out", "--json").out)
     assert found["layers"]["all"]["target_length"] == 131072
     assert (
-        f"this checkpoint is meant for 131072 tokens (ropescale.json), and max_position_embeddings says {maximum}"
+        f"this checkpoint was extended to 131072 tokens (ropescale.json), and max_position_embeddings says {maximum}"
         in (found["warnings"])
     )
     found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)

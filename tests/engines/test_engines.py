@@ -44,14 +44,12 @@ def test_engines_do_not_load_proportional_rope_on_a_llama(share):
     found = warned(LLAMA, f"proportional:partial_rotary_factor={share}{factor}")
     refused = ["vLLM: refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"]
     ignored = ["vLLM, SGLang and llama.cpp: ignore the factor of proportional RoPE"]
-    left = (
-        "SGLang: leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"
-    )
+    left = "SGLang: leaves partial_rotary_factor to the model's own code, which for most models does not read it there"
     assert found == [
         *(refused if share == "0" else []),
         *(ignored if factor else [left]),
-        "llama.cpp: does not know proportional RoPE for this architecture",
-        "transformers 4: does not know proportional RoPE and stops with a KeyError; load it with transformers 5",
+        "llama.cpp: does not support proportional RoPE for this architecture",
+        "transformers 4: does not support proportional RoPE and stops with a KeyError; load it with transformers 5",
     ]
 
 
@@ -164,7 +162,7 @@ def test_the_lists_of_models_are_those_of_the_engines_sources():
 
 
 def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
-    text = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
+    text = "vLLM: serves the original length by default; pass --max-model-len 16384"
     assert text in warned(LLAMA, PER_PAIR)
     assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which takes interleaved pairs too
     glm4 = GLM | {"model_type": "glm4"}
@@ -205,7 +203,7 @@ def test_the_card_has_every_engines_command() -> None:
     text = card_of(LLAMA, "ntk-su:factor=4")
     assert "vllm serve PATH --max-model-len 16384\n" in text
     assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
-    assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name without the patch; the" in text
+    assert "# name.gguf is the output of llama.cpp's convert_hf_to_gguf.py for org/name without the patch; the" in text
     assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
 
 

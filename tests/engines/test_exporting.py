@@ -223,7 +223,7 @@ def test_a_schedule_is_computed_from_the_original_of_a_patched_folder(tmp_path: 
 
 
 ONE_TABLE = {
-    "frequencies": ("recomputed", "not those of every length: see switch"),
+    "frequencies": ("recomputed", "only below the switch: see switch"),
     "switch": ("recomputed", "one table, that of 16384 tokens"),
 }
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {

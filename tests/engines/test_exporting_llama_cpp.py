@@ -145,7 +145,7 @@ def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_pat
 
 def test_a_patched_deepseek_whose_configuration_says_both_mscales_is_converted_as_it_lies(tmp_path: Path) -> None:
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()
-    assert "# PATH.gguf is what llama.cpp's convert_hf_to_gguf.py makes of PATH\n" in text
+    assert "# PATH.gguf is the output of llama.cpp's convert_hf_to_gguf.py for PATH\n" in text
     assert "llama-server -m PATH.gguf -c 32768\n" in text
 
 
@@ -227,7 +227,7 @@ def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path: Path) -> None
 
 def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> None:
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
-    facts = ("llama.cpp cannot", "yarn for helium", "converter does not know helium", "serve it with transformers")
+    facts = ("llama.cpp cannot", "yarn for helium", "converter does not support helium", "serve it with transformers")
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
 
 
@@ -246,12 +246,12 @@ def _said(model_type: str, spec: str) -> list[str]:
 
 def test_a_table_that_the_converter_drops_is_warned_about_with_what_puts_it_in() -> None:
     lost = "llama.cpp: its converter drops per-pair factors for this architecture, silently leaving base RoPE; "
-    puts = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
+    puts = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` prints it)"
     assert lost + puts in _said("llama", "ntk-su:factor=4")
-    assert lost + "`ropescale export --for llama.cpp` says what it can be told" in _said("qwen2", "ntk-su:factor=4")
+    assert lost + "`ropescale export --for llama.cpp` prints the supported options" in _said("qwen2", "ntk-su:factor=4")
 
 
 def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
     found = _said("llama", "dynamic:factor=4")
-    assert sum("freezing it at a length" in text for text in found) == 1
+    assert sum("freeze it at a length" in text for text in found) == 1
     assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1

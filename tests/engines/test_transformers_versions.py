@@ -666,8 +666,7 @@ OF_TYPES = {
     ],
     ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
         "transformers before 4.54: lacks deepseek_v2; use 4.54 or later",
-        "transformers before 5.15: leaves out the softmax scale that mscale_all_dim asks for in deepseek_v2; use "
-        "5.15 or later",
+        "transformers before 5.15: leaves out the softmax scale of mscale_all_dim for deepseek_v2; use 5.15 or later",
     ],
     ("olmo2", "linear:factor=4"): [],
     ("olmo2", "yarn:factor=4"): ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"],

@@ -226,7 +226,7 @@ def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_its_lists(
 
 def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, ids, tmp_path):
     made = write_gguf(_random("qwen2"), tmp_path / "qwen2.gguf", "qwen2")
-    with pytest.raises(ScheduleError, match="no place for them in qwen2"):
+    with pytest.raises(ScheduleError, match="does not load them in qwen2"):
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
     as_llama = patch_gguf(made, None, "ntk:factor=8", dry_run=True)
     with_table = tmp_path / "table.gguf"
@@ -275,7 +275,7 @@ def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(lla
     model, schedule = _gemma3(), "yarn:factor=8,attention_factor=1.5"
     scaling = {**_YARN, "attn_factor": 1.5 / 1.2079441541679836}
     made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **_WINDOW)
-    with pytest.raises(ScheduleError, match="would reach the layers with a window"):
+    with pytest.raises(ScheduleError, match="would also affect the sliding-window layers"):
         patch_gguf(made, tmp_path / "out.gguf", schedule)
     keys = _WINDOW | {f"rope.scaling.{name}": value for name, value in scaling.items()}
     [found] = llama_cpp.logits(ids, (write_gguf(model, tmp_path / "scaled.gguf", "gemma3", **keys), {}))

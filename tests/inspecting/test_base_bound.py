@@ -67,7 +67,7 @@ def said(tmp_path):
 def test_theta_is_compared_with_the_target_and_nothing_is_said_without_one(said):
     (warning,) = said(WIDE, target_length="32k")
     assert warning.startswith("theta 10,000 is too small for 32,768 tokens: at ")
-    assert warning.endswith("; with heads of 128 it takes about 952,000")  # 0.0424 x 32768^1.628
+    assert warning.endswith("; heads of 128 need about 952,000")  # 0.0424 x 32768^1.628
     assert said(WIDE) == said(WIDE, "as-is") == []
 
 

@@ -128,8 +128,8 @@ def warnings_of(config, **files):
             {"tokenizer_config": {"model_max_length": 128}},
             "model_max_length 128, below max_position_embeddings 256",
         ),
-        ({}, {"generation_config": {"max_length": 256}}, "generation stops there"),
-        ({"sliding_window": 64}, {}, "never look further back"),
+        ({}, {"generation_config": {"max_length": 256}}, "which stops generation"),
+        ({"sliding_window": 64}, {}, "never attend further back"),
     ],
 )
 def test_a_trap_is_named(config, files, words):

@@ -170,7 +170,7 @@ def test_many_schedules_are_told_apart(checkpoint, figure, shown):
     drawn = [line for line in panels[0].lines if line.get_label() in many]
     looks = {(line.get_color(), line.get_marker(), str(line.get_linestyle())) for line in drawn}
     assert len(looks) == len(many)
-    assert "these layers stay as they are" in [text.get_text() for text in panels[5].texts]
+    assert "unchanged layers" in [text.get_text() for text in panels[5].texts]
 
 
 def test_a_loaded_model_and_its_folder_are_drawn_alike(tmp_path):

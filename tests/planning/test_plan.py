@@ -605,7 +605,7 @@ WARNINGS = {
     ),
     "mlx-lm's dynamic": ("mlx-lm up to 0.31: stops with an error at dynamic", {("llama", "dynamic:factor=2")}),
     "vLLM's default": (
-        "vLLM: serves the original length unless told otherwise",
+        "vLLM: serves the original length by default",
         {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
     ),
     "vLLM's MLA": (
@@ -619,7 +619,7 @@ WARNINGS = {
     ),
     "vLLM's dynamic": ("vLLM: computes one static table", {("llama", "dynamic:factor=2")}),
     "SGLang's dynamic": ("SGLang: computes one static table, that of 8192 tokens", {("llama", "dynamic:factor=2")}),
-    "SGLang's two lists": ("SGLang: changes the list batch by batch", {("phi3", "two lists")}),
+    "SGLang's two lists": ("SGLang: selects the list batch by batch", {("phi3", "two lists")}),
     "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
     "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
     "SGLang's attention factor": (
@@ -627,8 +627,8 @@ WARNINGS = {
         {("llama", "scale 1")},
     ),
     "llama.cpp's attention factor": (
-        "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export --for llama.cpp` has the "
-        "options",
+        "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export --for llama.cpp` prints "
+        "the options",
         {("llama", "scale 1")},
     ),
     "mlx-lm's attention factor": ("mlx-lm: recomputes the attention factor", {("llama", "scale 1")}),

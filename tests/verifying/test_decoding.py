@@ -134,7 +134,7 @@ def test_a_schedule_of_ours_that_follows_the_length_differs_as_well_and_held_it_
     with ropescale.patch(model, "dynamic-yarn", target_length=256):
         report = ropescale.verify(model, generate=True)
         assert [stretch.verdict for stretch in report.generation] == [EQUAL, EXPLAINED, EXPLAINED]
-        assert any("freezing it at one length" in warning for warning in report.warnings)
+        assert any("freeze the schedule at one length" in warning for warning in report.warnings)
     with ropescale.patch(model, "dynamic-yarn", target_length=256, length=256):
         report = ropescale.verify(model, generate=True)
         assert {stretch.verdict for stretch in report.generation} == {EQUAL}
@@ -277,7 +277,7 @@ def test_a_model_that_keeps_no_cache_is_wrong_input(monkeypatch: pytest.MonkeyPa
     model = build()
     generate = model.generate
     monkeypatch.setattr(model, "generate", lambda **given: generate(**given, use_cache=False), raising=False)
-    with pytest.raises(ConfigError, match="LlamaForCausalLM keeps no cache"):
+    with pytest.raises(ConfigError, match="LlamaForCausalLM has no cache"):
         compare(model, TRAINED, 256)
 
 
@@ -316,11 +316,13 @@ def test_settings_of_generation_do_not_interfere() -> None:
 def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     compare(build(), TRAINED, 256, say=said.append)
-    assert said[0].startswith("decoding around 32, 64, 252 tokens and running the same text whole: 720 tokens through")
+    assert said[0].startswith(
+        "decoding around 32, 64, 252 tokens and running the same text in full passes: 720 tokens through"
+    )
     monkeypatch.setattr(decoding, "PATIENCE", 0.0)
     said.clear()
     assert len(compare(build(), TRAINED, 256, say=said.append)) == 2
-    assert "256 tokens would take about a second here; name that length to have it" in said[0]
+    assert "256 tokens would take about a second on this machine; name that length to include it" in said[0]
 
 
 def test_of_a_trained_length_that_takes_too_long_the_largest_half_that_does_not_is_taken(
@@ -364,7 +366,7 @@ def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(
     assert [s["verdict"] for s in json.loads(out)["generation"]] == [EQUAL, EXPLAINED, EXPLAINED]
     assert "note: decoding around 32, 64, 252 tokens" in err
     assert "warning: all: dynamic:factor=4 changes its frequencies with the length, here from 65 tokens on" in err
-    assert "freezing it at one length makes one table for every length" in err
+    assert "freeze the schedule at one length for one table at every length" in err
 
 
 def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
@@ -391,9 +393,9 @@ def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--length", "128"], "length says how to generate; add generate"),
-        (["--dtype", "float32"], "dtype says how to generate; add generate"),
-        (["--generate", "--length", "1"], "nothing can be decoded around a length of 1 tokens"),
+        (["--length", "128"], "length applies to generation; add generate"),
+        (["--dtype", "float32"], "dtype applies to generation; add generate"),
+        (["--generate", "--length", "1"], "a length of 1 tokens"),
         (["--generate", "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )
@@ -405,7 +407,7 @@ def test_options_that_cannot_be_are_wrong_input(
 
 
 def test_options_of_a_checkpoint_are_not_for_a_loaded_model() -> None:
-    with pytest.raises(DataError, match="revision is for a checkpoint"):
+    with pytest.raises(DataError, match="revision applies to a checkpoint"):
         examine(build(), revision="main")
 
 
@@ -417,7 +419,7 @@ def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_o
     assert max(stretch.tolerance for stretch in sharp.generation) < 1e-4
     assert own.generation[0].tolerance > 1e-2
     assert {stretch.verdict for stretch in own.generation} == {EQUAL}
-    assert any("float32 is sharper" in warning for warning in own.warnings)
+    assert any("float32 detects more" in warning for warning in own.warnings)
 
 
 def test_a_checkpoint_that_is_not_live_is_not_loaded(folder: Path, tmp_path: Path) -> None:

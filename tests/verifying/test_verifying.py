@@ -141,7 +141,7 @@ def test_the_command_exits_with_one_and_the_reason(
     assert main(["verify", str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     assert "live: NO" in captured.out
-    assert captured.err.startswith("error: model.rotary_emb does not carry the intended table: it differs by")
+    assert captured.err.startswith("error: model.rotary_emb does not have the intended table: it differs by")
     assert main(["verify", str(tmp_path / "out"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["live"] is False
 
@@ -168,7 +168,7 @@ def test_tables_rounded_by_a_cast_are_named() -> None:
 def test_a_configuration_changed_after_loading_is_not_live() -> None:
     model = build()
     model.config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
-    with pytest.raises(VerificationError, match="does not carry the intended table"):
+    with pytest.raises(VerificationError, match="does not have the intended table"):
         ropescale.verify(model)
 
 
@@ -180,7 +180,7 @@ def test_a_patch_or_a_table_on_a_module_nobody_calls_is_named() -> None:
     model.model.layers[1].self_attn.rotary_emb = table
     patched, foreign = examine(model).problems[-2:]
     assert "layers.0.self_attn.rotary_emb is never called" in patched
-    assert "layers.1.self_attn.rotary_emb carries frequencies but is never called" in foreign
+    assert "layers.1.self_attn.rotary_emb has frequencies but is never called" in foreign
 
 
 def test_a_table_overwritten_after_patching_is_not_live() -> None:
@@ -200,12 +200,12 @@ def test_a_table_or_scale_that_is_no_number_is_not_live(bad: float, spec: str | 
     kept = model.model.rotary_emb.inv_freq.clone()
     model.model.rotary_emb.inv_freq[3] = bad
     assert examine(model).modules[0].difference == float("inf")
-    with pytest.raises(VerificationError, match="does not carry the intended table"):
+    with pytest.raises(VerificationError, match="does not have the intended table"):
         ropescale.verify(model)
     model.model.rotary_emb.inv_freq.copy_(kept)
     assert ropescale.verify(model).live
     model.model.rotary_emb.attention_scaling = bad
-    with pytest.raises(VerificationError, match="does not carry the intended table"):
+    with pytest.raises(VerificationError, match="does not have the intended table"):
         ropescale.verify(model)
 
 

@@ -93,7 +93,7 @@ def test_a_table_that_is_lost_while_training_is_not_saved_as_if_it_were_there(so
             kwargs["model"].model.rotary_emb.inv_freq.mul_(2)
 
     made = training.trainer(training.loaded(source), tmp_path, Late(), ropescale.TrainingCallback(YARN))
-    with pytest.raises(VerificationError, match="does not carry the intended table"):
+    with pytest.raises(VerificationError, match="does not have the intended table"):
         made.train()
 
 
@@ -345,7 +345,7 @@ def test_a_table_that_is_lost_for_a_while_is_found_every_so_many_steps(source, t
     if stopped is None:
         made.train()
         return
-    with pytest.raises(VerificationError, match="does not carry the intended table"):
+    with pytest.raises(VerificationError, match="does not have the intended table"):
         made.train()
     assert made.state.global_step == stopped
 
