@@ -88,7 +88,10 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
     """Returns a folder to be served as it is, with the schedules that it was patched with."""
     (stored, original), record = _read(folder), read_record(folder)
     if record is None:
-        return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
+        # dynamic NTK counts from max_position_embeddings, which is the trained length there
+        scalings = [rope.scaling for rope in stored.ropes.values() if rope.scaling.get("rope_type") == "dynamic"]
+        stretch = max((each.get("factor", 1) for each in scalings if "alpha" not in each), default=1)
+        return as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision)), {}
     specs = dict(record.spec)
     # the request that made the folder, as far as its record tells
     changed = {key: length for key, length in record.original_length.items() if key in original.ropes}
@@ -112,11 +115,3 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
     scaled = scaling_option(request) if plan.original.is_scaled else ()
     source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
     return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
-
-
-def _meant_length(configuration: Configuration) -> int:
-    """Returns the context that a configuration is meant for, in tokens."""
-    scalings = [rope.scaling for rope in configuration.ropes.values()]
-    # dynamic NTK counts from max_position_embeddings, which is the trained length there
-    stretch = [each.get("factor", 1) for each in scalings if each.get("rope_type") == "dynamic" and "alpha" not in each]
-    return round(configuration.max_length * max(stretch, default=1))

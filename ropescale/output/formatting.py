@@ -213,14 +213,13 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
     """
     paths = {label: Path(file) for label, file in files.items()}
     alone = {label: path for label, path in paths.items() if list(paths.values()).count(path) == 1}
-    return {label: _tail(path, [each for each in alone.values() if each != path]) for label, path in alone.items()}
-
-
-def _tail(path: Path, others: Sequence[Path]) -> str:
-    for count in range(1, len(path.parts)):
-        if not any(each.parts[-count:] == path.parts[-count:] for each in others):
-            return "/".join(path.parts[-count:])
-    return str(path)
+    short = {}
+    for label, path in alone.items():
+        others = [each.parts for each in alone.values() if each != path]
+        tails = (count for count in range(1, len(path.parts)) if all(p[-count:] != path.parts[-count:] for p in others))
+        count = next(tails, None)
+        short[label] = str(path) if count is None else "/".join(path.parts[-count:])
+    return short
 
 
 def definitions(names: Mapping[str, str]) -> list[str]:
@@ -232,13 +231,9 @@ def definitions(names: Mapping[str, str]) -> list[str]:
 def abbreviated(labels: Sequence[str], most: int) -> list[str]:
     """Cuts labels to a length, so that no two that differ become the same."""
     short = [each if len(each) <= most else f"{each[: most - 1]}…" for each in labels]
-    both = [_both_ends(each, most) if short.count(cut) > 1 else cut for each, cut in zip(labels, short, strict=True)]
+    end = most * 2 // 3  # similar labels differ at their ends
+    ends = [each if len(each) <= most else f"{each[: most - 1 - end]}…{each[-end:]}" for each in labels]
+    both = [other if short.count(cut) > 1 else cut for other, cut in zip(ends, short, strict=True)]
     numbers = {label: place for place, label in enumerate(dict.fromkeys(labels), 1)}
     same = {cut for cut in both if len({label for label, each in zip(labels, both, strict=True) if each == cut}) > 1}
     return [f"{cut} ({numbers[label]})" if cut in same else cut for label, cut in zip(labels, both, strict=True)]
-
-
-def _both_ends(label: str, most: int) -> str:
-    """Keeps the beginning and the end of a label, where similar ones differ."""
-    end = most * 2 // 3
-    return label if len(label) <= most else f"{label[: most - 1 - end]}…{label[-end:]}"

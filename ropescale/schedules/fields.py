@@ -166,7 +166,16 @@ def cast_text(where: str, hint: object, text: str) -> object:
             raise
         except (ValueError, KeyError):
             continue
-    raise ScheduleError(f"{where} must be {' or '.join(_called(member) for member in wanted)}, not {brief(text)}")
+    words: list[str] = []
+    for member in wanted:
+        choices = typing.get_args(member) if _origin(member) is Literal else ()
+        name = getattr(member, "__name__", str(member))
+        words += map(str, choices) if choices else [_KINDS.get(name, name)]
+    raise ScheduleError(f"{where} must be {' or '.join(words)}, not {brief(text)}")
+
+
+_KINDS = {"float": "a number", "int": "a whole number", "bool": "true or false"}
+"""Words for types, by their names."""
 
 
 def _cast(where: str, hint: object, text: str) -> object:
@@ -189,12 +198,7 @@ def _cast(where: str, hint: object, text: str) -> object:
         return text
     if isinstance(hint, type) and issubclass(hint, Path):
         return local_path(text)
-    return _anything(where, text)
-
-
-def _anything(where: str, text: str) -> object:
-    """Reads a value without an annotation: as JSON if possible, or as text."""
-    try:
+    try:  # without an annotation: as JSON if possible, or as text
         value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
     except (ValueError, RecursionError):
         return text
@@ -222,10 +226,3 @@ def _members(hint: object) -> tuple[object, ...]:
 
 def _origin(hint: object) -> object:
     return typing.get_origin(hint) or (hint if hint in (tuple, list) else None)
-
-
-def _called(hint: object) -> str:
-    known = {float: "a number", int: "a whole number", bool: "true or false"}
-    if _origin(hint) is Literal:
-        return " or ".join(str(choice) for choice in typing.get_args(hint))
-    return next((words for kind, words in known.items() if kind is hint), getattr(hint, "__name__", str(hint)))

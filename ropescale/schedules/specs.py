@@ -248,7 +248,7 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
     if not text:
         raise ScheduleError("the schedule is empty; give a name, e.g. yarn:factor=8")
     if text.startswith("{"):
-        return _from_mapping(read_json_object(text, "the schedule"))
+        return _from_mapping(read_json_object(text.encode("utf-8", "surrogatepass"), "the schedule"))
     name, colon, rest = text.partition(":")
     match = None if _WORD.match(text) else _FILE.fullmatch(text)
     if match:

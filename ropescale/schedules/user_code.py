@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Never, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from ..errors import CheckpointError, ScheduleError
-from ..files import is_deep, local_path, read_bytes, sha256
-from ..output.formatting import brief, cut, first_line, listed
+from ..files import Damaged, local_path, parse_json, read_bytes, sha256
+from ..output.formatting import brief, cut, listed
 from .base import suggest
 
 T = TypeVar("T")
@@ -109,31 +108,14 @@ def load_json(path: Path) -> dict[str, object]:
     if not os.path.lexists(path):
         raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
     try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise ScheduleError(
-            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
-        ) from None
+        return read_json_object(read_bytes(path), str(path))
     except CheckpointError as error:
         raise ScheduleError(str(error)) from None
-    return read_json_object(text, str(path))
 
 
-def read_json_object(text: str, where: str) -> dict[str, object]:
+def read_json_object(content: bytes, where: str) -> dict[str, object]:
     """Reads an object in a user's JSON; ``where`` names it in messages."""
-
-    def refuse(word: str) -> Never:
-        raise ScheduleError(f"{where} holds {word}, which is not a finite number")
-
     try:
-        value = json.loads(text, parse_constant=refuse)
-    except ScheduleError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ScheduleError(f"{where} is not JSON: {first_line(error)}") from None
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
-    if is_deep(value):
-        raise ScheduleError(f"{where} nests its brackets too deeply")
-    return value
+        return parse_json(content)
+    except Damaged as error:
+        raise ScheduleError(f'{where} {error}; a schedule in JSON is {{"name": "yarn", "factor": 8}}') from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ropescale.errors import DataError
@@ -23,6 +24,7 @@ from ropescale.lengths import parse_length, parse_lengths
         ("0.5m", 524_288),
         ("2048.0", 2048),
         ("1", 1),
+        (np.int64(2048), 2048),
     ],
 )
 def test_a_k_is_1024_tokens_and_an_m_1024_of_them(text: str | int, tokens: int) -> None:
@@ -51,6 +53,11 @@ def test_a_k_is_1024_tokens_and_an_m_1024_of_them(text: str | int, tokens: int) 
         (True, "not True"),
         (4096.0, "not 4096.0"),
         (None, "not None"),
+        pytest.param(10**400, "beyond any context", id="10**400"),
+        pytest.param(-(10**5000), "more than 1000 digits", id="-10**5000"),
+        ("9" * 400 + ".5", "beyond any context"),
+        ("9" * 5000, "more than 1000 digits"),
+        (np.array([1, 2]), "not [1, 2]"),
     ],
 )
 def test_what_is_not_a_length_is_one_clear_sentence(text: Any, message: str) -> None:

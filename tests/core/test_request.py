@@ -57,8 +57,9 @@ def test_a_command_gives_its_options_as_a_request() -> None:
 def test_lengths_are_read_where_the_request_is_made() -> None:
     request = Request.of("yarn", target_length="128k", original_length="1.5k", freeze_at=4096)
     assert (request.target_length, request.original_length, request.freeze_at) == (131072, 1536, 4096)
-    with pytest.raises(DataError, match="'long' is not a length"):
-        Request.of("yarn", target_length="long")
+    for field in ("target_length", "original_length", "freeze_at"):
+        with pytest.raises(DataError, match="'long' is not a length"):
+            Request.of("yarn", **{field: "long"})
 
 
 def test_what_contradicts_itself_or_has_no_meaning_names_its_fields() -> None:

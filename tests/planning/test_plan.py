@@ -20,7 +20,7 @@ import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings
-from ropescale.errors import ConfigError, DataError, ScheduleError
+from ropescale.errors import ConfigError, ScheduleError
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 from ropescale.schedules.as_is import stock_table
 from ropescale.schedules.base import with_theta
@@ -694,28 +694,6 @@ def test_each_engines_difference_is_warned_about_where_it_is_and_only_there(mode
     seen = {name for name, (text, _) in WARNINGS.items() if any(text in warning for warning in found)}
     assert seen == expected, found
     assert len(found) == len(set(found)) == len(expected)
-
-
-@pytest.mark.parametrize("key", ["target_length", "original_length"])
-def test_lengths_are_read_in_every_form(key: str) -> None:
-    config = {**LLAMA, "max_position_embeddings": 1024}
-    written = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: "2k"})
-    counted = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: np.int64(2048)})
-    assert written == counted
-    assert written.length == (2048 if key == "target_length" else 8192)
-
-
-@pytest.mark.parametrize("key", ["target_length", "original_length", "freeze_at"])
-@pytest.mark.parametrize(
-    "bad",
-    [0, -1, "x", 1.5, True, 10**400, "9" * 400, 10**5000, -(10**5000), "9" * 5000, "9" * 400 + ".5", np.array([1, 2])],
-    ids=range(12),
-)
-def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
-    with pytest.raises(DataError, match="length"):
-        make_plan(LLAMA, "yarn:factor=4", **{key: bad})
-    with pytest.raises(DataError, match="length"):
-        ropescale.frequencies(LLAMA, "yarn:factor=4", bad)
 
 
 def test_numbers_and_arrays_of_numpy_are_numbers() -> None:

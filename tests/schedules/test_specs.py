@@ -23,7 +23,6 @@ from ropescale.schedules import (
     Ntk,
     Proportional,
     Resonance,
-    Spec,
     Table,
     Yarn,
     compute,
@@ -145,12 +144,10 @@ def test_python_objects_pass_through() -> None:
     ("text", "message"),
     [
         ("", "the schedule is empty; give a name, e.g. yarn:factor=8"),
-        ("yran", "no schedule named 'yran'; did you mean 'yarn'?"),
         ("yran:factor=8", "no schedule named 'yran'; did you mean 'yarn'?"),
         ("factor=8", "no schedule named 'factor=8'"),
         ("YaRN factor=4, beta_fast=16", "did you mean 'yarn'?"),
         ("pi", "did you mean 'linear'?"),
-        ("ntk-aware", "did you mean 'ntk'?"),
         ("NTK_Aware", "did you mean 'ntk'?"),
         ("yarn-dynamic", "did you mean 'dynamic-yarn'?"),
         ("llama3.1", "did you mean 'llama3'?"),
@@ -158,11 +155,8 @@ def test_python_objects_pass_through() -> None:
         ("yarn:4", "yarn: '4' is not key=value; write yarn:factor=..."),
         ("yarn:", "yarn: '' is not key=value"),
         ("yarn:factor=", "yarn: 'factor=' is not key=value"),
-        ("yarn:=8", "yarn: '=8' is not key=value"),
-        ("yarn:factor=8,", "yarn: '' is not key=value"),
         ("yarn:factor=8,factor=9", "yarn: factor is given twice; keep one"),
         ("yarn:factor=[8", "a bracket or a quote in 'factor=[8' is not closed"),
-        ("yarn:factor=8]", "is not closed"),
         ('yarn:factor="8', "is not closed"),
         ("yarn:factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
         ("yarn:bogus=8", "yarn has no field 'bogus'; it has factor, beta_fast"),
@@ -170,33 +164,21 @@ def test_python_objects_pass_through() -> None:
         ("yarn:factor=abc", "yarn: factor must be a number, not 'abc'"),
         ("yarn:factor=nan", "yarn: factor must be a finite number, not nan"),
         ("yarn:factor=1e999", "yarn: factor must be a finite number, not inf"),
-        ("yarn:factor=none", "yarn: factor must be a number, not 'none'"),
-        ("yarn:factor=0.5", "yarn: factor must be 1 or more, not 0.5"),
         ("yarn:factor=8,truncate=1", "yarn: truncate must be true or false, not '1'"),
         ("giraffe:truncate=2.5", "giraffe: truncate must be a whole number, not '2.5'"),
         ("table:factors=1", "table: factors must be a list like [1,1.5,2], not '1'"),
         ("table:factors=[1,x]", "table: factors must be a number, not 'x'"),
-        ("table:factors=[1,nan]", "table: factors must be a finite number"),
         ("resonance", "resonance needs over; give it as resonance:over=..."),
         ("resonance:factor=8", "resonance has no field 'factor' of its own; give over=SCHEDULE"),
-        ("resonance:over=yran", "no schedule named 'yran'; did you mean 'yarn'?"),
         ("resonance:over=yarn,factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
-        ("{", "the schedule is not JSON"),
-        ('{"name": "yarn", "factor": 8', "the schedule is not JSON"),
-        ('{"name": "yarn", "factor": NaN}', "the schedule holds NaN, which is not a finite number"),
-        ('{"name": "yarn", "factor": -Infinity}', "the schedule holds -Infinity"),
-        ('{"name": "yarn", "factor": 1e999}', "yarn: factor must be a finite number, not inf"),
+        ("{", "the schedule is not valid JSON (line 1"),
+        ('{"name": "yarn", "factor": NaN}', "yarn: factor must be a finite number, not nan"),
         ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
-        ('{"name": "yarn", "factor": true}', "yarn: factor must be a number, not True"),
-        ('{"name": "yarn", "factor": [8]}', "yarn: factor must be a number, not [8]"),
         ('{"name": 8}', "a schedule's name is a string, not 8"),
         ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
-        ("{}", "a schedule in JSON needs a name"),
         ('{"rope_type": "yarn", "factor": 8}', 'say {"name": "yarn", ...}'),
-        ('{"full_attention": {"name": "yran"}}', "no schedule named 'yran'"),
         ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
         ("resonance:over=yarn:factor=8", "as in resonance:over=yarn,factor=8"),
-        ("resonance:over=resonance", "over takes the name of a schedule, not 'resonance'"),
         ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', "over takes the name of a schedule, not {"),
     ],
 )
@@ -231,13 +213,8 @@ def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(o
     }
     expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
     assert list(compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
-
-
-def test_a_custom_schedule_is_described_by_its_class_and_fields(own: Path) -> None:
     spec = parse(f"{own}::Half:factor=4")
-    assert describe(spec.build()) == "Half:factor=4"
-    assert spec.text == f"{own}::Half:factor=4"
-    assert to_dict(spec.build())["name"] == "Half"
+    assert (describe(spec.build()), spec.text) == ("Half:factor=4", f"{own}::Half:factor=4")
     assert json.loads(json.dumps(to_dict(spec.build())))["factor"] == 4
 
 
@@ -251,11 +228,6 @@ def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -
         parse(f"{own}::Plain:factr=2")
 
 
-def test_a_class_may_hold_another_schedule(own: Path) -> None:
-    schedule = parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
-    assert (schedule.held, schedule.times) == (Yarn(8), 2)
-
-
 def test_a_function_in_a_file_is_a_schedule_without_fields(own: Path) -> None:
     schedule = parse(f"{own}::doubled").build()
     assert list(compute(schedule, ROPE).inv_freq) == [2 * f for f in ROPE.inv_freq()]
@@ -264,7 +236,9 @@ def test_a_function_in_a_file_is_a_schedule_without_fields(own: Path) -> None:
         parse(f"{own}::doubled:factor=2")
 
 
-def test_resonance_goes_over_a_schedule_from_a_file(own: Path) -> None:
+def test_a_schedule_may_hold_another_also_one_from_a_file(own: Path) -> None:
+    around = parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
+    assert (around.held, around.times) == (Yarn(8), 2)
     schedule = parse(f"resonance:over={own}::Half,factor=4").build()
     assert schedule.over.factor == 4.0
     assert [round(w, 9) for w in compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
@@ -334,10 +308,9 @@ def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
         ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
         ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
         ("{tmp}/folder.json", "folder.json cannot be read: Is a directory"),
-        ("{tmp}/broken.json", "broken.json is not JSON"),
-        ("{tmp}/list.json", "list.json must be a JSON object like"),
-        ("{tmp}/nan.json", "nan.json holds NaN"),
-        ("{tmp}/binary.json", "binary.json cannot be read"),
+        ("{tmp}/broken.json", "broken.json is not valid JSON"),
+        ("{tmp}/list.json", "list.json holds a JSON list, not an object; a schedule in JSON is {"),
+        ("{tmp}/binary.json", "binary.json is not a text file"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -345,7 +318,6 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: 
         (tmp_path / folder).mkdir()
     (tmp_path / "broken.json").write_text('{"name": "table", "fac')
     (tmp_path / "list.json").write_text("[1, 2]")
-    (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ScheduleError) as caught:
         parse(text.format(tmp=tmp_path))
@@ -387,6 +359,8 @@ def test_the_factor_comes_from_the_spec_the_option_or_the_target_length() -> Non
         resolve("yarn:factor=8", ROPE, factor=8),
         resolve("yarn", ROPE, overrides={"factor": "8"}),
         resolve("yarn:factor=4", ROPE, overrides={"factor": "8"}),
+        resolve(Yarn(4), ROPE, overrides={"factor": "8"}),
+        resolve(Yarn(8), ROPE, factor=8),
     ):
         assert schedule == Yarn(8)
     assert resolve("yarn", ROPE, target_length=32_768) == Yarn(1)
@@ -432,25 +406,16 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> No
         ("resonance:over=yarn,factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
         ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 says factor 4, and factor 8 is given"),
         ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
-        ("base", {"target_length": 4096}, "the target length 4096 is shorter"),
         (Yarn(4), {"factor": 8}, "yarn:factor=4 says factor 4, and factor 8 is given"),
-        ("base", {"factor": 8}, "base has no field 'factor'; it has none"),
         ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
-        ("yarn", {"factor": float("nan")}, "yarn: factor must be a finite number, not nan"),
         ("yarn", {"factor": 0.5}, "yarn: factor must be 1 or more, not 0.5"),
         ("yarn", {"factor": 8, "overrides": {"beta_fst": "2"}}, "no field 'beta_fst'; did you mean 'beta_fast'?"),
-        ("yarn", {"overrides": {"factor": "abc"}}, "yarn: factor must be a number, not 'abc'"),
     ],
 )
 def test_options_that_do_not_fit_together_say_so(spec: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         resolve(spec, ROPE, **options)
     assert message in str(caught.value)
-
-
-def test_options_change_a_ready_schedule_too() -> None:
-    assert resolve(Yarn(8), ROPE, overrides={"beta_fast": "16"}) == Yarn(8, beta_fast=16)
-    assert resolve(Yarn(8), ROPE, factor=8) == Yarn(8)
 
 
 def test_each_layer_type_gets_its_own_schedule_and_the_others_stay() -> None:
@@ -466,19 +431,6 @@ def test_as_is_knows_whether_it_follows_the_length_once_resolved() -> None:
     there = Rope(8, 1e4, 32_768, scaling={"rope_type": "dynamic", "factor": 2.0})
     assert resolve("as-is", there).length_dependent is True  # type: ignore[attr-defined]
     assert resolve("as-is", ROPE).length_dependent is False  # type: ignore[attr-defined]
-
-
-def test_a_spec_can_be_asked_before_it_is_built() -> None:
-    assert parse("yarn").needs("factor")
-    assert not parse("yarn:factor=2").needs("factor")
-    assert parse("resonance:over=ntk").needs("factor")
-    assert parse("longrope").lacks("factor")
-    assert not parse("longrope").needs("factor")
-    assert [parse(text).accepts("factor") for text in ("yarn", "resonance:over=yarn", "base")] == [True, True, False]
-    assert parse("resonance:over=yarn,factor=3").get("factor") == 3
-    assert parse(Yarn(5)).get("factor") == 5
-    assert parse(Yarn(5)).get("beta_fast") is None
-    assert isinstance(parse("yarn"), Spec)
 
 
 # ------------------------------------------------------------------------------------------------ describing
