@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import coverage_outcomes as outcomes
+import models_page
 import pytest
 import tiny_models
 import torch
@@ -104,7 +105,7 @@ def test_all_but_three_of_the_189_types_with_rope_parameters_take_every_schedule
 
 def test_the_page_is_what_the_measured_table_gives(repository):
     page = (repository / "docs" / "models.md").read_text(encoding="utf-8")
-    assert page == outcomes.page(MEASURED), "run python tests/helpers/model_coverage/coverage_outcomes.py --write"
+    assert page == models_page.page(MEASURED), "run python tests/tools/models_page.py"
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -296,12 +296,6 @@ def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
     }
 
 
-def test_nothing_of_the_old_scaling_is_left_when_it_is_replaced():
-    new = make_plan(GPT_OSS, "linear:factor=2", replace_scaling=True).config
-    assert new["rope_parameters"] == {"rope_type": "linear", "rope_theta": 150000, "factor": 2.0}
-    assert new["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
-
-
 def test_a_null_head_dim_is_written_out_because_transformers_cannot_read_it():
     for name in ("mixtral", "hunyuan"):
         assert make_plan(MODELS[name], "yarn:factor=4").config["head_dim"] == 64
@@ -390,9 +384,8 @@ def test_on_top_composes_with_the_current_table_and_length():
     assert plan.ropes["all"].original_length == 131072
     assert read_back(plan.config)["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert_same_tables(plan.tables, stock_tables(plan.config))
-
-
-def test_on_top_of_scaling_that_is_not_there_is_the_schedule_itself():
+    target = make_plan(LLAMA31, "linear", target_length=262144, on_top=True)
+    assert target.tables["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert make_plan(LLAMA, "yarn:factor=4", on_top=True).config == make_plan(LLAMA, "yarn:factor=4").config
 
 
@@ -430,6 +423,8 @@ def test_as_is_changes_nothing_in_any_of_its_forms():
     for spec in ("as-is", AsIs(), {"full_attention": "as-is", "sliding_attention": "as-is"}):
         plan = make_plan(GEMMA3, spec)
         assert not plan.changes and plan.config == GEMMA3 and plan.length == 8192
+        with pytest.raises(ScheduleError, match="nothing to freeze"):
+            make_plan(GEMMA3, spec, freeze_at=1024)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -496,14 +491,6 @@ def test_one_table_over_mixed_layers_changes_in_all_and_says_so(config, noted):
 
 # ---------------------------------------------------------------------------------------------------------
 # Lengths, and what cannot be
-
-
-def test_a_target_length_fills_the_factor_in():
-    plan = make_plan(LLAMA, "yarn", target_length=16384)
-    assert plan.config["rope_parameters"]["factor"] == 4.0
-    assert make_plan(LLAMA31, "linear", target_length=262144, on_top=True).tables["all"].inv_freq == pytest.approx(
-        [f / 2 for f in llama31_closed_form()], rel=1e-12
-    )
 
 
 def test_a_schedule_that_changes_nothing_is_an_error_that_says_why():
@@ -718,19 +705,11 @@ def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
     def secret(rope: Rope, length: int) -> Frequencies:
         return Frequencies([f * rope.original_length / max(length, rope.original_length) for f in rope.inv_freq()])
 
-    with pytest.raises(ScheduleError, match="set the class attribute length_dependent = True"):
-        make_plan(LLAMA, secret)
+    for spec in (secret, Resonance(over=secret)):
+        with pytest.raises(ScheduleError, match=r"^secret changes .*length_dependent = True"):
+            make_plan(LLAMA, spec)
     secret.length_dependent = True  # type: ignore[attr-defined]
     assert make_plan(LLAMA, secret).unsavable
-
-
-def test_a_schedule_that_holds_one_which_looks_at_the_length_must_say_so() -> None:
-    class Secret:
-        def __call__(self, rope: Rope, length: int) -> Frequencies:
-            return Frequencies([f / (2 if length > 3 * rope.original_length else 1) for f in rope.inv_freq()])
-
-    with pytest.raises(ScheduleError, match=r"^Secret changes its frequencies.*length_dependent = True"):
-        make_plan(LLAMA, Resonance(over=Secret()))
 
 
 @pytest.mark.parametrize(
@@ -772,11 +751,6 @@ def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
         make_plan(recorded, "yarn:factor=4")
     plan = make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512)
     assert (plan.length, plan.ropes["all"].original_length) == (2048, 512)
-
-
-def test_as_is_cannot_be_frozen() -> None:
-    with pytest.raises(ScheduleError, match="nothing to freeze"):
-        make_plan(LLAMA, "as-is", freeze_at=1024)
 
 
 def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named() -> None:
