@@ -13,14 +13,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
 from ...output.formatting import brief, first_line
-from .documents import Document
+from .documents import Document, of_ids
 from .encoding import TextEncoder, byte_ends_of
 from .prompts import PromptRow
 from .texts import Text, TextFile
@@ -57,45 +57,57 @@ Unread = Text | TextFile | Chat | Document | PromptRow
 Given = Document | Text | TextFile | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
 """A document as a caller in Python may give it."""
 
-D = TypeVar("D")
 
-
-def written(
-    documents: Iterable[D | Chat | PromptRow], tokenizer: PreTrainedTokenizerBase | None, score: str
-) -> Iterator[D | Document]:
-    """Renders the chats and the prompts with answers among documents; a list of messages is a chat, too.
+def sources_of(
+    documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
+) -> Iterator[Document | Text | TextFile]:
+    """Renders chats and prompts, names texts and wraps token ids, one after the other, as they are asked for.
 
     Args:
+        documents: one text alone is a list of one.
         score: one of :data:`SCORES`.
 
     Raises:
-        DataError: as :func:`rendered`, or the assistant's tokens of what is no chat are asked for.
+        DataError: as :func:`rendered`; there is no tokenizer, and not only token ids; a mixture of texts and token ids;
+            or the assistant's tokens of what is no chat are asked for.
     """
-    for number, each in enumerate(documents):
-        chat = as_chat(each, f"document {number}")
-        if chat is not None:
-            if tokenizer is None:
-                raise DataError("documents are chats; give tokenizer= to write them")
-            yield rendered(chat, tokenizer, score == ASSISTANT)
-        elif isinstance(each, PromptRow):
-            if tokenizer is None:
-                raise DataError("documents are prompts; give tokenizer= to encode them")
-            yield each.document(TextEncoder(tokenizer))
-        elif score == ASSISTANT and getattr(each, "scored", None) is None:
-            name = getattr(each, "name", f"document {number}")
+    kinds = set()
+    for number, each in enumerate([documents] if isinstance(documents, (str, Text, TextFile)) else documents):
+        made = named(f"document {number}", each)
+        if isinstance(made, (Text, TextFile)) or (isinstance(made, Document) and made is not each):
+            kinds.add(isinstance(made, Document))
+        if len(kinds) > 1:
+            raise DataError("documents are a mixture of texts and token ids; give one or the other")
+        if isinstance(made, Document):
+            source = made
+        elif tokenizer is None:
+            kind = {Chat: "chats", PromptRow: "prompts"}.get(type(made), "texts")
+            raise DataError(f"documents are {kind}; give tokenizer= to encode them, or give token ids")
+        elif isinstance(made, Chat):
+            source = rendered(made, tokenizer, score == ASSISTANT)
+        else:
+            source = made.document(TextEncoder(tokenizer)) if isinstance(made, PromptRow) else made
+        if score == ASSISTANT and source is made and getattr(made, "scored", None) is None:
             raise DataError(
-                f"the score {ASSISTANT!r} is for chats, and {name} is none; give messages, or leave it out",
+                f"the score {ASSISTANT!r} is for chats, and {made.name} is none; give messages, or leave it out",
                 "score",
             )
-        else:
-            yield cast(D, each)
+        yield source
 
 
-def as_chat(given: object, name: str) -> Chat | None:
-    """Returns a chat, or a list of messages as one; None for anything else."""
+def named(name: str, given: Given) -> Unread:
+    """Returns a document as a caller gave it, under a name if it has none.
+
+    Raises:
+        DataError: neither a text nor messages nor token ids.
+    """
+    if isinstance(given, (Text, TextFile, Chat, Document, PromptRow)):
+        return given
+    if isinstance(given, str):
+        return Text(name, given)
     if isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping):
-        return Chat(name, given)
-    return given if isinstance(given, Chat) else None
+        return Chat(name, cast("Sequence[Message]", given))
+    return of_ids(name, cast("Sequence[int]", given))
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
@@ -107,7 +119,12 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     Raises:
         DataError: there is no template, it refuses the chat, or the assistant's tokens cannot be told exactly.
     """
-    _check_template(chat, tokenizer)
+    if not getattr(tokenizer, "chat_template", None):
+        raise DataError(
+            f"{chat.name} is a chat, and the tokenizer has no chat template; put the model's chat_template.jinja into "
+            "its folder, or choose a field of text",
+            "text_field",
+        )
     if not chat.messages:
         return Document(chat.name, [], np.zeros(0, np.int64), sha256(b""), "chat")
     text = _written(chat, tokenizer, chat.messages)
@@ -118,9 +135,17 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     if assistant:
         if offsets is None:
             raise _inexact(chat, "the tokenizer does not say where its tokens lie in the text (it is a slow one)")
-        scored = _inside(chat, text, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
-    ends = None if offsets is None else byte_ends_of(text, offsets)
-    return Document(chat.name, ids, ends, sha256(text.encode()), "chat", scored)
+        template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
+        write = partial(_written, chat, tokenizer)
+        if _GENERATION.search(template):
+            spans = _marked_spans(chat, write, template, text)
+        else:
+            added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+            ends = {*map(str, tokenizer.all_special_tokens), *(token.content for token in added if token.special)}
+            spans = _turn_spans(chat, write, text, tuple(ends))
+        scored = _inside(chat, text, np.array(offsets, np.int64).reshape(-1, 2), spans)
+    byte_ends = None if offsets is None else byte_ends_of(text, offsets)
+    return Document(chat.name, ids, byte_ends, sha256(text.encode()), "chat", scored)
 
 
 def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> tuple[list[Document], int]:
@@ -148,15 +173,6 @@ def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> 
 
 def _has_scored(document: Document, stop: int | None) -> bool:
     return document.scored is None or not len(document.ids) or bool(document.scored[:stop].any())
-
-
-def _check_template(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
-    if not getattr(tokenizer, "chat_template", None):
-        raise DataError(
-            f"{chat.name} is a chat, and the tokenizer has no chat template; put the model's chat_template.jinja into "
-            "its folder, or choose a field of text",
-            "text_field",
-        )
 
 
 def _written(
@@ -196,22 +212,12 @@ def _written(
 # --- the assistant's part ---
 
 
-def _spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span]:
-    write = partial(_written, chat, tokenizer)
-    template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
-    if _GENERATION.search(template):
-        return _marked_spans(chat, write, template, text)
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    ends = {*map(str, tokenizer.all_special_tokens), *(token.content for token in added if token.special)}
-    return list(_turn_spans(chat, write, text, tuple(ends)))
-
-
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _START, _STOP = "\ufdd0", "\ufdd1"
 """Characters that no text may hold (Unicode 3.4, D14)."""
 
 
-def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> list[Span]:
+def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> Iterable[Span]:
     """Returns what lies between ``{% generation %}`` and ``{% endgeneration %}``, by writing a character at each."""
 
     def mark(tag: re.Match[str]) -> str:
@@ -221,7 +227,7 @@ def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: st
     if "".join(pieces) != text or len(pieces) % 2 == 0:
         raise _inexact(chat, "the template writes something else where its {% generation %} is followed")
     edges = np.cumsum([len(piece) for piece in pieces]).tolist()
-    return list(zip(edges[:-1:2], edges[1::2], strict=True))
+    return zip(edges[:-1:2], edges[1::2], strict=True)
 
 
 def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:

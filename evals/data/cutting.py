@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
 
 from ...files import sha256
 from .documents import Document
@@ -67,14 +70,14 @@ class Cutter:
     """Cuts texts, and counts those that are too short.
 
     Args:
-        encoder: None where all documents are tokens already.
+        encoder: None where all documents are tokens.
 
     Attributes:
         longest: the name and the tokens of the longest text that is too short.
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
-        self.limits, self._encoder = limits, encoder
+        self.limits, self._encoder = limits, cast(TextEncoder, encoder)
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
         self._known: dict[tuple[int, str], list[TextFile | None]] = {}
@@ -104,8 +107,8 @@ class Cutter:
         """Whether there was the same text before, which is counted: two of the same are not independent."""
         file = text if isinstance(text, TextFile) else None
         begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
-        alike = self._known.setdefault((first.whole, begins), [])
-        known = any(_is_same(each, file) for each in alike)
+        alike = self._known.setdefault((first.whole, begins), [])  # what is in memory is hashed as a whole
+        known = any(not each or not file or each.file_sha256 == file.file_sha256 for each in alike)
         self.skipped["duplicates"] += known
         if not known:
             alike.append(file)
@@ -121,24 +124,17 @@ class Cutter:
             left -= len(found[number].windows)
         return found
 
-    @property
-    def encoder(self) -> TextEncoder:
-        """Returns the encoder; documents that are tokens already need none."""
-        if self._encoder is None:
-            raise TypeError("texts are given, and no encoder")
-        return self._encoder
-
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text; None, and it is counted, where it is too short."""
         size, needed = self.limits.size, self.limits.needed
         if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= PIECE:
-            text = _document(text, self.encoder.whole([text.text]), 0, _identity(text, []))
+            text = _document(text, self._encoder.whole([text.text]), 0, _identity(text, []))
         if isinstance(text, Document):
             tokens, cut = len(text.ids), _of_document(text, size, 1)
             if self.limits.windows == 1:  # the plan feeds its first window; its hash is that of all its tokens
                 cut = replace(cut, windows=[text])
         else:
-            head = _alone(text, self.encoder, 0, size, needed)
+            head = _alone(text, self._encoder, 0, size, needed)
             tokens, cut = head.found, _of_text(text, [head], self.limits.placed)
         if tokens >= needed:
             return cut
@@ -148,15 +144,18 @@ class Cutter:
         return None
 
     def _cut(self, text: Source, most: int | None, first: Cut) -> Cut:
+        """Cuts a text into at most so many windows, of which the first is known.
+
+        Where the places of tokens are not known, the tokens of the whole text are needed.
+        """
         if most == 1:
             return first
+        size, placed = self.limits.size, first.measured is not None
         if isinstance(text, Document):
-            return _of_document(text, self.limits.size, most)
-        if first.measured is None:  # places are not known, so the tokens of the whole text are needed
-            return _of_document(_in_tokens(text, self.encoder), self.limits.size, most)
-        clearly = most and text.size > _CLEARLY * most * first.measured
-        whole = None if clearly else _whole(text, self.encoder, self.limits.size, most)
-        return whole or _of_text(text, _spread(text, self.encoder, self.limits.size, most or 1), self.limits.placed)
+            return _of_document(text, size, most)
+        clearly = most and first.measured is not None and text.size > _CLEARLY * most * first.measured
+        found = None if clearly else _whole(text, self._encoder, size, most, placed)
+        return found or _of_text(text, _spread(text, self._encoder, size, most or 1), self.limits.placed)
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
@@ -222,29 +221,25 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
     return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
 
 
-def _in_tokens(text: Text | TextFile, encoder: TextEncoder) -> Document:
-    """Tokenizes a whole text."""
-    with text.reading() as reading:
-        tokens = encoder.whole(reading)
-    return _document(text, tokens, 0, _identity(text, [reading]))
+def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
+    """Cuts the tokens of the whole text from its beginning; returns None where there are more windows than wanted.
 
-
-def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None) -> Cut | None:
-    """Cuts the tokens of the whole text from its beginning; returns None where there are more windows than wanted."""
-    held, before = Encoded.none(), 0
-    found: list[tuple[Encoded, int]] = []
+    Args:
+        placed: whether the places of its tokens are known; else the windows that are wanted are evenly spaced in it.
+    """
+    parts: list[Encoded] = []
+    count = 0
     with text.reading() as reading:
         for tokens in encoder.stream(reading):
-            held = joined([held, tokens])
-            while len(held) >= size:
-                if len(found) == most:
-                    return None
-                window, held = held.part(0, size), held.part(size)
-                found.append((window.behind(before), before))
-                before = before if window.byte_ends is None else int(window.byte_ends[-1])
-    sha256 = _identity(text, [reading])
-    made = [_document(text, tokens, start, sha256) for tokens, start in found]
-    return Cut(made, reading.taken(before), text.size)
+            parts.append(tokens)
+            count += len(tokens)
+            if placed and most and count >= (most + 1) * size:
+                return None
+    tokens = joined(parts)
+    ids = cast(Sequence[int], tokens.ids)  # one after the other they take five times as much memory
+    cut = _of_document(Document(text.name, ids, tokens.byte_ends, _identity(text, [reading])), size, most)
+    cut = replace(cut, windows=[replace(each, ids=np.asarray(each.ids).tolist()) for each in cut.windows])
+    return replace(cut, measured=reading.taken(cut.measured or 0), whole=text.size) if placed else cut
 
 
 def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -> Document:
@@ -259,8 +254,3 @@ def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     if len(read) == 1 and readings[0].whole:
         return read[0]
     return sha256("\n".join([*read, text.stamp]).encode())
-
-
-def _is_same(one: TextFile | None, other: TextFile | None) -> bool:
-    """Whether two texts that begin alike are the same; those in memory are, as their hashes are of all of them."""
-    return one is None or other is None or one.file_sha256 == other.file_sha256

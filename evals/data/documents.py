@@ -5,7 +5,7 @@ Ids are encoded without special tokens, and BOS is put in front once where they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -53,7 +53,7 @@ class Document:
     source: str = ""
     text_sha256: str = ""
 
-    def part(self, start: int, stop: int) -> Document:
+    def part(self, start: int, stop: int | None) -> Document:
         """Returns a window of its tokens."""
         ends, scored = self.byte_ends, self.scored
         before = int(ends[start - 1]) if ends is not None and start else 0
@@ -93,13 +93,14 @@ def tokenize(
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    given = [named(f"document {i}", each) for i, each in enumerate(texts)]
-    held = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in given]
-    known = [each for each in held if isinstance(each, Text)]
-    encoder = TextEncoder(tokenizer, split_special_tokens)
-    tokens = (encoder.whole([text.text]) for text in known)
-    made = (Document(x.name, t.ids.tolist(), t.byte_ends, sha256(x.encoded)) for x, t in zip(known, tokens))
-    return [each if isinstance(each, Document) else next(made) for each in given]
+    encoder, made = TextEncoder(tokenizer, split_special_tokens), []
+    for number, each in enumerate(texts):
+        if not isinstance(each, Document):
+            text = Text(f"document {number}", each) if isinstance(each, str) else Text(each.name, each.text)
+            tokens = encoder.whole([text.text])
+            each = Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256(text.encoded))
+        made.append(each)
+    return made
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
@@ -110,32 +111,6 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
     texts = (document.ids for document in documents if not document.kind)  # chats and given ids mean what they hold
     return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
-
-
-def sources_of(
-    documents: Iterable[Document | Text | TextFile | str | Sequence[int]], tokenizer: PreTrainedTokenizerBase | None
-) -> Iterator[Document | Text | TextFile]:
-    """Names texts and wraps token ids, one after the other, as they are asked for.
-
-    Raises:
-        DataError: texts without a tokenizer, or a mixture of texts and token ids.
-    """
-    if isinstance(documents, Sequence):
-        texts = [isinstance(each, (str, Text, TextFile)) for each in documents if not isinstance(each, Document)]
-        if any(texts) and not all(texts):
-            raise DataError("documents are a mixture of texts and token ids; give one or the other")
-    for number, each in enumerate(documents):
-        made = named(f"document {number}", each)
-        if tokenizer is None and not isinstance(made, Document):
-            raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
-        yield made
-
-
-def named(name: str, given: Document | Text | TextFile | str | Sequence[int]) -> Document | Text | TextFile:
-    """Returns what a caller gave as a document, under a name if it has none."""
-    if isinstance(given, (Document, Text, TextFile)):
-        return given
-    return Text(name, given) if isinstance(given, str) else of_ids(name, given)
 
 
 def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
@@ -273,15 +248,14 @@ def placed(
     found = bos_id(bos, tokenizer)
     if found is None:
         return list(documents), None
-    bare = [each for each in documents if each.kind == "chat" and len(each.ids) and each.ids[0] != found]
+    filled = [each for each in documents if len(each.ids)]
+    bare = [each for each in filled if each.kind == "chat" and each.ids[0] != found]
     if bare and bos == "auto":
-        if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
+        if len(bare) < len(filled):
             raise unequal_bos(bare[0].name)
         return list(documents), None
-    return [
-        _without_bos(each) if each.kind in ("ids", "chat") and list(each.ids[:1]) == [found] else each
-        for each in documents
-    ], found
+    begin = [each.kind in ("ids", "chat") and list(each.ids[:1]) == [found] for each in documents]
+    return [each.part(1, None) if with_bos else each for each, with_bos in zip(documents, begin)], found
 
 
 def unequal_bos(name: str) -> DataError:
@@ -294,14 +268,4 @@ def unequal_bos(name: str) -> DataError:
         f"the chat template writes no BOS in front of {name}, and other documents begin with one; put a BOS "
         "before all of them, or before none",
         "bos",
-    )
-
-
-def _without_bos(document: Document) -> Document:
-    ends, scored = document.byte_ends, document.scored
-    return replace(
-        document,
-        ids=document.ids[1:],
-        byte_ends=None if ends is None else ends[1:] - ends[0],
-        scored=None if scored is None else scored[1:],
     )

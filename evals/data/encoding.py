@@ -66,10 +66,6 @@ class Encoded:
         ends = self.byte_ends
         return Encoded(self.ids[start:stop], None if ends is None else ends[start:stop])
 
-    def behind(self, before: int) -> Encoded:
-        """Returns them with their places in what begins that many bytes later."""
-        return Encoded(self.ids, None if self.byte_ends is None else self.byte_ends - before)
-
 
 @dataclass(frozen=True)
 class _Piece:
@@ -133,7 +129,14 @@ class TextEncoder:
     def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
         """Yields the tokens of a text piece by piece; together they are those of the whole text."""
         if not self.fast or not self._joints_known:
-            yield self._in_one(reading)
+            text = "".join(reading)
+            if len(text) > 16 * PIECE:
+                size = f"{len(text):,}"
+                LOG.warning("the tokenizer does not show where a text can be cut; %s characters go in one", size)
+            if self.fast:
+                yield self._settled(piece := self._piece(text), len(piece.ids), 0)
+            else:
+                yield Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
             return
         texts, before = _of_size(reading, PIECE), 0  # bytes of the text before the piece
         left = self._piece(next(texts, ""))
@@ -168,7 +171,10 @@ class TextEncoder:
         """
         overlap = OVERLAP
         while overlap < len(left.text):
-            start = _word_start(left.text, len(left.text) - overlap)
+            place = len(left.text) - overlap
+            near = max(0, place - OVERLAP // 2)
+            line, space = (left.text.rfind(blank, near, place) for blank in "\n ")
+            start = line + 1 if line >= 0 else max(space, 0) or place  # where a line or else a word begins
             right = self._piece(left.text[start:] + more)
             found = self._joint(left, right, start)
             if found is not None:
@@ -203,16 +209,6 @@ class TextEncoder:
     def _piece(self, text: str) -> _Piece:
         encoded = self._encoded(text, offsets=True)
         return _Piece(text, np.array(encoded["input_ids"], np.int64), _ends(encoded["offset_mapping"]))
-
-    def _in_one(self, reading: Iterable[str]) -> Encoded:
-        text = "".join(reading)
-        if len(text) > 16 * PIECE:
-            LOG.warning(
-                "the tokenizer does not show where a text can be cut; %s characters go in one", f"{len(text):,}"
-            )
-        if self.fast:
-            return self._settled(piece := self._piece(text), len(piece.ids), 0)
-        return Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
 
     def _encoded(self, text: str, offsets: bool = False) -> Any:
         # verbose=False: a document may well be longer than model_max_length, which would be a warning.
@@ -281,13 +277,6 @@ def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
             held, count = [text[stop:]], count - stop
     if count:
         yield "".join(held)
-
-
-def _word_start(text: str, place: int) -> int:
-    """Returns a place behind which a line or else a word begins, a little before another."""
-    line = text.rfind("\n", max(0, place - OVERLAP // 2), place)
-    space = text.rfind(" ", max(0, place - OVERLAP // 2), place)
-    return line + 1 if line >= 0 else max(space, 0) or place
 
 
 def _spaced(piece: _Piece, count: int) -> bool:

@@ -26,7 +26,10 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     distances = np.zeros(len(ids), np.int64)
     if len(ids) < order:
         return distances
-    gram = _grams(np.asarray(ids, dtype=np.int64), order)
+    names = gram = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)[1].astype(np.int64)
+    for later in range(1, order):  # numbers the n-grams by their start; equal ones get the same number
+        pairs = gram[:-1] * (int(names.max()) + 1) + names[later:]
+        gram = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
     by_gram = np.argsort(gram, kind="stable")  # puts equal n-grams together, in their order in the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]
@@ -37,14 +40,3 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
 def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:
     """Marks the far repeats, bool [tokens]."""
     return last_seen(ids) >= distance
-
-
-def _grams(ids: np.ndarray, order: int) -> np.ndarray:
-    """Numbers the n-grams by their start; equal ones get the same number. Int64 [tokens - order + 1]."""
-    names = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    kinds = int(names.max()) + 1
-    found = names
-    for later in range(1, order):
-        pairs = found[:-1] * kinds + names[later:]
-        found = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
-    return found

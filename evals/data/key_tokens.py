@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
 from annotated_types import Len
@@ -111,14 +111,6 @@ class SpansFile(_Marked):
     stride: NotRequired[Count]
 
 
-def _checked(value: Any) -> SpansFile:
-    for spans in _SPANS(value)["spans"].values():
-        ends = list(itertools.chain(*spans))
-        if ends != sorted(ends):
-            raise Wrong("holds spans that overlap or end before their start")
-    return value
-
-
 _SPANS: Shape[SpansFile] = Shape(SpansFile)
 
 
@@ -129,7 +121,10 @@ def load(path: str | Path) -> KeySpans:
         DataError: the file does not exist, or is of another kind.
     """
     try:
-        found = _checked(checking.parsed(local_path(path), MOST))
+        found = _SPANS(cast(SpansFile, checking.parsed(local_path(path), MOST)))
+        for ends in (list(itertools.chain(*spans)) for spans in found["spans"].values()):
+            if ends != sorted(ends):
+                raise Wrong("holds spans that overlap or end before their start")
     except Wrong as error:
         raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
     spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}

@@ -58,7 +58,14 @@ class PromptRow:
     @property
     def joined(self) -> str | None:
         """All answers in one text, joined as the example in the prompt joins its own; None without such an example."""
-        return self.answers[0] if len(self.answers) == 1 else _joined_as(_example(self.prompt), self.answers)
+        if len(self.answers) == 1:
+            return self.answers[0]
+        example = _example(self.prompt)
+        if re.match(r"1\. \S.* 2\. \S", example):
+            return " ".join(f"{number}. {each}" for number, each in enumerate(self.answers, 1))
+        if example.count(", ") == len(self.answers) - 1:
+            return ", ".join(self.answers)
+        return " ".join(self.answers) if len(example.split()) == len(self.answers) else None
 
     def document(self, encoder: TextEncoder) -> Document:
         """Returns the prompt and its answer as tokens, of which those of the answer are scored.
@@ -162,12 +169,3 @@ def _example(prompt: str) -> str:
         if before >= 0:
             return text[before + len(text) - start :].lstrip(" ").partition("\n")[0].rstrip()
     return ""
-
-
-def _joined_as(example: str, answers: tuple[str, ...]) -> str | None:
-    """Joins answers as an example of as many joins its own: numbered, by commas, or by spaces."""
-    if re.match(r"1\. \S.* 2\. \S", example):
-        return " ".join(f"{number}. {each}" for number, each in enumerate(answers, 1))
-    if example.count(", ") == len(answers) - 1:
-        return ", ".join(answers)
-    return " ".join(answers) if len(example.split()) == len(answers) else None

@@ -186,16 +186,6 @@ class Reading:
     def _line_ends(self) -> np.ndarray:
         return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
-    def _note(self, raw: bytes, piece: str) -> None:
-        """Keeps account of what has been read."""
-        self._digest.update(piece.encode())
-        if b"\r" in raw or self._open_pair:
-            codes = np.frombuffer((b"\r" if self._open_pair else b" ") + raw, np.uint8)
-            ends = np.flatnonzero((codes[:-1] == ord("\r")) & (codes[1:] == ord("\n"))) + 1
-            self._pairs.append(ends + (self._at - len(raw) - self.start))
-            self._open_pair = bool(codes[-1] == ord("\r"))
-        self.whole = self._ended and not self._wrong and self.start <= len(codecs.BOM_UTF8)
-
     def _piece(self) -> str:
         """Reads a block. What comes before a byte that is wrong is text, and may be all that is asked for."""
         raw = self._read(BLOCK)
@@ -213,7 +203,13 @@ class Reading:
             piece, self._ended = error.object[: error.start].decode(), True
         self._at += len(raw)
         if not self._plain:
-            self._note(raw, piece)
+            self._digest.update(piece.encode())
+            if b"\r" in raw or self._open_pair:
+                codes = np.frombuffer((b"\r" if self._open_pair else b" ") + raw, np.uint8)
+                ends = np.flatnonzero((codes[:-1] == ord("\r")) & (codes[1:] == ord("\n"))) + 1
+                self._pairs.append(ends + (self._at - len(raw) - self.start))
+                self._open_pair = bool(codes[-1] == ord("\r"))
+            self.whole = self._ended and not self._wrong and self.start <= len(codecs.BOM_UTF8)
         if self._ended:
             self._file.close()
         return piece

@@ -96,11 +96,8 @@ def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
     return tuple(sorted(set(given)))
 
 
-def check_windows(windows: int | str | None, name: str = "windows") -> int | str | None:
+def check_windows(windows: int | str | None) -> int | str | None:
     """Returns how many windows of a document are measured: a number, "all", or None.
-
-    Args:
-        name: the parameter's, for the error.
 
     Raises:
         DataError: anything else.
@@ -108,7 +105,7 @@ def check_windows(windows: int | str | None, name: str = "windows") -> int | str
     count = int(windows) if isinstance(windows, str) and windows.isdecimal() else windows
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     if count not in (None, "all") and number < 1:
-        raise DataError(f"{name} {count!r} is neither 'all' nor a number of 1 or more", name)
+        raise DataError(f"windows {count!r} is neither 'all' nor a number of 1 or more", "windows")
     return count
 
 

@@ -44,17 +44,8 @@ def save_taught(out: Path) -> None:
     """
     from ...checkpoints.loading import load_tokenizer
 
-    refuse_full(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise CheckpointError(f"{out} is there already; choose another folder")
     load_taught().save_pretrained(out)
     load_tokenizer(CHECKPOINT).save_pretrained(out)
     (out / "README.md").write_bytes((PASSKEY / "README.md").read_bytes())
-
-
-def refuse_full(out: Path) -> None:
-    """Refuses a folder that holds something.
-
-    Raises:
-        CheckpointError: ``out`` is a file, or a folder with files.
-    """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise CheckpointError(f"{out} is there already; choose another folder")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import DataError
 from ..data import chats
 from ..data import documents as data_documents
-from ..data.chats import Given, Unread, as_chat
+from ..data.chats import Given, Unread
 from ..data.cutting import BUDGET, Cut, Cutter, Limits, Source
-from ..data.documents import Document, Kind, named
+from ..data.documents import Document, Kind
 from ..data.encoding import TextEncoder
-from ..data.prompts import PromptRow
-from ..data.texts import Text, TextFile
+from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..metrics import METRICS, OPTIONS
 from ..metrics.stored import DataFacts, ShareFacts
@@ -146,7 +145,7 @@ class Corpus:
         self._silent = 0  # chats without a token of the assistant
         self.share: ShareFacts = {}
         turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
-        given = _sources(turns or cast(Iterable[Given], documents), tokenizer, options.score)
+        given = chats.sources_of(turns or cast(Iterable[Given], documents), tokenizer, options.score)
         if options.stride is None:
             cuts = self._cut(given, tokenizer)
             self.documents = [window for cut in cuts for window in cut.windows]
@@ -315,14 +314,6 @@ def _counted(skipped: dict[str, int], **others: int) -> dict[str, int]:
     return skipped | {reason: number for reason, number in others.items() if number}
 
 
-def _sources(documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str) -> Iterator[Source]:
-    """Renders the chats among documents, and names the others; one text alone is a list of one."""
-    given: Iterable[Given] = [documents] if isinstance(documents, (str, Text, TextFile)) else documents
-    made = chats.written(given, tokenizer, score)
-    written = cast(Iterator[Document | Text | TextFile | str | Sequence[int]], made)
-    return data_documents.sources_of(list(written) if isinstance(given, Sequence) else written, tokenizer)
-
-
 def _until(texts: Iterable[Source], tokens: int, most: int | None) -> Iterator[Source]:
     """Yields texts up to the ``most``-th that is a document of so many tokens; the same one again does not count."""
     found: set[str] = set()
@@ -390,7 +381,7 @@ class InTurn:
     def _named(self, source: str, number: int, given: Any) -> Unread:
         """Returns a document under a name that no other one has, and remembers its source."""
         name = f"{source} document {number}"
-        made = given if isinstance(given, PromptRow) else as_chat(given, name) or named(name, given)
+        made = chats.named(name, given)
         if made.name in self.names:
             made = replace(made, name=f"{source}: {made.name}")
         self.names[made.name] = source

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ....checkpoints.locating import hub_silence
 from ....errors import DataError
@@ -21,7 +21,9 @@ from .base import ReadOptions, Row, RowDocument, texts_of
 if TYPE_CHECKING:
     import datasets
 
-    Loaded = datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict
+    Loaded: TypeAlias = (
+        datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ....errors import DataError
 from ....files import local_path
 from ... import checking
-from ..texts import NoText, Text, TextFile
+from ..texts import NoText, TextFile
 from . import row_file
 from .base import ReadOptions, RowDocument
 from .text_file import JSON_LINES, text_of
@@ -31,17 +31,13 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
     """
     asked.only(source, "a folder of text files", "glob", "prompt_field", "encoding")
     files = _files(source, asked.glob)
-    if asked.prompt_field is None:
-        yield from _texts(source, files, asked)
+    if asked.prompt_field is not None:
+        rows = [path for path in files if path.suffix.lower() in JSON_LINES]
+        if not rows:
+            raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
+        for path in rows:
+            yield from row_file.read(str(path), replace(asked, glob=None))
         return
-    files = [path for path in files if path.suffix.lower() in JSON_LINES]
-    if not files:
-        raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
-    for path in files:
-        yield from row_file.read(str(path), replace(asked, glob=None))
-
-
-def _texts(source: str, files: Sequence[Path], asked: ReadOptions) -> Iterator[Text | TextFile]:
     found, of_runs = 0, _of_runs(files)
     for path in files:
         name = str(path.relative_to(local_path(source)))

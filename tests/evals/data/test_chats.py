@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.data.chats import Chat, rendered, written
+from ropescale.evals.data.chats import Chat, rendered, sources_of
 from ropescale.evals.data.documents import Document, placed
 from ropescale.evals.data.sources import read_texts
 
@@ -149,7 +149,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
 
 def test_only_chats_have_an_assistant():
     with pytest.raises(DataError, match="the score 'assistant' is for chats, and document 0 is none"):
-        list(written(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
+        list(sources_of(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
 
 
 # --- BOS -----------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_labels_are_specs():
 
 def test_mixed_documents_are_refused():
     with pytest.raises(DataError, match="mixture"):
-        perplexity(llama(), ["text", [1, 2, 3]], [2])
+        perplexity(llama(), ["text", [1, 2, 3]], [2], tokenizer=byte_tokenizer())
     with pytest.raises(DataError, match="give tokenizer="):
         perplexity(llama(), ["text"], [2])
 
