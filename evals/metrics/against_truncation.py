@@ -227,7 +227,7 @@ def _said(found: PaysOff, rows: Sequence[TruncationRow], name: Callable[[str], s
     (change,) = (row.change(found.tokens) for row in rows if (row.schedule, row.length) == (found.schedule, at))
     by = f"{change_cell(change)} nats per token"
     if found.length is None:
-        stands = "is worse than" if change and change.sign == 1 else "is not told apart from"
+        stands = "is worse than" if change and change.sign == 1 else "is not significantly better than"
         return f"is not shown to pay off: the best at {at:,} tokens, {name(found.schedule)}, {stands} truncation ({by})"
     longer = [length for length in lengths if length > at]
     also = listed([f"{length:,}" for length in found.beyond])

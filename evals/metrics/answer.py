@@ -7,6 +7,7 @@ from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
 from .best import too_few, worse_than_a_guess
 from .cells import SENTENCE, around, digits
+from .far_repeats import distance_of
 from .paired import short_length
 from .stored import AS_IS, Stored
 
@@ -34,9 +35,9 @@ def answer(stored: Stored) -> list[str]:
         return [first, *_estimates(stored, ppl, documents)]
     others = {label: value for label, value in ppl.items() if label != found.schedule}
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
-    beside = f"{_name(stored, other)}: {digits(others[other], 4)}"
-    figures = f"perplexity {digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
-    first = f"{_name(stored, found.schedule)} has the lowest loss at {longest:,} tokens: {figures}."
+    beside = f"{_name(stored, other)}{', the unchanged model' if other == AS_IS else ''}: {digits(others[other], 4)}"
+    figures = f"{digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
+    first = f"{_name(stored, found.schedule)} has the lowest perplexity at {longest:,} tokens: {figures}."
     return [first, *_cost(stored, found.schedule), *_truncation(stored, found.schedule)]
 
 
@@ -45,12 +46,12 @@ def _name(stored: Stored, label: str) -> str:
 
 
 def _stands(stored: Stored, row: best.BestRow) -> str:
-    """Says which other schedules the best one is told apart from."""
+    """Says which other schedules the best one is significantly below."""
     if not row.not_apart:
-        return f"told apart from {'every other' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
+        return f"significantly below {'every other schedule' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
     if len(row.not_apart) <= _MANY:
-        return f"not told apart from {' and '.join(_name(stored, label) for label in row.not_apart)}"
-    return f"not told apart from {len(row.not_apart)} others"
+        return f"not significantly below {' or '.join(_name(stored, label) for label in row.not_apart)}"
+    return f"not significantly below {len(row.not_apart)} others"
 
 
 def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[str]:
@@ -86,12 +87,12 @@ def _cost(stored: Stored, schedule: str) -> list[str]:
     change, where = rows[0].change, f"at {short:,} tokens"
     if change.sign is None:
         return []
-    against = "" if stored.baseline == AS_IS else f" against {_name(stored, stored.baseline)}"
+    against = _name(stored, stored.baseline)
     if change.sign == 1:
-        return [f"It costs {_by(change)} nats per token {where}{against}."]
+        return [f"It costs {_by(change)} nats per token against {against} {where}."]
     if change.sign == -1:
-        return [f"It gains {_by(-change)} nats per token {where}{against}, too."]
-    return [f"What it costs {where}{against} is not told apart from nothing ({_by(change)} nats per token)."]
+        return [f"It gains {_by(-change)} nats per token against {against} {where}, too."]
+    return [f"Its loss {where} does not differ significantly from that of {against}: by {_by(change)} nats per token."]
 
 
 def _truncation(stored: Stored, schedule: str) -> list[str]:
@@ -101,20 +102,26 @@ def _truncation(stored: Stored, schedule: str) -> list[str]:
         beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
         return ["Truncation was not measured."] if beyond else []
     row = max(rows, key=lambda row: row.length)
-    everywhere, far = [_stand(row.change(which)) for which in (against_truncation.ALL, against_truncation.FAR)]
-    if not everywhere:
+    change, far = row.change(against_truncation.ALL), row.change(against_truncation.FAR)
+    if change is None or change.sign is None:
         return []
-    far = f"; on far repeats (text repeated from further back) it is {far}" if far else ""
-    return [f"Truncation (only the last {row.context:,} tokens) is {everywhere} nats per token{far}."]
+    truncation = f"truncation ({AS_IS}, only the last {row.context:,} tokens)"
+    if change.sign:
+        verb = "loses to" if change.sign > 0 else "beats"
+        said = f"It {verb} {truncation} by {_by(change if change.sign > 0 else -change)} nats per token"
+    else:
+        said = f"It ties with {truncation}: {_undecided(change, 'nats per token ')}"
+    if far is not None and far.sign is not None:
+        wins = f"it {'loses' if far.sign > 0 else 'wins'} by {_by(far if far.sign > 0 else -far)}"
+        where = f"on far repeats (from over {distance_of(stored):,} tokens back)"
+        said += f"; {where} {wins if far.sign else f'it ties: {_undecided(far)}'}"
+    return [f"{said}."]
 
 
-def _stand(change: Estimate | None) -> str:
-    """Says how truncation stands to a schedule; nothing where there is no interval."""
-    if change is None or change.low is None:
-        return ""
-    if change.sign == 0:
-        return f"not told apart: {_by(change)}"
-    return f"better by {_by(change)}" if change.sign == 1 else f"worse by {_by(-change)}"
+def _undecided(change: Estimate, unit: str = "") -> str:
+    """Says by how much a loss is lower or higher than that of truncation, where the interval includes zero."""
+    by, where = (_by(-change), "lower") if change.mean < 0 else (_by(change), "higher")
+    return f"{by} {unit}{where}"
 
 
 def _by(change: Estimate) -> str:

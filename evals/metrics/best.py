@@ -1,4 +1,4 @@
-"""The schedule with the lowest loss at each length, and which others it is told apart from."""
+"""The schedule with the lowest loss at each length, and which others it is significantly below."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ METRIC = Best()
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:
-    """Names the schedule, and which others it is told apart from.
+    """Names the schedule, and which others it is significantly below.
 
     Args:
         name: the name of a label.
     """
     if row.not_apart:
-        return f"{name(row.schedule)}, not told apart from {listed(map(name, row.not_apart))}"
-    return f"{name(row.schedule)}, apart from {'every other' if len(row.apart) > 1 else name(row.apart[0])}"
+        return f"{name(row.schedule)}, not significantly below {listed(map(name, row.not_apart))}"
+    return f"{name(row.schedule)}, significantly below {'every other' if len(row.apart) > 1 else name(row.apart[0])}"
 
 
 # --- what all sentences that conclude share: one level, and the fewest documents that they take

@@ -2,7 +2,7 @@
 
 Every second document is set aside, to decide on later; the others are the text of the race. Round k measures those
 that are left on twice as much of it as the round before, all on the same windows. The best third stays, and of the
-others those that are not told apart from the best, best first, up to a half. (Successive halving: Jamieson and
+others those that are not significantly worse than the best, best first, up to a half. (Successive halving: Jamieson and
 Talwalkar, AISTATS 2016.) Where that would feed more than a quarter of what every candidate on all the text takes, as
 with few documents, fewer stay: two thirds of a smaller share for certain.
 

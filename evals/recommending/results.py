@@ -377,14 +377,15 @@ class Recommendation(Saved):
             lines = [
                 [escaped(self.named(row.schedule)), digits(row.ppl, 4), *cells(row)[1:3]] for row in self.finalists
             ]
-            parts.append("Perplexity, and the objective minus that of the first:")
+            parts.append("Perplexity, and the loss minus that of the first row (above 0: worse):")
             parts.append(markdown(["schedule", *lengths, "difference (nats)"], lines, right=range(1, 4)))
         return "\n\n".join(parts)
 
     def rests_on(self) -> str:
         """Returns what the difference is over."""
-        windows = f"{self.protocol['held_out_windows']:,} windows that chose nothing"
-        return f"On {windows}; {PERCENT} intervals for all pairs together. The objective weighs both lengths."
+        windows = f"{self.protocol['held_out_windows']:,} windows that were not used to choose"
+        weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in self.protocol["weights"].items())
+        return f"On {windows}; {PERCENT} intervals for all pairs together. The difference weighs {weights}."
 
     def protocol_line(self) -> str:
         """Returns a sentence that says how it was measured."""

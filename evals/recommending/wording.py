@@ -56,7 +56,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
         return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
     name, percent = evidence.candidates.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     beside, more = beside_truncation(evidence, decision.chosen), _compared(evidence, decision.chosen)
-    lowest, few = f"The lowest so far is {name(decision.chosen)}{beside}.", too_few(evidence.documents)
+    lowest, few = f"The lowest loss so far is that of {name(decision.chosen)}{beside}.", too_few(evidence.documents)
     if few:
         return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
     if decision.open:
@@ -106,16 +106,16 @@ def _compared(evidence: Evidence, chosen: str) -> list[str]:
     def perplexity(spec: str) -> str:
         return digits(exp(losses.mean(spec, held_out, goal.target)), 4)
 
-    names = {AS_IS: "as it is"}
-    names.setdefault(candidates.usual, f"under {candidates.named(candidates.usual)}")
-    against = " and ".join(f"{perplexity(spec)} {name}" for spec, name in names.items() if spec != chosen)
-    said = f"Perplexity is {perplexity(chosen)} at {goal.target:,} tokens on held-out text, against {against}"
+    names = {AS_IS: AS_IS}
+    names.setdefault(candidates.usual, f"the usual {candidates.named(candidates.usual)}")
+    against = ", ".join(f"{name}: {perplexity(spec)}" for spec, name in names.items() if spec != chosen)
+    said = f"Perplexity at {goal.target:,} tokens is {perplexity(chosen)} on held-out text ({against})"
     if chosen != AS_IS:
         cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
         mean, low, high = (
             "" if each is None else f"{math.expm1(each):+.1%}" for each in (cost.mean, cost.low, cost.high)
         )
-        said += f"; {mean}{f' ({low} to {high})' if low else ''} within the trained {goal.short:,}"
+        said += f"; at {goal.short:,} it changes by {mean}{f' ({low} to {high})' if low else ''} against {AS_IS}"
     found = candidates.following(chosen)
     return [f"{said}.", *([follows(*found, goal.target)] if found else [])]
 
@@ -125,13 +125,14 @@ def beside_truncation(evidence: Evidence, chosen: str) -> str:
     if not evidence.truncates:
         return ""
     change = evidence.losses.difference(chosen, TRUNCATION, evidence.held_out, evidence.level)
-    last = f"truncation to the last {evidence.objective.short:,} tokens"
+    last = f"truncation (the unchanged model, only the last {evidence.objective.short:,} tokens)"
     if change.sign is None or too_few(evidence.documents):
         return f" ({signed(change.mean, SENTENCE)} nats per token against {last})"
-    figure = f"({change_cell(change, SENTENCE)} nats per token)"
-    if change.sign < 0:
-        return f", which is better than {last} {figure}"
-    return f", though {last} is {'better than it' if change.sign else 'not told apart from it'} {figure}"
+    by = change_cell(-change if change.mean < 0 else change, SENTENCE).lstrip("+")
+    if change.sign:
+        return f", {'but it loses to' if change.sign > 0 else 'which beats'} {last} by {by} nats per token"
+    where = "lower" if change.mean < 0 else "higher"
+    return f", but its loss is not significantly {where} than that of {last}: by {by} nats per token"
 
 
 def of_far_repeats(evidence: Evidence, chosen: str) -> str:

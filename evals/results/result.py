@@ -109,7 +109,7 @@ class Result(Stored, Saved):
 
     @property
     def best(self) -> list[BestRow]:
-        """The schedule with the lowest loss at each length, and which others it is told apart from."""
+        """The schedule with the lowest loss at each length, and which others it is significantly below."""
         return best.METRIC.rows(self)
 
     @property
@@ -159,12 +159,9 @@ class Result(Stored, Saved):
         """Returns how many documents there are, and what the intervals hold for."""
         if not self.comparisons:
             return f"{rests_on(self)}; {self._interval_line()}."
-        paired = (
-            "; differences are paired by document, and so surer than the table's ± suggests"
-            if len(self.schedules) > 1
-            else ""
-        )
-        return f"{rests_on(self)}; {together(self.comparisons)}{paired}."
+        each = f"{rests_on(self)}. In the table ± is the {PERCENT} interval of one figure"
+        paired = f"differences are paired by document, with {together(self.comparisons)}"
+        return f"{each}; {paired}, and significant where these exclude 0."
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]

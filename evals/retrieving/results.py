@@ -396,7 +396,7 @@ class Retrieval(StoredAnswers, Saved):
         )
 
     def sentences(self) -> list[str]:
-        """Returns the share that each schedule answers at the longest length, and what of it is told apart."""
+        """Returns the share that each schedule answers at the longest length, and a significant difference."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         gains = [row for row in rows if row.p_value < 1]

@@ -180,7 +180,7 @@ class ChangeRow:
     @property
     def standing(self) -> str:
         """How the found schedule stands to the other one, by the interval; "" without one."""
-        return {None: "", -1: "better than", 0: "not told apart from", 1: "worse than"}[self.change.sign]
+        return {None: "", -1: "better than", 0: "not significantly different from", 1: "worse than"}[self.change.sign]
 
 
 def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmoved: bool, kept: bool, held: str) -> str:

@@ -52,8 +52,8 @@ def test_far_repeats_have_a_sentence_of_their_own():
     rows = [row("near", 256, WORSE, OPEN), row("wide", 256, OPEN, (-0.9, -1.0, -0.8))]
     said = verdict(rows)
     assert said[0] == (
-        "Reading further than the last 64 tokens is not shown to pay off: the best at 256 tokens, wide, is not told "
-        "apart from truncation (-0.1000 ± 0.2000 nats per token)."
+        "Reading further than the last 64 tokens is not shown to pay off: the best at 256 tokens, wide, is not "
+        "significantly better than truncation (-0.1000 ± 0.2000 nats per token)."
     )
     assert said[1] == (
         "On far repeats reading further than the last 64 tokens pays off at 256 tokens, under wide "

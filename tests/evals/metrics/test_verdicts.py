@@ -126,7 +126,7 @@ def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[s
             r"is not shown to pay off: the best at (\d+) tokens, (\w+), is (.*) truncation \((.*) nats per token\)",
             said[1]).groups()  # type: ignore[union-attr]  # fmt: skip
         assert not any(found.values()) and shown[name, at] == cell and at == lengths[-1]
-        assert {"worse than": 1, "not told apart from": 0}[stands] == sign(cell)
+        assert {"worse than": 1, "not significantly better than": 0}[stands] == sign(cell)
 
 
 def check_lowest(text: str, result: Result) -> None:
@@ -136,11 +136,11 @@ def check_lowest(text: str, result: Result) -> None:
     (said,) = re.findall(r"Lowest loss at (.*) \(\d+ documents", text)
     for part in said.split("; "):
         lengths, stands = part.split(": ")
-        best, _, others = re.match(r"(\w+), (not told )?apart from (.*)", stands).groups()  # type: ignore[union-attr]
+        best, _, others = re.match(r"(\w+), (not )?significantly below (.*)", stands).groups()  # type: ignore[union-attr]
         for length in lengths.split(", "):
             at = int(length.replace(",", ""))
             assert ppl[best, at] == min(value for (_, n), value in ppl.items() if n == at)
-            open_ = {*others.split(", ")} if "not told" in stands else set()
+            open_ = {*others.split(", ")} if "not signif" in stands else set()
             against = [each for each in result.schedules if each != best] if "every" in others or open_ else [others]
             for other in against:
                 if "s0" in (best, other):
@@ -154,21 +154,27 @@ def check_answer(sentences: list[str], result: Result) -> None:
     first, *rest = sentences
     last = result.best[-1]
     ppl = {row.schedule: row.ppl for row in result.rows if row.length == result.lengths[-1]}
-    assert first.startswith(f"{last.schedule} has the lowest loss at {result.lengths[-1]} tokens: perplexity ")
-    assert ppl[last.schedule] == min(ppl.values()) and ("not told apart" in first) == bool(last.not_apart)
+    assert first.startswith(f"{last.schedule} has the lowest perplexity at {result.lengths[-1]} tokens: ")
+    assert ppl[last.schedule] == min(ppl.values()) and ("not significantly" in first) == bool(last.not_apart)
     (cost,) = [row.change.sign for row in result.paired if (row.schedule, row.length) == (last.schedule, TRAINED)] or [
         None
     ]
-    verbs = {1: "It costs ", -1: "It gains ", 0: "What it costs "}
+    verbs = {1: "It costs ", -1: "It gains ", 0: "Its loss at "}
     assert [each.startswith(verbs[cost]) for each in rest[:1]] == [True] if cost is not None else True
     rows = [row for row in result.against_truncation if row.schedule == last.schedule]
     if rows:
         row = max(rows, key=lambda row: row.length)
-        said = {1: "better by ", -1: "worse by ", 0: "not told apart: "}
-        stands = [change.sign for which in ("all", "far") if (change := row.change(which)) and change.sign is not None]
-        words = "; on far repeats .* it".join(f" is {said[sign]}.*" for sign in stands)
-        assert re.match(f"Truncation \\(only the last 8 tokens\\){words}", rest[-1]), rest
-        assert rest[-1].count(" is ") == len(stands)
+        whole, *far = [change for which in ("all", "far") if (change := row.change(which)) and change.sign is not None]
+        last, truncation = rest[-1], r"truncation \(as-is, only the last 8 tokens\)"
+        undecided = rf"\S+ .*nats per token {'lower' if whole.mean < 0 else 'higher'}"
+        said = {1: f"It loses to {truncation} by ", -1: f"It beats {truncation} by "}
+        said[0] = f"It ties with {truncation}: {undecided}"
+        assert re.match(said[whole.sign], last), last
+        assert ("; on far repeats (from over 8 tokens back) " in last) == bool(far)
+        for change in far:
+            undecided = rf"it ties: .*{'lower' if change.mean < 0 else 'higher'}\.$"
+            said = {1: "it loses by ", -1: "it wins by ", 0: undecided}
+            assert re.match(said[change.sign], last.partition("back) ")[2]), last
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -178,7 +184,7 @@ def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
     result = drawn(rng, 5, skew, effect)
     text, said = result.to_markdown(), headline(as_run(result)) or ""
     if result.data["documents"] < 10:
-        assert "pays off at" not in text + said and "apart from" not in text + said
+        assert "pays off at" not in text + said and "significantly" not in text + said
         return
     if len(result.schedules) > 1:
         check_lowest(text, result)

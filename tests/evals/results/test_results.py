@@ -82,7 +82,7 @@ def test_the_best_schedule_is_named_with_intervals_that_hold_together():
     assert low < 0 < 0.2 - 2.2010 * 0.28 / math.sqrt(12)  # on its own it would be apart
     assert row.changes["other"] == pytest.approx([0.2, low, 0.4 - low], abs=1e-4)
     assert [(each.low, each.comparisons) for each in result.paired] == [(row.changes[n][1], 3) for n in row.changes]
-    said = "Lowest loss at 3: as-is, not told apart from other (12 documents, 12 windows; 95% intervals for all 3"
+    said = "Lowest loss at 3: as-is, not significantly below other (12 documents, 12 windows; 95% intervals for all 3"
     assert said in result.to_markdown()
     assert made_up([1.0, 2.0] * 5).best == [] and made_up([1.0], [2.0]).best == []
 

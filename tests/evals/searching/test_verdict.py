@@ -30,8 +30,8 @@ def said(*changes, unmoved=False, kept=False, held="text"):
         ),
         (
             [(START, 2048, -0.05, -0.11, 0.01), OWN],
-            "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is not told apart from "
-            "yarn:factor=8 (-0.050 ± 0.060 nats per token). It is better than as-is (-2.000 ± 0.100). "
+            "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is not significantly different "
+            "from yarn:factor=8 (-0.050 ± 0.060 nats per token). It is better than as-is (-2.000 ± 0.100). "
             "Use yarn:factor=8.",
         ),
         (
@@ -60,8 +60,8 @@ def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
 
 def test_of_prompts_it_speaks_of_answers_and_where_they_do_not_decide_of_more():
     assert said((START, 2048, -0.46, -1.64, 0.28), held="prompts") == (
-        "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not told apart from "
-        "yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per token of an answer). Ask more with "
+        "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not significantly different "
+        "from yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per token of an answer). Ask more with "
         "`ropescale retrieval`, and until then use yarn:factor=8."
     )
 
@@ -102,12 +102,12 @@ def check_table(stored):
     found = {}
     for row in rows:
         name = re.escape(row.baseline)
-        claims = re.findall(rf"(better than|worse than|not told apart from) {name}(?!\w)", text)
+        claims = re.findall(rf"(better than|worse than|not significantly different from) {name}(?!\w)", text)
         if not stored.proved:
             assert not claims and "not proved" in text and "Use" not in text and row.low is row.high is None
             continue
         (found[row.baseline],) = claims
-        wanted = "better than" if row.high < 0 else "worse than" if row.low > 0 else "not told apart from"
+        wanted = "better than" if row.high < 0 else "worse than" if row.low > 0 else "not significantly different from"
         assert found[row.baseline] == wanted, text
         assert change_cell(row.change, SENTENCE) in text
         if f"Use {row.baseline}." in text:
@@ -128,4 +128,4 @@ def test_no_sentence_contradicts_its_row(documents):
 def test_where_nothing_differs_few_tables_tell_anything_apart(skewed, most):
     draw = random.Random(7)
     tables = [check_table(table(draw, draw.randint(10, 50), skewed=skewed)) for _ in range(5000)]
-    assert sum({*found.values()} != {"not told apart from"} for found in tables) <= most * len(tables)
+    assert sum({*found.values()} != {"not significantly different from"} for found in tables) <= most * len(tables)
