@@ -6,7 +6,7 @@ its price where it predicts better than that, on the tokens that have more befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
         if worse_than_a_guess(stored):
             return [title, found, *_subsets(stored, rows)]
-        said = verdict(rows, lambda label: escaped(stored.named(label)))
+        said = verdict(rows, stored.markdown_name)
         return [title, found, *_subsets(stored, rows), *([" ".join(said)] if said else [])]
 
     def on_page(self, rows: Sequence[TruncationRow]) -> dict[str, object]:
@@ -251,7 +251,7 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     counts = {ALL: last[0].tokens, FAR: last[0].far_tokens, OTHER: last[0].other_tokens}
     header = [f"at {longest:,}", *(f"{name} ({counts[which]:,})" for which, name in SUBSETS.items())]
     lines = [
-        [escaped(stored.named(row.schedule)), *(change_cell(row.change(which)) for which in SUBSETS)] for row in last
+        [stored.markdown_name(row.schedule), *(change_cell(row.change(which)) for which in SUBSETS)] for row in last
     ]
     own = [last[0].truncated(which) for which in SUBSETS]
     lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
@@ -267,22 +267,17 @@ def _row(
     """Returns a schedule's row; None where no token counts."""
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
     theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
-    parts: dict[str, object] = {}
-    for which in (ALL, *marks):
-        kept = marks.get(which)
-        one, two = ((_only(each, kept) if kept else each) for each in (ours, theirs))
-        found = _figures(stored, one, two)
-        if which == ALL and not found:
-            return None
-        parts |= {name if which == ALL else f"{which}_{name}": value for name, value in found.items()}
+    parts = _figures(stored, ours, theirs)
+    if not parts:
+        return None
+    for which, kept in marks.items():
+        one, two = (
+            [np.where(mark[: len(each)], each, np.nan) for each, mark in zip(losses, kept, strict=True)]
+            for losses in (ours, theirs)
+        )
+        parts |= {f"{which}_{name}": value for name, value in _figures(stored, one, two).items()}
     about = {"schedule": schedule, "length": length, "context": last.length, "stride": last.stride}
-    parts["comparisons"] = stored.comparisons
-    return TruncationRow(**about, fed=last.positions, **parts)  # type: ignore[arg-type]
-
-
-def _only(losses: Iterable[np.ndarray], marks: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Returns the losses with NaN for tokens that are not marked."""
-    return [np.where(mark[: len(each)], each, np.nan) for each, mark in zip(losses, marks, strict=True)]
+    return TruncationRow(**about, fed=last.positions, comparisons=stored.comparisons, **parts)  # type: ignore[arg-type]
 
 
 def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
-from ...output.formatting import escaped, listed
+from ...output.formatting import listed
 from ..checking import Count, Length
 from ..statistics.intervals import CONCLUSIVE, LEVEL, PERCENT, familywise
 from . import perplexity
@@ -68,7 +68,7 @@ class Best(Metric[Stored, BestRow]):
             return []
         parts = [
             f"{', '.join(f'{row.length:,}' for row in group)}: {words}"
-            for words, group in groupby(rows, key=lambda row: said(row, lambda label: escaped(stored.named(label))))
+            for words, group in groupby(rows, key=lambda row: said(row, stored.markdown_name))
         ]
         return [f"Lowest loss at {'; '.join(parts)} ({rests_on(stored)}; {together(rows[0].comparisons)})."]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...output.formatting import escaped, markdown
+from ...output.formatting import markdown
 from ..checking import Count, Length, Positive
 from ..data.far_repeats import ORDER, far_repeats
 from .base import Bounded, Marked, Metric, Option, bounds, held, masked, perplexities
@@ -92,7 +92,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         )
         lines = [
             [
-                escaped(stored.named(row.schedule)),
+                stored.markdown_name(row.schedule),
                 interval_cell(row.far_ppl, row.far_low, row.far_high, row.far_interval),
                 interval_cell(row.other_ppl, row.other_low, row.other_high, row.other_interval),
             ]

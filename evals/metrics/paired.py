@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ...output.formatting import escaped, markdown
+from ...output.formatting import markdown
 from ..checking import Count, Length
 from ..statistics.intervals import LEVEL, Estimate
 from . import drawing
@@ -95,7 +95,7 @@ class Paired(Metric[Stored, PairedRow]):
         others = [label for label in stored.schedules if label != stored.baseline]
         said = together(next(iter(rows.values())).comparisons)
         what = f"nats per token; {rests_on(stored)}; {said}"
-        title = f"Change in NLL against {escaped(stored.named(stored.baseline))} on the same tokens ({what}):"
+        title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
         cells = {key: change_cell(row.change) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
 
@@ -169,7 +169,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
     lines = [
         [
-            escaped(stored.named(label)),
+            stored.markdown_name(label),
             *_short_cells(rows[label, short]),
             *(change_cell(-rows[label, long].change) for _ in gains),
         ]
@@ -177,7 +177,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
         if (label, short) in rows and (label, long) in rows
     ]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
-    title = f"Short-context cost against {escaped(stored.named(stored.baseline))}, {where}:"
+    title = f"Short-context cost against {stored.markdown_name(stored.baseline)}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]
 
 

@@ -16,6 +16,7 @@ from typing import Any, NotRequired, TypeVar
 import numpy as np
 from typing_extensions import TypedDict
 
+from ...output.formatting import escaped
 from ..checking import Count, Length
 from ..data.documents import Document
 from ..data.windows import prefix
@@ -139,7 +140,7 @@ class Identity:
     name: str
     sha256: str
     ids_sha256: str
-    scored: Sequence[tuple[int, int]] | None = None
+    scored: Sequence[Sequence[int]] | None = None
     at: dict[str, str] = field(default_factory=dict)
     source: str = ""
     size: int | None = None
@@ -152,7 +153,7 @@ class Identity:
             stops: by length, how many tokens of a window belong to it; None for all.
         """
         marks = [each.scored for each in windows if each.scored is not None]
-        scored = [(int(start), int(stop)) for start, stop in ranges_of(np.concatenate(marks))] if marks else None
+        scored = ranges_of(np.concatenate(marks)).tolist() if marks else None
         ids = [np.asarray(window.ids, "<i8") for window in windows]
         at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
         size = len(ids[0]) if marks and len(ids) > 1 else None
@@ -273,6 +274,10 @@ class Measured:
     def named(self, label: str) -> str:
         """Returns what tables and pictures call a schedule."""
         return self.short_names.get(label, label)
+
+    def markdown_name(self, label: str) -> str:
+        """Returns :meth:`named`, escaped for a line of Markdown."""
+        return escaped(self.named(label))
 
 
 @dataclass(repr=False)
@@ -401,10 +406,10 @@ class Stored(Measured):
         ]
 
     @cached_property
-    def _scored(self) -> list[Sequence[tuple[int, int]] | None]:
+    def _scored(self) -> list[Sequence[Sequence[int]] | None]:
         counts = self.windows or [1] * self.texts
         longest = prefix(self.lengths[-1], self.bos).stop
-        found: list[Sequence[tuple[int, int]] | None] = []
+        found: list[Sequence[Sequence[int]] | None] = []
         for each, count in zip(self.identified(), counts, strict=True):
             size = each.size or longest
             found += [each.scored] if count == 1 else [within(each.scored, n * size, size) for n in range(count)]
@@ -474,7 +479,7 @@ def ranges_of(marks: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
 
 
-def within(ranges: Iterable[tuple[int, int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
+def within(ranges: Iterable[Sequence[int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
     """Returns the parts of ranges among ``size`` tokens from ``first`` on, counted from there."""
     if ranges is None:
         return None
@@ -482,7 +487,7 @@ def within(ranges: Iterable[tuple[int, int]] | None, first: int, size: int) -> l
     return [(start, stop) for start, stop in inside if start < stop]
 
 
-def kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> np.ndarray:
+def kept(values: np.ndarray, ranges: Iterable[Sequence[int]], first: int) -> np.ndarray:
     """Returns the values of the tokens from ``first`` on, with NaN outside the ranges of tokens."""
     found = np.full_like(values, np.nan)
     for start, stop in ranges:

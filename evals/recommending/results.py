@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...files import local_path
-from ...output.formatting import abbreviated, code_span, escaped, markdown, sentence
+from ...output.formatting import abbreviated, code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
-from ..metrics.cells import change_cell, csv_text, digits, exp, interval_cell, lines_of
+from ..metrics.cells import change_cell, digits, exp, interval_cell
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
-from ..results.losses import read_results
-from ..results.saving import Saved, encoded, sentences_of, shown
+from ..results.formats import read_results
+from ..results.saving import Saved, csv_file, sentences_of, shown
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, CurveRow, Evidence, FinalistRow, LeftOutRow, RoundRow, on_front
@@ -143,31 +143,18 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         """Returns one row per candidate, the best first."""
         evidence = stored.measured
         losses, goal, usual = evidence.losses, evidence.objective, evidence.candidates.usual
-        changes = {
-            (spec, column): losses.difference(spec, usual, losses.measured(spec), column=column)
-            for spec in evidence.candidates.specs
-            for column in (None, goal.target, goal.short)
-        }
-        points = [
-            (changes[spec, goal.target].mean, changes[spec, goal.short].mean) for spec in evidence.candidates.specs
-        ]
-        rows = [
-            CandidateRow(
-                schedule=spec,
-                baseline=usual,
-                rounds=sum(spec in each.candidates for each in evidence.rounds),
-                windows=len(losses.measured(spec)),
-                delta=changes[spec, None].mean,
-                low=changes[spec, None].low,
-                high=changes[spec, None].high,
-                delta_target=target,
-                delta_short=short,
-                finalist=spec in evidence.finalists,
-                front=is_on,
-                same=evidence.candidates.same.get(spec, []),
-            )
-            for spec, (target, short), is_on in zip(evidence.candidates.specs, points, on_front(points), strict=True)
-        ]
+        specs, same = evidence.candidates.specs, evidence.candidates.same
+
+        def change(spec: str, column: int | None = None) -> Estimate:
+            return losses.difference(spec, usual, losses.measured(spec), column=column)
+
+        points = [(change(spec, goal.target).mean, change(spec, goal.short).mean) for spec in specs]
+        rows = []
+        for spec, point, is_on in zip(specs, points, on_front(points), strict=True):
+            whole, finalist = change(spec), spec in evidence.finalists
+            rounds, windows = sum(spec in each.candidates for each in evidence.rounds), len(losses.measured(spec))
+            figures = (rounds, windows, whole.mean, whole.low, whole.high, *point)
+            rows.append(CandidateRow(spec, usual, *figures, finalist, is_on, same.get(spec, [])))
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:
@@ -187,7 +174,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
         for label in evidence.judged:
             at_target = losses.estimate(label, held_out, goal.target)
-            ppl, ppl_low, ppl_high = perplexities(at_target)
+            _, ppl_low, ppl_high = perplexities(at_target)
             change = losses.difference(label, chosen, held_out, evidence.level)
             means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
             beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
@@ -196,7 +183,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
                 baseline=chosen,
                 length=goal.target,
                 nll=at_target.mean,
-                ppl=cast(float, ppl),
+                ppl=exp(at_target.mean),
                 ppl_low=ppl_low,
                 ppl_high=ppl_high,
                 short_ppl=exp(losses.mean(label, held_out, goal.short)),
@@ -225,8 +212,8 @@ class Finalists(Metric["Recommendation", FinalistRow]):
             "beyond, far repeats",
             "others",
         ]
-        lines = [[escaped(stored.named(row.schedule)), *cells(row)] for row in rows]
-        chosen = escaped(stored.named(first.schedule))
+        lines = [[stored.markdown_name(row.schedule), *cells(row)] for row in rows]
+        chosen = stored.markdown_name(first.schedule)
         title = (
             f"On the text that decides ({goal['held_out_windows']:,} windows): the objective minus that of "
             f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
@@ -374,9 +361,8 @@ class Recommendation(Saved):
         parts, protocol = [f"```sh\n{self.command}\n```"] if self.command else [], self.protocol
         if len(self.finalists) > 1:
             lengths = (f"at {protocol[name]:,}" for name in ("target_length", "trained_length"))
-            lines = [
-                [escaped(self.named(row.schedule)), digits(row.ppl, 4), *cells(row)[1:3]] for row in self.finalists
-            ]
+            rows = self.finalists
+            lines = [[self.markdown_name(row.schedule), digits(row.ppl, 4), *cells(row)[1:3]] for row in rows]
             parts.append("Perplexity, and the loss minus that of the first row (above 0: worse):")
             parts.append(markdown(["schedule", *lengths, "difference (nats)"], lines, right=range(1, 4)))
         return "\n\n".join(parts)
@@ -408,7 +394,7 @@ class Recommendation(Saved):
         return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"
 
     def _other_files(self) -> dict[str, bytes]:
-        return {"finalists.csv": encoded(csv_text(lines_of(FinalistRow, self.finalists)))}
+        return {"finalists.csv": csv_file(FinalistRow, self.finalists)}
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -234,16 +234,12 @@ def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
     """Returns, under ``"a:b"`` for a < b, the NLL of series b minus that of a at every length that both have."""
     found = {}
     for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
-        common = sorted(_lengths(one) & _lengths(other))
-        deltas = [(n, difference(other.result, other.schedule, one.result, one.schedule, n)) for n in common]
+        lengths = one.result.lengths
+        deltas = [(n, difference(other.result, other.schedule, one.result, one.schedule, n)) for n in lengths]
         known = [{"length": n, **asdict(e)} for n, e in deltas if e is not None]
         if known:
             found[f"{a}:{b}"] = known
     return found
-
-
-def _lengths(series: Series) -> set[int]:
-    return {length for schedule, length in series.result.read_from if schedule == series.schedule}
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:

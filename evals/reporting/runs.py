@@ -12,9 +12,8 @@ from typing import TypeVar
 from ...errors import DataError
 from ...files import local_path
 from ..checking import Wrong
-from ..results.folder import RESULTS
-from ..results.formats import Results
-from ..results.losses import damaged, read_losses, read_results
+from ..results.formats import RESULTS, Results, damaged, read_results
+from ..results.losses import read_losses
 from ..results.result import Result
 
 T = TypeVar("T")

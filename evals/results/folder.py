@@ -22,11 +22,8 @@ from .. import checking, store
 from ..checking import Wrong, sealed
 from ..metrics import METRICS
 from ..single_file import move_aside
-from . import formats
-from .formats import Results
+from .formats import LOSSES, RESULTS, Results, check_results
 
-RESULTS = "results.json"
-LOSSES = "losses.safetensors"
 ELSEWHERE = "choose another folder"
 
 
@@ -102,7 +99,7 @@ def existing(folder: Path) -> Results | None:
     if path.is_symlink() or not path.is_file():
         return None
     try:
-        return checking.checked(path, formats.results)
+        return checking.checked(path, check_results)
     except Wrong:
         return None
 

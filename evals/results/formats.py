@@ -6,22 +6,28 @@ import re
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, get_type_hints
 
-from annotated_types import Interval, Len
+from annotated_types import Len
 from pydantic import AfterValidator, FailFast
 from typing_extensions import TypedDict
 
+from ...errors import DataError
+from .. import checking
 from ..checking import Count, Length, Shape, Wrong
 from ..metrics.base import Metric
 from ..metrics.stored import DataFacts, ModelFacts, Tables
+
+RESULTS = "results.json"
+LOSSES = "losses.safetensors"
 
 SCHEMA = 1
 
 SERIES = 256
 """The most schedules on one page, which compares every two of them."""
 
-_ROWS = 20_000
+ROWS = 20_000
 
 
 def _matching(pattern: str, what: str) -> AfterValidator:
@@ -70,7 +76,7 @@ class Results(TypedDict):
     protocol: ProtocolFacts
     versions: dict[str, str]
     rows: list[dict[str, Any]]
-    cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
+    cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * ROWS)]]
     files: dict[Beside, Annotated[list[Digest], Len(1, 2)]]
     tables: NotRequired[Tables]
     sha256: Digest
@@ -81,7 +87,7 @@ def _rows(metric: Metric[Any, Any]) -> object:
     hints = get_type_hints(metric.row, include_extras=True)
     missing = {each.name for each in fields(metric.row) if each.default is not MISSING}
     keys = {name: NotRequired[hint] if name in missing else hint for name, hint in hints.items()}
-    rows = Annotated[list[TypedDict(metric.row.__name__, keys)], FailFast(), Len(0, 100 * _ROWS)]  # type: ignore[misc]
+    rows = Annotated[list[TypedDict(metric.row.__name__, keys)], FailFast(), Len(0, 100 * ROWS)]  # type: ignore[misc]
     part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
     return part if metric.key in ("rows", "paired") else NotRequired[part]
 
@@ -109,7 +115,7 @@ KINDS = {
 """The class of each kind of run: its module below ``ropescale.evals``, and its name; imported when it is needed."""
 
 
-def results(value: Any) -> Results:
+def check_results(value: Any) -> Results:
     """Checks ``results.json`` of either kind of run.
 
     Raises:
@@ -127,64 +133,30 @@ def results(value: Any) -> Results:
     return value
 
 
-class StoredDocument(TypedDict):
-    """A document in the index of ``losses.safetensors``."""
+def read_results(path: Path, kind: str | None = None) -> Results:
+    """Reads ``results.json`` of a run's folder.
 
-    name: str
-    sha256: str
-    ids_sha256: str
-    at: NotRequired[dict[str, str]]
-    windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
-    scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
-    source: NotRequired[str]
-    size: NotRequired[Length]
+    Args:
+        kind: the kind of run it must hold; None accepts every kind.
 
-
-_One = Annotated[list[str], Len(1, 1)]
-_Two = Annotated[list[str], Len(2, 2)]
-
-
-class _Entry(TypedDict):
-    """An entry of the index, beside the names of its tensors: how many tokens each window has."""
-
-    sizes: NotRequired[Annotated[list[Count], FailFast()]]
-
-
-class StoredPass(_Entry):
-    """A pass."""
-
-    schedule: str
-    table_sha256: str
-    lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
-    tensors: _One
+    Raises:
+        DataError: the file is missing, damaged, or from another kind of run.
+    """
+    file = path / RESULTS
+    if not file.is_file():
+        what = "has no results.json" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
+    try:
+        found = checking.checked(file, check_results)
+    except Wrong as error:
+        raise damaged(file, error) from None
+    there = found.get("kind", "perplexity")
+    if kind not in (None, there):
+        raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
+    return found
 
 
-class StoredComparison(_Entry):
-    """A comparison of predictions."""
-
-    schedule: str
-    baseline: str
-    length: Length
-    tensors: _Two
-
-
-class StoredTruncation(_Entry):
-    """Truncation."""
-
-    length: Length
-    stride: Length
-    table_sha256: str
-    tensors: _One
-
-
-class Index(TypedDict):
-    """The index of ``losses.safetensors``, JSON in its metadata."""
-
-    bos: bool
-    documents: Annotated[list[StoredDocument], FailFast()]
-    passes: Annotated[list[StoredPass], FailFast(), Len(0, _ROWS)]
-    divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, _ROWS)]]
-    truncation: NotRequired[Annotated[list[StoredTruncation], Len(0, 1)]]
-
-
-INDEX: Shape[Index] = Shape(Index)
+def damaged(path: Path, error: Wrong | OSError) -> DataError:
+    """Returns the error of a file that cannot be used."""
+    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
+    return DataError(f"{path} {why}; move it away and run the evaluation again")

@@ -8,26 +8,92 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from typing import Annotated, NotRequired
 
 import numpy as np
+from annotated_types import Interval, Len
+from pydantic import FailFast
+from typing_extensions import TypedDict
 
-from ...errors import DataError
 from ...files import parse_json, sha256
 from .. import checking
-from ..checking import Wrong
+from ..checking import Count, Length, Shape, Wrong
 from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
 from ..scoring.batches import Cost
-from .folder import LOSSES as FILE
-from .folder import RESULTS
-from .formats import INDEX, Results, StoredComparison, StoredPass, StoredTruncation, results
+from .formats import LOSSES, ROWS, Results, damaged
 
 _LARGEST = 2**36
 _KEY = "index"
 
 _COST = tuple(Cost.__dataclass_fields__)
+
+# --- the index
+
+
+class StoredDocument(TypedDict):
+    """A document in the index of ``losses.safetensors``."""
+
+    name: str
+    sha256: str
+    ids_sha256: str
+    at: NotRequired[dict[str, str]]
+    windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
+    scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
+    source: NotRequired[str]
+    size: NotRequired[Length]
+
+
+_One = Annotated[list[str], Len(1, 1)]
+_Two = Annotated[list[str], Len(2, 2)]
+
+
+class _Entry(TypedDict):
+    """An entry of the index, beside the names of its tensors: how many tokens each window has."""
+
+    sizes: NotRequired[Annotated[list[Count], FailFast()]]
+
+
+class StoredPass(_Entry):
+    """A pass."""
+
+    schedule: str
+    table_sha256: str
+    lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
+    tensors: _One
+
+
+class StoredComparison(_Entry):
+    """A comparison of predictions."""
+
+    schedule: str
+    baseline: str
+    length: Length
+    tensors: _Two
+
+
+class StoredTruncation(_Entry):
+    """Truncation."""
+
+    length: Length
+    stride: Length
+    table_sha256: str
+    tensors: _One
+
+
+class Index(TypedDict):
+    """The index of ``losses.safetensors``, JSON in its metadata."""
+
+    bos: bool
+    documents: Annotated[list[StoredDocument], FailFast()]
+    passes: Annotated[list[StoredPass], FailFast(), Len(0, ROWS)]
+    divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, ROWS)]]
+    truncation: NotRequired[Annotated[list[StoredTruncation], Len(0, 1)]]
+
+
+INDEX: Shape[Index] = Shape(Index)
 
 Entry = StoredPass | StoredComparison | StoredTruncation
 
@@ -88,47 +154,18 @@ def to_bytes(stored: Stored) -> bytes:
 # --- reading ---
 
 
-def read_results(path: Path, kind: str | None = None) -> Results:
-    """Reads ``results.json`` of a run's folder.
-
-    Args:
-        kind: the kind of run it must hold; None accepts every kind.
-
-    Raises:
-        DataError: the file is missing, damaged, or from another kind of run.
-    """
-    file = path / RESULTS
-    if not file.is_file():
-        what = "has no results.json" if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
-    try:
-        found = checking.checked(file, results)
-    except Wrong as error:
-        raise damaged(file, error) from None
-    there = found.get("kind", "perplexity")
-    if kind not in (None, there):
-        raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
-    return found
-
-
-def damaged(path: Path, error: Wrong | OSError) -> DataError:
-    """Returns the error of a file that cannot be used."""
-    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
-    return DataError(f"{path} {why}; move it away and run the evaluation again")
-
-
 def read_losses(folder: Path, results: Results) -> Losses:
     """Reads the losses that belong to these results.
 
     Raises:
         DataError: the file is damaged, or belongs to other results.
     """
-    path = folder / FILE
-    if FILE not in results.get("files", {}) or not path.exists():
+    path = folder / LOSSES
+    if LOSSES not in results.get("files", {}) or not path.exists():
         return Losses()
     try:
         content = checking.content(path, _LARGEST)
-        if sha256(content) not in results["files"][FILE]:
+        if sha256(content) not in results["files"][LOSSES]:
             raise Wrong("is not as it was written (its checksum differs)")
         return _parsed(content, results)
     except (Wrong, OSError) as error:
@@ -168,14 +205,11 @@ def _parsed(content: bytes, results: Results) -> Losses:
         spent, (nll,) = next(ran, {}), read(one)
         split = spent.get("split_batches", 0)
         cut = Truncation(one["length"], one["stride"], one["table_sha256"], nll, split)
+    known = [each.name for each in fields(Identity)]
     identities = [
-        Identity(
-            each["name"], each["sha256"], each["ids_sha256"],
-            [(start, stop) for start, stop in each["scored"]] if "scored" in each else None,
-            each.get("at", {}), each.get("source", ""), each.get("size"),
-        )
+        Identity(**{name: each[name] for name in known if name in each})  # type: ignore[literal-required]
         for each in index["documents"]
-    ]  # fmt: skip
+    ]
     return Losses(index["bos"], identities, passes, compared, windows, cut)
 
 

@@ -24,9 +24,8 @@ from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import Pass, Stored, parts_of, sums_of
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
-from . import losses as losses_file
-from .formats import Results
-from .losses import Losses, read_losses, read_results
+from .formats import LOSSES, Results, read_results
+from .losses import Losses, read_losses, to_bytes
 from .saving import Saved, shown
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Result(Stored, Saved):
             part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
         for row in rows if losses.passes else ():
             if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
-                where = f"{path / losses_file.FILE} does not have the tokens of {row.schedule} at {row.length:,}"
+                where = f"{path / LOSSES} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
 
@@ -307,4 +306,4 @@ class Result(Stored, Saved):
         return "Perplexity against length"
 
     def _other_files(self) -> dict[str, bytes]:
-        return {losses_file.FILE: losses_file.to_bytes(self)}
+        return {LOSSES: to_bytes(self)}

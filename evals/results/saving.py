@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -168,7 +168,11 @@ class Saved(Measured, ABC):
             CheckpointError: the folder cannot be written, or holds other results or more.
         """
         path, plots = folder.writable_folder(out, self.kind), self._plots()
-        own = {"results.csv": encoded(self.to_csv()), **self._other_files(), "REPORT.md": encoded(self._report(plots))}
+        own = {
+            "results.csv": _encoded(self.to_csv()),
+            **self._other_files(),
+            "REPORT.md": _encoded(self._report(plots)),
+        }
         folder.write(path, self.to_dict(), {**own, **plots, **files}, force)
         return path
 
@@ -189,7 +193,12 @@ class Saved(Measured, ABC):
         return "\n\n".join(filter(None, parts))
 
 
-def encoded(text: str) -> bytes:
+def csv_file(kind: type, rows: Iterable[Any]) -> bytes:
+    """Returns rows of a dataclass as the content of a CSV file."""
+    return _encoded(csv_text(lines_of(kind, rows)))
+
+
+def _encoded(text: str) -> bytes:
     """Returns the content of a text file; names in it may not be Unicode."""
     return text.encode("utf-8", "backslashreplace")
 

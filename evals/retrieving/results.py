@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ...output.formatting import escaped, markdown
 from ..checking import Count, Length
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import NO_INTERVAL, csv_text, leans, lines_of, misleads, table
+from ..metrics.cells import NO_INTERVAL, leans, misleads, table
 from ..metrics.stored import AS_IS
-from ..results.saving import Saved, encoded
+from ..results.saving import Saved, csv_file
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
 from .answers import AccuracyRow, Answer, StoredAnswers
@@ -182,7 +182,7 @@ class Gains(Metric[StoredAnswers, GainsRow]):
             return []
         change = {(row.schedule, row.length): f"+{row.gained} -{row.lost} (p = {row.p_value:.2g})" for row in rows}
         delta = {(row.schedule, row.length): _around(row.delta_nll, row.low, row.high, "+.3f") for row in rows}
-        baseline = escaped(stored.named(stored.baseline))
+        baseline = stored.markdown_name(stored.baseline)
         return [
             f"Questions gained and lost against {baseline} (exact McNemar p):",
             _table(stored, "gained, lost", change),
@@ -324,7 +324,7 @@ def by_part(stored: StoredAnswers) -> str:
             [name, *(cells.get((schedule, length, part), "") for length in stored.lengths)]
             for name, part in zip(names, parts, strict=True)
         ]
-        tables.append(f"### {escaped(stored.named(schedule))}\n\n{markdown(header, body, right=range(1, len(header)))}")
+        tables.append(f"### {stored.markdown_name(schedule)}\n\n{markdown(header, body, right=range(1, len(header)))}")
     return "\n\n".join([f"## By {what}", f"{score} with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
 
 
@@ -429,7 +429,7 @@ class Retrieval(StoredAnswers, Saved):
         # a line for each, whatever was written
         texts = [None if each.generated is None else json.dumps(each.generated) for each in self.answers]
         written = [replace(each, generated=text) for each, text in zip(self.answers, texts, strict=True)]
-        return {"answers.csv": encoded(csv_text(lines_of(Answer, written)))}
+        return {"answers.csv": csv_file(Answer, written)}
 
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"

@@ -24,9 +24,8 @@ from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE, parameters
 from .. import checking, single_file
 from ..checking import Wrong
-from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import AS_IS
-from ..results.saving import Saved, encoded, sentences_of
+from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT
 from .metrics import (
     CHANGES,
@@ -254,7 +253,7 @@ class SearchResult(Searched, Saved):
         )
 
     def _other_files(self) -> dict[str, bytes]:
-        return {"history.csv": encoded(csv_text(lines_of(HistoryRow, HISTORY.rows(self))))}
+        return {"history.csv": csv_file(HistoryRow, HISTORY.rows(self))}
 
     def _source(self) -> str:
         return ""

@@ -194,39 +194,6 @@ def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, flo
     return (0.0 if hits == 0 else max(low, 0.0)), (1.0 if hits == trials else min(high, 1.0))
 
 
-def share_difference(one: Sequence[bool], other: Sequence[bool], level: float = LEVEL) -> Estimate:
-    """Returns the share of ``one`` minus that of ``other`` in the same trials, and its interval.
-
-    The distances to both shares' Wilson bounds are put together with the correlation of the pairs (Newcombe, Statistics
-    in Medicine 17, 2635, 1998, method 10). The interval has a width also where all pairs agree.
-
-    Raises:
-        ValueError: there are no trials, or not as many of both.
-    """
-    pairs, hits = list(zip(one, other, strict=True)), (sum(one), sum(other))
-    p, q = (count / len(pairs) for count in hits)
-    (p_low, p_high), (q_low, q_high) = (wilson(count, len(pairs), level) for count in hits)
-    phi = _correlation(pairs)
-
-    def together(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
-
-    return Estimate(
-        p - q, p - q - together(p - p_low, q_high - q), p - q + together(p_high - p, q - q_low), "questions"
-    )
-
-
-def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:
-    """Returns the correlation of pairs, made smaller by a continuity correction where it is above zero."""
-    both, first, second = (sum(pair == each for pair in pairs) for each in ((True, True), (True, False), (False, True)))
-    neither = len(pairs) - both - first - second
-    product = both * neither - first * second
-    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
-    if not margins:
-        return 0.0
-    return (max(product - len(pairs) / 2, 0.0) if product > 0 else product) / math.sqrt(margins)
-
-
 def mcnemar(gained: int, lost: int) -> float:
     """Returns the two-sided p value of the exact McNemar test, a sign test on the pairs that differ (McNemar 1947).
 

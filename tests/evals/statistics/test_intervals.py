@@ -1,6 +1,5 @@
 """Error bars against published t tables, and against a calculation by hand."""
 
-import itertools
 import math
 
 import numpy as np
@@ -14,7 +13,6 @@ from ropescale.evals.statistics.intervals import (
     incomplete_beta,
     mcnemar,
     ratio,
-    share_difference,
     t_quantile,
     wilson,
 )
@@ -165,35 +163,3 @@ def test_wilson_bounds_solve_the_score_equation():
 )
 def test_mcnemar_is_the_sign_test_of_the_pairs_that_differ(gained, lost, p):
     assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p, rel=1e-12)
-
-
-def pairs(both: int, first: int, second: int, neither: int) -> tuple[list[bool], list[bool]]:
-    """Trials of two, by how many of each kind there are."""
-    one = [True] * (both + first) + [False] * (second + neither)
-    return one, [True] * both + [False] * first + [True] * second + [False] * neither
-
-
-def test_the_difference_of_shares_is_that_of_a_published_example():
-    """Bentur et al. 2009 in Fagerland, Lydersen and Laake, Statistics in Medicine 33, 2850, 2014: -0.507 to -0.026."""
-    found = share_difference(*pairs(1, 1, 7, 12))
-    assert (found.mean, found.low, found.high) == pytest.approx((-6 / 21, -0.507, -0.026), abs=5e-4)
-
-
-@pytest.mark.parametrize("shares", [(0.5, 0.2, 0.1), (0.3, 0.3, 0.05), (0.8, 0.1, 0.02)])
-def test_intervals_of_a_difference_of_shares_cover_it_as_often_as_they_say(shares):
-    """Exactly, over all tables of 20 trials."""
-    trials, covered = 20, 0.0
-    logs = [math.log(each) for each in (*shares, 1 - sum(shares))]
-    for table in itertools.product(range(trials + 1), repeat=3):
-        if sum(table) <= trials:
-            counts = (*table, trials - sum(table))
-            found = share_difference(*pairs(*counts))
-            if found.low <= shares[1] - shares[2] <= found.high:
-                ways = math.lgamma(trials + 1) - sum(math.lgamma(count + 1) for count in counts)
-                covered += math.exp(ways + sum(count * log for count, log in zip(counts, logs)))
-    assert 0.93 < covered < 0.995
-
-
-def test_a_difference_of_shares_has_a_width_where_all_pairs_agree():
-    found = share_difference([False] * 50, [False] * 50)
-    assert found.mean == 0 and found.low == pytest.approx(-0.0713, abs=1e-4) and found.high == -found.low
