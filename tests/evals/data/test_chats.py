@@ -66,32 +66,29 @@ def stock_mask(tokenizer, messages=TALK):
     return [bool(each) for each in stock(tokenizer, messages, return_assistant_tokens_mask=True)["assistant_masks"]]
 
 
-@pytest.mark.parametrize("template", [MARKED, PLAIN, QWEN, LLAMA])
-def test_a_chat_is_the_tokens_of_transformers_own_rendering(template):
+@pytest.mark.parametrize(
+    ("template", "marked"),
+    [
+        (MARKED, MARKED),
+        (PLAIN, MARKED),  # the same tokens are the assistant's where no mark says so
+        (LLAMA, LLAMA),
+        (spaced := MARKED.replace("{%- generation -%}", "{% generation %}\n"), spaced),
+    ],
+)
+def test_a_chat_is_transformers_own_rendering_and_the_assistants_tokens_are_those_of_its_mask(template, marked):
     tokenizer = tokenizer_with(template)
-    found = rendered(Chat("a", TALK), tokenizer)
-    assert found.ids == stock(tokenizer)["input_ids"] and found.scored is None
-    text = tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert found.byte_ends[-1] == len(text.encode())
-
-
-@pytest.mark.parametrize("template", [MARKED, LLAMA, MARKED.replace("{%- generation -%}", "{% generation %}\n")])
-def test_marked_tokens_of_the_assistant_are_those_of_transformers_mask(template):
-    tokenizer = tokenizer_with(template)
+    assert rendered(Chat("a", TALK), tokenizer).scored is None
     found = rendered(Chat("a", TALK), tokenizer, assistant=True)
-    assert found.scored.tolist() == stock_mask(tokenizer) and 0 < found.scored.sum() < len(found.ids)
-
-
-def test_without_marks_the_assistants_tokens_are_the_same():
-    found = rendered(Chat("a", TALK), tokenizer_with(PLAIN), assistant=True)
-    assert found.ids == stock(tokenizer_with(MARKED))["input_ids"]
-    assert found.scored.tolist() == stock_mask(tokenizer_with(MARKED))
+    assert found.ids == stock(tokenizer)["input_ids"]
+    assert found.byte_ends[-1] == len(tokenizer.apply_chat_template(TALK, tokenize=False).encode())
+    assert found.scored.tolist() == stock_mask(tokenizer_with(marked)) and 0 < found.scored.sum() < len(found.ids)
 
 
 def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
     """What the last answer begins with is part of it: the model is not given it."""
     tokenizer = tokenizer_with(QWEN)
     found = rendered(Chat("a", TALK), tokenizer, assistant=True)
+    assert found.ids == stock(tokenizer)["input_ids"]
     parts = np.split(np.array(found.ids), np.flatnonzero(np.diff(found.scored)) + 1)
     said = [tokenizer.decode(part) for part in parts[1::2]]
     assert said == ["  Là. é <|im_end|>", "<think>\n\n</think>\n\nOui, là.<|im_end|>"]
@@ -183,6 +180,7 @@ IDS = [[5, 0, 7], [256, 1]]
 
 def saved(folder, kind, rows):
     """The rows in a file or folder of a kind."""
+    folder.mkdir(exist_ok=True)
     path = folder / f"a.{kind}"
     if kind == "jsonl":
         path.write_text("\n".join(map(json.dumps, rows)))
@@ -194,16 +192,11 @@ def saved(folder, kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
-def test_rows_of_token_ids_are_taken_as_they_are(tmp_path, kind, capfd):
+def test_rows_of_token_ids_are_taken_as_they_are_and_rows_of_messages_are_chats(tmp_path, kind):
     source = saved(tmp_path, kind, [{"id": "x", "input_ids": ids, "attention_mask": [1] * len(ids)} for ids in IDS])
     for found in (read_texts(source), read_texts(source, text_field="input_ids")):
-        assert [each.ids for each in found] == IDS and {each.kind for each in found} == {"ids"}
-        assert [each.byte_ends for each in found] == [None, None]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
-def test_rows_of_messages_are_chats(tmp_path, kind):
-    source = saved(tmp_path, kind, [{"id": "x", "messages": TALK}, {"id": "y", "messages": TALK[:2]}])
+        assert [(each.ids, each.kind, each.byte_ends) for each in found] == [(ids, "ids", None) for ids in IDS]
+    source = saved(tmp_path / "chats", kind, [{"id": "x", "messages": TALK}, {"id": "y", "messages": TALK[:2]}])
     assert [each.messages for each in read_texts(source)] == [TALK, TALK[:2]]
 
 
@@ -233,7 +226,6 @@ def test_tools_are_given_to_the_template(tmp_path):
         ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects of role"),
         ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is no text"),
         ({"messages": TALK, "tools": "{"}, "'tools' is not JSON"),
-        ({"text": 0}, "field 'text' holds int, not text, messages or token ids"),
     ],
 )
 def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said):
@@ -332,13 +324,6 @@ def test_chats_in_python_are_lists_of_messages():
         perplexity(model, [TALK], [48])
 
 
-def test_an_assistant_that_cannot_be_scored_is_refused(refused, checkpoint, tmp_path):
-    source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
-    words = ["--data", source, "--score", "assistant", "--lengths", "20", "--windows", "1"]
-    said = "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)"
-    assert said in refused("eval", checkpoint, *words)
-
-
 def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint, tmp_path):
     ids = [[int(n) for n in np.random.default_rng(k).integers(0, 256, 40 + k)] for k in range(2)]
     source = saved(tmp_path, "jsonl", [{"input_ids": each} for each in ids])
@@ -350,7 +335,20 @@ def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint
     assert "bits per byte" in err
 
 
-def test_token_ids_outside_the_vocabulary_are_refused(refused, checkpoint, tmp_path):
-    source = saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}])
-    said = refused("eval", checkpoint, "--data", source, "--lengths", "4")
-    assert "line 1 has token id 259 at position 2, outside the model's vocabulary of 259" in said
+@pytest.mark.parametrize(
+    ("row", "words", "said"),
+    [
+        (
+            {"messages": TALK[1:]},
+            ["--score", "assistant", "--lengths", "20", "--windows", "1"],
+            "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)",
+        ),
+        (
+            {"input_ids": [1, 2, 259]},
+            ["--lengths", "4"],
+            "line 1 has token id 259 at position 2, outside the model's vocabulary of 259",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(refused, checkpoint, tmp_path, row, words, said):
+    assert said in refused("eval", checkpoint, "--data", saved(tmp_path, "jsonl", [row]), *words)

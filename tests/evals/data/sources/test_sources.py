@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import sys
 import types
 import warnings
@@ -12,7 +11,7 @@ import huggingface_hub
 import pytest
 from configurations import write_files
 from huggingface_hub import constants
-from tiny import byte_tokenizer, from_ids, llama
+from tiny import byte_tokenizer, llama
 from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
@@ -22,9 +21,7 @@ from ropescale.evals import perplexity
 from ropescale.evals.data.documents import (
     Text,
     bos_id,
-    check_ids,
     documents_sha256,
-    select,
     special_tokens,
     tokenize,
 )
@@ -38,29 +35,26 @@ def contents(texts):
     return [text.text for text in texts]
 
 
-def test_a_text_file_is_one_document_with_plain_line_ends(tmp_path):
-    (tmp_path / "a.txt").write_bytes("one\r\n\n two é\r \n".encode())
-    assert contents(read_texts(tmp_path / "a.txt")) == ["one\n\n two é\n \n"]
+FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"\0"}
 
 
-def test_a_byte_order_mark_is_not_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
-    assert contents(read_texts(tmp_path / "a.txt")) == ["hello"]
-
-
-def test_a_folder_is_one_document_per_file_in_order_of_path(tmp_path):
-    write_files(tmp_path, {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"\0"})
-    assert contents(read_texts(tmp_path)) == ["first", "second", "third"]
-
-
-def test_jsonl_is_one_document_per_row(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": "x"}\n\n{"text": "two"}\n')
-    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one", "two"]
-
-
-def test_the_only_field_of_strings_is_the_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"n": 1, "content": "one"}\n')
-    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one"]
+@pytest.mark.parametrize(
+    ("files", "name", "options", "expected"),
+    [
+        ({"a.txt": "one\r\n\n two é\r \n".encode()}, "a.txt", {}, ["one\n\n two é\n \n"]),
+        ({"a.txt": b"\xef\xbb\xbfhello"}, "a.txt", {}, ["hello"]),  # a byte-order mark is not text
+        (FOLDER, "", {}, ["first", "second", "third"]),  # in order of path
+        (FOLDER, "", {"concat": True}, ["first\n\nsecond\n\nthird"]),
+        ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
+        ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
+        ({"a.json": '{"a": [1, 2]}'}, "a.json", {}, ['{"a": [1, 2]}']),  # no list of texts
+        ({"a.json": "[1, 2, 3]"}, "a.json", {}, ["[1, 2, 3]"]),
+        ({"a.json": "[not JSON"}, "a.json", {}, ["[not JSON"]),
+        ({"a.json": "[" * 50}, "a.json", {}, ["[" * 50]),
+    ],
+)
+def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
+    assert contents(read_texts(write_files(tmp_path, files) / name, **options)) == expected
 
 
 def test_parquet_is_one_document_per_row(tmp_path):
@@ -77,6 +71,7 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
     datasets.DatasetDict({"a": part, "b": part}).save_to_disk(str(tmp_path / "unclear"))
     assert contents(read_texts(tmp_path / "single")) == ["one", "two"]
     assert contents(read_texts(tmp_path / "many")) == ["two"]
+    assert [text.name for text in read_texts(tmp_path / "many")] == [f"{tmp_path / 'many'} test row 0"]
     assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
     with pytest.raises(DataError, match="choose one: a, b"):
         read_texts(tmp_path / "unclear")
@@ -89,11 +84,6 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
 def test_a_dash_reads_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("piped é".encode())))
     assert contents(read_texts("-")) == ["piped é"]
-
-
-def test_concat_joins_with_a_blank_line(tmp_path):
-    write_files(tmp_path, {"a.txt": "first", "b.txt": "second"})
-    assert contents(read_texts(tmp_path, concat=True)) == ["first\n\nsecond"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +102,10 @@ def test_concat_joins_with_a_blank_line(tmp_path):
         ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one: a, b"),
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
+        ("rows.json", json.dumps([{"text": "one"}]).encode(), "is a JSON array; write it as .jsonl"),
+        ("rows.JSON", b'\n ["one", "two"]', "is a JSON array"),
+        ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
+        ("rows.jsonl.gz", b"", "is compressed; unpack it first"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
@@ -138,17 +132,15 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
         ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which has no use for it; leave it out"),
         ("a.jsonl", {"text_field": ""}, "line 1 has no field ''"),
         ("a.jsonl", {"text_field": "body"}, "line 1 has no field 'body'; it has text, id"),
+        ("-", {"split": "test"}, "standard input.*leave it out"),
+        ("empty", {}, "no files in .*; give a folder of text files"),
     ],
 )
 def test_an_option_that_would_be_ignored_or_a_field_that_is_missing_is_refused(tmp_path, name, option, message):
     write_files(tmp_path, {"a.txt": "hello", "a.jsonl": '{"text": "hello", "id": "x"}'})
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=message):
-        read_texts(tmp_path / name, **option)
-
-
-def test_standard_input_has_neither_split_nor_field():
-    with pytest.raises(DataError, match=r"standard input.*leave it out"):
-        read_texts("-", split="test")
+        read_texts(name if name == "-" else tmp_path / name, **option)
 
 
 # --- what lies in a folder beside its texts --------------------------------------------------------------------------
@@ -168,38 +160,33 @@ def mixed(tmp_path):
         "f.jsonl": b'{"text": "x"}',
         "g.bin": PNG + b"a" * 2**23,
         "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
+        "i.json": '["one", "two"]',
+        "j.csv": "text\none\n",
     }
     return write_files(tmp_path / "mixed", files)
 
 
 def test_a_folder_leaves_out_what_is_no_text_and_says_so(mixed, caplog):
     assert contents(read_texts(mixed)) == ["first", "second"]
-    assert "6 files are no text (c.png, d.txt, e.txt.gz and 3 more)" in caplog.text
+    assert "8 files are no text (c.png, d.txt, e.txt.gz and 5 more)" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("glob", "found"), [("*.md", ["second"]), ("*.txt", ["first"]), ("notes/*", ["second"]), ("*.p*", [])]
-)
+@pytest.mark.parametrize(("glob", "found"), [("*.md", ["second"]), ("*.txt", ["first"]), ("notes/*", ["second"])])
 def test_a_glob_chooses_files_and_those_that_are_no_text_are_still_left_out(mixed, glob, found):
-    if found:
-        assert contents(read_texts(mixed, glob=glob)) == found
-    else:
-        with pytest.raises(
-            DataError, match=r"no text in .*mixed: 2 files are no text \(c\.png, h\.pdf\); give text files"
-        ):
-            read_texts(mixed, glob=glob)
+    assert contents(read_texts(mixed, glob=glob)) == found
 
 
 @pytest.mark.parametrize(
     ("glob", "said"),
     [
+        ("*.p*", r"no text in .*mixed: 2 files are no text \(c\.png, h\.pdf\); give text files"),
         ("*.rst", r"no file that fits '\*\.rst' in"),
         ("", "no file that fits ''"),
         ("/etc/*", "is no pattern"),
         ("../*", r"no file that fits '\.\./\*'"),
     ],
 )
-def test_a_glob_that_finds_nothing_or_leaves_the_folder_is_an_error(mixed, glob, said):
+def test_a_glob_that_finds_no_text_or_leaves_the_folder_is_an_error(mixed, glob, said):
     with pytest.raises(DataError, match=said):
         read_texts(mixed, glob=glob)
 
@@ -249,17 +236,12 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):
     words = ["eval", checkpoint, "--lengths", "4", "--json", "--data"]
     out, err = ran(*words, mixed)
-    assert json.loads(out)["data"]["skipped"]["no_text"] == 6
-    assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
+    assert json.loads(out)["data"]["skipped"]["no_text"] == 8
+    assert len([line for line in err.splitlines() if "8 files are no text (c.png, d.txt" in line]) == 1
     assert "the encoding 'klingon' is not" in refused(*words, mixed, "--encoding", "klingon")
     assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
     said = refused(*words, mixed / "f.jsonl", "--glob", "*")
     assert "is a file of rows, which has no use for it; leave it out (--glob)" in said
-
-
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"no files in .*; give a folder of text files"):
-        read_texts(tmp_path)
 
 
 def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):
@@ -282,12 +264,6 @@ def test_a_lone_surrogate_is_refused():
         tokenize(["a\ud800"], byte_tokenizer())
 
 
-@pytest.mark.parametrize("wrong", [[[1.5, 2.0]], ["abc"], [[[1, 2]]]])
-def test_what_is_not_a_list_of_ids_is_refused(wrong):
-    with pytest.raises(DataError, match="not a list of whole token ids"):
-        from_ids(wrong)
-
-
 def test_bos_is_the_tokenizers_unless_told_otherwise():
     with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
     assert bos_id("auto", with_bos) == with_bos.bos_token_id == 256
@@ -302,42 +278,39 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
             bos_id(wrong, with_bos)
 
 
-def test_short_and_empty_documents_are_counted():
-    documents = from_ids([[1] * 5, [], [1] * 3, [1] * 6, [1] * 7])
-    kept, skipped = select(documents, 5)
-    assert [len(document.ids) for document in kept] == [5, 6, 7]
-    assert skipped == {"too_short": 1, "empty": 1}
+@pytest.mark.parametrize("stride", [None, 2])
+def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride):
+    def corpus(ids, lengths, **options):
+        return Corpus(ids, lengths, None, "no", PerplexityOptions(stride=stride, windows=1, **options))
 
-
-def test_min_tokens_and_max_docs_are_counted_too():
-    documents = from_ids([[1] * 5, [1] * 6, [1] * 7, [1] * 8])
-    kept, skipped = select(documents, 5, min_tokens=6, max_docs=2)
-    assert [len(document.ids) for document in kept] == [6, 7]
-    assert skipped == {"too_short": 1, "empty": 0, "over_max_docs": 1}
+    ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
+    found = corpus(ids, 5, min_tokens=5)
+    assert [len(document.ids) for document in found.documents] == [5, 6, 7]
+    assert found.skipped == {"too_short": 1, "empty": 1, "duplicates": 1}
+    found = corpus(ids, 5, min_tokens=5, max_docs=2)
+    assert [len(document.ids) for document in found.documents] == [5, 6]
+    assert {"too_short": 1, "empty": 1}.items() <= found.skipped.items()
+    with pytest.raises(DataError, match=r"2,048 tokens.*document 1, has 1,200: use shorter lengths, longer"):
+        corpus([[1] * 5, [1] * 1200], 2048)
+    with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller min_tokens, longer"):
+        corpus([[1] * 5], 3, min_tokens=9)
+    with pytest.raises(DataError, match="every document is empty"):
+        corpus([[], []], 10)
 
 
 @pytest.mark.parametrize(
-    ("ids", "needed", "least", "said"),
+    ("ids", "bos", "said"),
     [
-        ([[1] * 5, [1] * 1200], 2047, 0, r"2,047 tokens.*document 1, has 1,200: use shorter lengths, longer"),
-        ([[1] * 5], 3, 9, r"no document has the 9 tokens needed.*use a smaller min_tokens, longer"),
-        ([[], []], 10, 0, "every document is empty"),
+        ([1, 2, -1], "no", "document 1 has token id -1 at position 2, outside .* of 61"),
+        ([1, 2, 61], "no", "document 1 has token id 61 at position 2, outside .* of 61"),
+        ([1, 2, 3], 256, "bos id 256 is outside"),
+        ([1.5, 2.0], "no", "not a list of whole token ids"),
+        ([[1, 2]], "no", "not a list of whole token ids"),
     ],
 )
-def test_when_none_is_long_enough_the_longest_is_named(ids, needed, least, said):
+def test_ids_that_the_model_does_not_have_are_refused_before_anything_runs(ids, bos, said):
     with pytest.raises(DataError, match=said):
-        select(from_ids(ids), needed, min_tokens=least)
-
-
-@pytest.mark.parametrize("bad", [-1, 61])
-def test_ids_outside_the_vocabulary_name_document_position_and_id(bad):
-    with pytest.raises(DataError, match=f"document 1 has token id {bad} at position 2, outside .* of 61"):
-        check_ids(from_ids([[1, 2, 60], [1, 2, bad]]), 61)
-
-
-def test_a_bos_outside_the_vocabulary_is_refused():
-    with pytest.raises(DataError, match="bos id 256 is outside"):
-        check_ids([], 61, bos=256)
+        perplexity(llama(), [[1, 2, 60], ids], [3], bos=bos)
 
 
 def test_the_hash_changes_with_any_document_and_their_order():
@@ -584,38 +557,3 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     assert found["data"]["special_tokens"] == 5
     assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
-
-
-# --- what would be measured with its brackets and commas -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("rows.json", json.dumps([{"text": "one"}, {"text": "two"}]), "is a JSON array; write it as .jsonl"),
-        ("rows.JSON", '\n ["one", "two"]', "is a JSON array"),
-        ("rows.csv", "text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
-        ("rows.jsonl.gz", "", "is compressed; unpack it first"),
-    ],
-)
-def test_a_file_that_holds_texts_in_another_form_is_refused(tmp_path, name, content, sentence, caplog):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(DataError, match=re.escape(sentence)):
-        read_texts(tmp_path / name)
-    (tmp_path / "a.txt").write_text("text")
-    assert contents(read_texts(tmp_path)) == ["text"]
-    assert f"1 file is no text ({name}) of {tmp_path}" in caplog.text
-
-
-def test_json_that_is_no_list_of_texts_is_a_text(tmp_path):
-    for content in ('{"a": [1, 2]}', "[1, 2, 3]", "[not JSON", "[" * 50):
-        (tmp_path / "a.json").write_text(content)
-        assert contents(read_texts(tmp_path / "a.json")) == [content]
-
-
-def test_the_split_that_is_taken_stands_in_the_documents_names(tmp_path):
-    parts = {"train": {"text": ["a", "b"]}, "test": {"text": ["c"]}}
-    datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in parts.items()}).save_to_disk(
-        tmp_path / "saved"
-    )
-    assert [text.name for text in read_texts(tmp_path / "saved")] == [f"{tmp_path / 'saved'} test row 0"]
