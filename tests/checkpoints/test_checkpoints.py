@@ -19,14 +19,14 @@ import torch
 from configurations import as_cached, edit, read, write_checkpoint
 from crashing import failures, raising, tree, unchanged
 from launching import HELPERS, environment
-from own_schedules import Half
+from own_schedules import Half, Stretching
 from refusing import one_error, untouched
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.checkpoints import backups, folders
 from ropescale.checkpoints.patching import patch_checkpoint, restore
-from ropescale.errors import CheckpointError, RopescaleError
+from ropescale.errors import CheckpointError, RopescaleError, ScheduleError
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -84,7 +84,10 @@ def logits(model: torch.nn.Module, length: int = 150) -> torch.Tensor:
 # What is written
 
 
-def test_both_key_sets_say_the_same_and_every_other_key_is_kept(source, tmp_path):
+def test_both_key_sets_say_the_same_and_every_other_key_is_kept_as_it_is(source, tmp_path):
+    quantised = {"quant_method": "gptq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
+    theirs = CONFIG | {"quantization_config": quantised, "time_step_limit": [0.0, float("inf")], "surrogate": "\ud800"}
+    edit(source, **theirs)
     patch_checkpoint(source, tmp_path / "out", "yarn", target_length="2k")
     config = read(tmp_path / "out" / "config.json")
     new, old = config["rope_parameters"], config["rope_scaling"]
@@ -94,27 +97,7 @@ def test_both_key_sets_say_the_same_and_every_other_key_is_kept(source, tmp_path
     assert new["attention_factor"] == old["attention_factor"] == pytest.approx(1.2079441541679836)  # 0.1 ln 8 + 1
     assert new["rope_theta"] == config["rope_theta"] == 10000.0
     assert config["original_max_position_embeddings"] == 256
-    assert config["max_position_embeddings"] == 2048
-    untouched = CONFIG.keys() - {"max_position_embeddings"}
-    assert {key: config[key] for key in untouched} == {key: CONFIG[key] for key in untouched}
-
-
-QUANTISED = {"quant_method": "gptq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
-
-
-@pytest.mark.parametrize(
-    "theirs",
-    [
-        {"quantization_config": QUANTISED, "tie_word_embeddings": True},
-        {"time_step_limit": [0.0, float("inf")]},
-        {"house_key": "\ud800"},  # half a surrogate pair
-    ],
-)
-def test_keys_that_are_not_ours_are_kept_as_they_are(source, tmp_path, theirs):
-    edit(source, **theirs)
-    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    config = read(tmp_path / "out" / "config.json")
-    assert {key: config[key] for key in theirs} == theirs
+    assert {key: config[key] for key in theirs} == theirs | {"max_position_embeddings": 2048}
 
 
 @pytest.mark.parametrize(
@@ -179,9 +162,11 @@ def test_no_file_that_is_written_holds_the_path_of_the_source(source, tmp_path):
 
 
 def test_a_patched_checkpoint_is_computed_from_the_original(source, tmp_path):
-    patch_checkpoint(source, tmp_path / "a", "yarn:factor=8")
-    patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
     patch_checkpoint(source, tmp_path / "direct", "linear:factor=2")
+    shutil.copytree(source, tmp_path / "a")
+    patch_checkpoint(tmp_path / "a", None, "yarn:factor=8", in_place=True)
+    patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
+    assert not (tmp_path / "b" / backups.BACKUP).exists()
     assert read(tmp_path / "b" / "config.json") == read(tmp_path / "direct" / "config.json")
     again, direct = (read(tmp_path / name / "ropescale.json") for name in ("b", "direct"))
     assert again["source"] == "a"
@@ -227,34 +212,20 @@ def test_what_still_holds_the_old_limit_is_named_and_nothing_else(source, tmp_pa
 # What is linked and what is copied
 
 
-def test_weights_are_linked_and_everything_else_is_copied(source, tmp_path):
-    for name in ("pytorch_model.bin", "original/consolidated.00.pth", "nested/model.gguf"):
-        (source / name).parent.mkdir(exist_ok=True)
-        (source / name).write_bytes(b"weights")
-    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    linked = {
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-        "pytorch_model.bin",
-        "original/consolidated.00.pth",
-        "nested/model.gguf",
-    }
-    assert done.links == dict.fromkeys(linked, "hard")
-    for path in source.rglob("*"):
-        if path.is_file():
-            name = path.relative_to(source).as_posix()
-            assert path.samefile(tmp_path / "out" / name) == (name in linked), name
-
-
-def test_version_control_and_caches_stay_behind(source, tmp_path):
-    for name in (".git/HEAD", ".cache/huggingface/x", "nested/__pycache__/x.pyc", ".gitattributes"):
+def test_weights_are_linked_everything_else_is_copied_and_caches_stay_behind(source, tmp_path):
+    weights = {"pytorch_model.bin", "original/consolidated.00.pth", "nested/model.gguf"}
+    caches = {".git/HEAD", ".cache/huggingface/x", "nested/__pycache__/x.pyc", ".gitattributes"}
+    for name in (*weights, *caches, ".hidden.json"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text("x")
-    (source / ".hidden.json").write_text("{}")
-    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    found = set(tree(tmp_path / "out"))
-    assert {"nested/deeper/extra.json", ".hidden.json", "LICENSE"} <= found
-    assert not [name for name in found if ".git" in name or "cache" in name]
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    linked = weights | {f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    assert done.links == dict.fromkeys(linked, "hard")
+    for path in source.rglob("*"):
+        name = path.relative_to(source).as_posix()
+        if path.is_file() and name not in caches:
+            assert path.samefile(tmp_path / "out" / name) == (name in linked), name
+    assert not [name for name in tree(tmp_path / "out") if ".git" in name or "cache" in name]
 
 
 @pytest.fixture
@@ -318,26 +289,20 @@ def test_a_way_of_linking_that_was_asked_for_is_not_replaced_silently(source, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_saving_a_tokenizer_into_the_result_leaves_the_source_alone(real, tmp_path):
+@pytest.mark.parametrize("link", ["hard", "symlink"])
+def test_saving_a_tokenizer_and_a_model_into_the_result_leaves_the_source_alone(real, tmp_path, link):
     with unchanged(real):
-        patch_checkpoint(real, tmp_path / "out", "yarn:factor=4")
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+        out = patch_checkpoint(real, tmp_path / "out", "yarn:factor=4", link=link).folder
+        tokenizer = AutoTokenizer.from_pretrained(out)
         assert tokenizer.model_max_length == 256
         tokenizer.add_special_tokens({"pad_token": "<pad>"})
-        tokenizer.chat_template = "{{ messages }}"
-        tokenizer.save_pretrained(tmp_path / "out")
-        assert "<pad>" in (tmp_path / "out" / "tokenizer.json").read_text()
-
-
-@pytest.mark.parametrize("link", ["hard", "symlink"])
-def test_saving_a_model_into_the_result_leaves_the_source_alone(real, tmp_path, link):
-    with unchanged(real):
-        patch_checkpoint(real, tmp_path / "out", "yarn:factor=4", link=link)
-        model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        tokenizer.save_pretrained(out)
+        model = AutoModelForCausalLM.from_pretrained(out)
         with torch.no_grad():
             model.lm_head.weight.add_(1)
-        model.save_pretrained(tmp_path / "out")
-        assert (tmp_path / "out" / "model.safetensors").read_bytes() != (real / "model.safetensors").read_bytes()
+        model.save_pretrained(out)
+        assert "<pad>" in (out / "tokenizer.json").read_text()
+        assert (out / "model.safetensors").read_bytes() != (real / "model.safetensors").read_bytes()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -369,6 +334,24 @@ def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp
         with ropescale.patch(model, schedule, **({"freeze_at": 256} if name == "frozen" else {})):
             assert (logits(model) - found).abs().max() <= 1e-5, name
         assert (plain - found).abs().max() > 1e-2, name
+
+
+def test_shards_and_tied_weights_load_as_they_were(tmp_path):
+    model = tiny.llama(tie_word_embeddings=True)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20kB")
+    assert len(patch_checkpoint(tmp_path / "sharded", tmp_path / "out", "yarn:factor=4").links) > 1
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(source, tmp_path):
+    with pytest.raises(ScheduleError, match=r"with the length.*freeze it at a length"):
+        patch_checkpoint(source, tmp_path / "out", Stretching(), target_length=1024)
+    assert not (tmp_path / "out").exists()
+    patch_checkpoint(source, tmp_path / "out", Stretching(), freeze_at="2k", target_length="1k")
+    config = read(tmp_path / "out" / "config.json")
+    assert config["rope_parameters"]["long_factor"] == [8.0] * 32 and config["max_position_embeddings"] == 1024
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -557,29 +540,20 @@ def test_an_output_that_cannot_be_is_refused(source, tmp_path, monkeypatch, out,
 # In place and back
 
 
-def test_restoring_gives_back_every_byte(source):
+def test_restoring_gives_back_every_byte_however_often_it_was_patched(source):
+    """The first length leaves the tokenizer's limit alone, the second raises it: both must be undone."""
+    edit(source, "tokenizer_config.json", model_max_length=512)
     (source / "config.json").chmod(0o600)
     before = tree(source)
-    done = patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-    assert done.folder == source
-    assert read(source / "config.json")["max_position_embeddings"] == 1024
+    for factor, limit in ((2, 512), (8, 2048)):
+        assert patch_checkpoint(source, None, f"yarn:factor={factor}", in_place=True).folder == source
+        assert read(source / "tokenizer_config.json")["model_max_length"] == limit
+        assert read(source / "config.json")["rope_parameters"]["factor"] == factor
     after = tree(source)
     changed = {name for name in after if after[name] != before.get(name) and not name.startswith(backups.BACKUP)}
     assert changed == {"config.json", "ropescale.json", "README.md", "tokenizer_config.json"}
     assert restore(source) == source
     assert tree(source) == before
-
-
-def test_restoring_after_patching_twice_gives_back_the_first(source):
-    """The first length leaves the tokenizer's limit alone, the second raises it: both must be undone."""
-    edit(source, "tokenizer_config.json", model_max_length=512)
-    with unchanged(source):
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-        assert read(source / "tokenizer_config.json")["model_max_length"] == 512
-        patch_checkpoint(source, None, "yarn:factor=8", in_place=True)
-        assert read(source / "tokenizer_config.json")["model_max_length"] == 2048
-        assert read(source / "config.json")["rope_parameters"]["factor"] == 8
-        restore(source)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
@@ -635,13 +609,6 @@ def test_there_must_be_something_to_restore(source, tmp_path):
 def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
     with untouched(tmp_path / "cache", "is a symbolic link, as in the Hub's cache"):
         patch_checkpoint(hub_like, None, "yarn:factor=4", in_place=True)
-
-
-def test_a_copy_of_a_checkpoint_patched_in_place_has_no_backup(source, tmp_path):
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
-    assert not (tmp_path / "out" / backups.BACKUP).exists()
-    assert read(tmp_path / "out" / "config.json")["rope_parameters"]["rope_type"] == "linear"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -711,6 +678,7 @@ def test_a_hub_id_works_like_a_folder_without_a_network(hub, tmp_path, python):
     assert not weights.is_symlink()
     assert weights.read_bytes().startswith(b"these are no weights")
     assert read(tmp_path / "out" / "ropescale.json")["source"] == "org/name"
+    assert b"\nbase_model: org/name\n" in (tmp_path / "out" / "README.md").read_bytes()  # org/base is further up
     assert {k: v for k, v in tree(tmp_path / "home").items() if "xet" not in k and "CACHEDIR" not in k} == before
     for more in (["--revision", COMMIT], ["--dry-run"]):
         words = ["patch", "org/name", "-o", str(tmp_path / more[0]), "--schedule", "yarn:factor=4", *more]

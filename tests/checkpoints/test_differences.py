@@ -56,38 +56,6 @@ def test_the_tokenizers_limit_is_a_diff(model):
     )
 
 
-def test_a_tokenizer_that_is_left_alone_is_not_shown(model):
-    (model / "tokenizer_config.json").write_text(json.dumps(TOKENIZER | {"model_max_length": 4096}))
-    assert set(patched(dry_run=True).changes) == {"config.json", "ropescale.json", "README.md"}
-
-
-def test_a_cards_lines_are_counted(model):
-    before = (model / "README.md").read_text().splitlines()
-    done = patched(out="out")
-    after = Path("out", "README.md").read_text().splitlines()
-    lines = [line[:2] for line in difflib.ndiff(before, after)]
-    assert "- " not in lines
-    assert done.changes["README.md"] == f'+{lines.count("+ ")} lines: section "Context extension"'
-    assert done.changes["ropescale.json"] == "new file: what was changed, and how to undo it"
-
-
-def test_a_new_card_and_front_matter_are_said(model):
-    found = patched(dry_run=True, push_to_hub="me/long").changes["README.md"]
-    assert found.endswith('lines: section "Context extension" and the front matter')
-    (model / "README.md").unlink()
-    assert patched(dry_run=True).changes["README.md"].startswith("new file, ")
-
-
-def test_patching_again_says_what_is_replaced(model):
-    patched(in_place=True)
-    again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
-    assert again["ropescale.json"] == "replaced: what was changed, and how to undo it"
-    assert "lines: section" in again["README.md"]
-    same = patched(dry_run=True).changes
-    assert "config.json" not in same
-    assert "README.md" not in same
-
-
 @pytest.mark.parametrize("words", [["-o", "out"], ["--dry-run"], ["--in-place"]])
 def test_the_page_shows_them_after_the_table(model, ran, words):
     page = ran("patch", "model", "--schedule", "yarn:factor=4", *words).out
@@ -107,5 +75,19 @@ def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model
     assert len(found) < 1000
 
 
-def test_a_whole_number_beyond_every_float_is_shown_cut():
-    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})
+def test_the_card_and_the_record_are_told_in_a_line_each(model):
+    before = (model / "README.md").read_text().splitlines()
+    done = patched(out="out")
+    lines = [line[:2] for line in difflib.ndiff(before, Path("out", "README.md").read_text().splitlines())]
+    assert "- " not in lines
+    assert done.changes["README.md"] == f'+{lines.count("+ ")} lines: section "Context extension"'
+    assert done.changes["ropescale.json"] == "new file: what was changed, and how to undo it"
+    sent = patched(dry_run=True, push_to_hub="me/long").changes["README.md"]
+    assert sent.endswith('lines: section "Context extension" and the front matter')
+    (model / "README.md").unlink()
+    assert patched(dry_run=True).changes["README.md"].startswith("new file, ")
+    patched(in_place=True)
+    assert set(patched(dry_run=True).changes) == {"ropescale.json"}
+    again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
+    assert again["ropescale.json"] == "replaced: what was changed, and how to undo it"
+    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})  # beyond every float

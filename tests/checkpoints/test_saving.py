@@ -130,6 +130,8 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
 
 def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_reads_it(source, tmp_path):
     edit(source, kept=[1], dropped=2)
+    loaded(source).save_pretrained(tmp_path / "source", max_shard_size="20KB")  # whose shards must not come over
+    (source / "model.safetensors").unlink()
     model = loaded(source)
     del model.config.dropped
     ids = torch.arange(100)[None]
@@ -149,15 +151,6 @@ def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_read
     # Taking the schedule off leaves the rest of the configuration as it was changed.
     ropescale.patch_checkpoint(out, tmp_path / "other", "ntk:factor=2")
     assert config(tmp_path / "other")["vocab_size"] == 300
-
-
-def test_shards_of_the_source_are_not_saved_beside_the_weights_in_memory(tmp_path):
-    tiny.llama().save_pretrained(tmp_path / "source", max_shard_size="20KB")
-    model = loaded(tmp_path / "source").to(torch.bfloat16)
-    with ropescale.patch(model, "yarn:factor=4"):
-        ropescale.save(model, tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*-of-*")) and not list((tmp_path / "out").glob("*.index.json"))
-    assert config(tmp_path / "out")["dtype"] == "bfloat16" and loaded(tmp_path / "out").dtype == torch.bfloat16
 
 
 def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_path):
@@ -272,13 +265,6 @@ def test_a_base_that_was_changed_in_memory_is_refused(source, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["cast", "merged", "source"]
 
 
-def test_an_adapter_on_a_base_without_a_folder_is_refused(tmp_path):
-    model = tiny.llama()
-    with ropescale.patch(model, "yarn:factor=4"), pytest.raises(CheckpointError, match="no folder with weights"):
-        ropescale.save(with_adapter(model), tmp_path / "out")
-    assert not os.listdir(tmp_path)
-
-
 @pytest.mark.slow
 def test_stock_peft_needs_no_ropescale(source, tmp_path, python):
     model = loaded(source)
@@ -318,11 +304,6 @@ def test_verify_takes_an_adapter_and_names_its_base(adapter_once, ran):
     assert (report.base, report.intended, report.length) == (str(adapter_once / "base"), "all: yarn:factor=4", 256)
     told = ran("verify", adapter_once).out
     assert f"base: {adapter_once / 'base'}" in told and "live: yes (all: yarn:factor=4, at 256 tokens)" in told
-
-
-@pytest.mark.slow
-def test_decoding_with_an_adapter_is_compared_too(adapter_once):
-    assert [stretch.verdict for stretch in ropescale.verify(adapter_once, generate=True).generation] == ["equal"] * 3
 
 
 def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(adapter_once, source, tmp_path):

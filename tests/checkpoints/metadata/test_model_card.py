@@ -16,7 +16,6 @@ from planning import make_plan
 import ropescale
 from ropescale.checkpoints import model_card
 from ropescale.checkpoints.model_card import BEGIN, END, card
-from ropescale.engines.base import shell
 from ropescale.exporting import ENGINES, export
 from ropescale.output.formatting import shell_word
 
@@ -119,16 +118,11 @@ def test_no_command_of_a_card_runs_anything_or_loses_the_name(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shells_word_is_one_line_and_the_same_word(name):
+    assert shell_word("it's") == shlex.quote("it's") and shell_word("vllm") == "vllm"
     word = shell_word(NAMES[name])
     assert word.isprintable()
     done = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
     assert done.stdout == NAMES[name].encode("utf-8", "surrogateescape")
-
-
-def test_a_harmless_word_is_quoted_as_ever():
-    for word in ("vllm", "a b", "it's", '{"a": 1}', "ü", ""):
-        assert shell_word(word) == shlex.quote(word)
-    assert shell("a", "--b", "c d") == "a --b 'c d'"
 
 
 HOSTILE = "my`x`\n\n# Theirs\n\n<!-- ropescale: end -->|\u202e<b>[a](x) {s} {x} {0}"
@@ -146,17 +140,6 @@ def test_what_a_hostile_configuration_says_stays_in_its_place(config, tmp_path):
     rest = checked(card(tmp_path / "none.md", make_plan(config, "yarn:factor=4"), "org/name").decode())
     assert "{x} {0}" in rest or "my" not in rest
     assert "](" not in rest
-
-
-def test_a_hostile_spec_stays_in_its_place(tmp_path):
-    folder = tmp_path / "a`b|c\n# x <!-- ropescale: end -->"
-    folder.mkdir()
-    (folder / "half.py").write_text(
-        "from dataclasses import dataclass\nfrom ropescale import Frequencies\n\n@dataclass(frozen=True)\nclass Half:\n"
-        "    def __call__(self, rope, length):\n        return Frequencies([f / 2 for f in rope.inv_freq()])\n"
-    )
-    plan = make_plan(LLAMA, f"{folder}/half.py::Half")
-    checked(card(tmp_path / "none.md", plan, "org/name").decode())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -179,12 +162,6 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ra
     assert said.endswith("next: ropescale verify ./-y\n")
     assert "llama-server -m ./-x.gguf" in Path("-y", "README.md").read_text()
     assert "makes of ./-x" in Path("-y", "README.md").read_text()
-
-
-def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, ran):
-    folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
-    out = ran("patch", folder, "--dry-run", "--schedule", "yarn:factor=4").out
-    assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out
 
 
 # ---------------------------------------------------------------------------------------------------------
