@@ -23,8 +23,6 @@ from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, model_code, sglang, vllm
 from ropescale.engines.base import layers_of
 
-GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
-PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
 QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
 PER_PAIR = "ntk-su:factor=4"
 
@@ -50,14 +48,6 @@ def test_engines_do_not_load_proportional_rope_on_a_llama(share):
         *(ignored if factor else [left]),
         "llama.cpp: does not support proportional RoPE for this architecture",
         "transformers 4: does not support proportional RoPE and stops with a KeyError; load it with transformers 5",
-    ]
-
-
-def test_a_model_made_with_proportional_rope_is_no_surprise_to_llama_cpp():
-    found = warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4")
-    assert found == [
-        "vLLM and SGLang: know no Lfm3ForCausalLM; serve it with transformers",
-        "transformers 4: lacks lfm3, which came with transformers 5",
     ]
 
 
@@ -95,12 +85,23 @@ def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(con
     assert sum("deepseek_llama_scaling" in line for line in warned(config, spec)) == times
 
 
-@pytest.mark.parametrize("model_type", ["cohere", "cohere2_moe", "ernie4_5_moe", "glm4"])
-def test_vllm_has_no_per_pair_factors_for_interleaved_pairs(model_type):
-    config = LLAMA | {"model_type": model_type}
-    text = f"vLLM and SGLang: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
-    assert text in warned(config, PER_PAIR, layers="all")
-    assert not [line for line in warned(config, "yarn:factor=4", layers="all") if "per-pair" in line]
+LLAMA4 = {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "engines"),
+    [
+        *(({"model_type": name}, "vLLM and SGLang: ") for name in ("cohere", "cohere2_moe", "ernie4_5_moe", "glm4")),
+        *(({"model_type": name}, "") for name in ("llama", "glm", "helium")),  # by transformers' code, as it should
+        (LLAMA4, ""),  # whose weights vLLM permutes
+    ],
+)
+def test_per_pair_factors_turn_interleaved_pairs_by_transformers_code_alone(changes, engines):
+    found = warned(LLAMA | changes, PER_PAIR, layers="all")
+    text = f"{engines}cannot turn the pairs of {changes['model_type']} by per-pair factors; serve it with transformers"
+    assert (text in found) == any("cannot turn" in line for line in found) == bool(engines)
+    served = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
+    assert (served in found) == (changes["model_type"] in ("llama", "glm", "helium", "llama4_text"))
 
 
 def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
@@ -116,18 +117,6 @@ def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_e
     interleaved -= {*SEEING}  # under whose names no language model lies
     assert interleaved == {name for name, record in FAMILIES.items() if record.interleaved}
     assert interleaved > vllm.TURN_HALVES_AFTER_ALL
-
-
-def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_as_it_should():
-    for model_type in ("glm", "helium"):
-        found = warned(LLAMA | {"model_type": model_type}, PER_PAIR)
-        assert not [line for line in found if "cannot turn" in line or line.startswith("SGLang")]
-
-
-def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
-    config = LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
-    found = warned(config, PER_PAIR, layers="all")
-    assert not [line for line in found if "cannot turn" in line]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +139,12 @@ def test_a_model_that_an_engine_does_not_have_or_scale_is_warned_about(config, t
     assert [line for line in warned(LLAMA | config, "yarn:factor=4") if line.startswith(text)]
 
 
-def test_a_model_saved_without_its_head_is_looked_up_by_its_type():
-    assert not [line for line in warned(LLAMA | {"architectures": ["LlamaModel"]}, "yarn:factor=4") if "know" in line]
+def test_a_model_is_looked_up_by_its_type_where_its_architecture_says_nothing_and_for_what_it_lacks():
+    assert not warned(LLAMA | {"architectures": ["LlamaModel"], "partial_rotary_factor": 0.5}, "llama3:factor=4")
+    assert warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4") == [
+        "vLLM and SGLang: know no Lfm3ForCausalLM; serve it with transformers",
+        "transformers 4: lacks lfm3, which came with transformers 5",
+    ]
 
 
 @pytest.mark.engines
@@ -159,31 +152,6 @@ def test_the_lists_of_models_are_those_of_the_engines_sources():
     assert model_code.load()["versions"]["vllm"] == vllm.ENGINE.version
     assert model_code.load()["versions"]["sglang"] == sglang.ENGINE.version
     assert engine_registries.generate() == model_code.load()
-
-
-def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
-    text = "vLLM: serves the original length by default; pass --max-model-len 16384"
-    assert text in warned(LLAMA, PER_PAIR)
-    assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which takes interleaved pairs too
-    glm4 = GLM | {"model_type": "glm4"}
-    assert not [line for line in warned(glm4, PER_PAIR) if "--max-model-len" in line]
-
-
-def test_a_share_that_llama_does_not_read_makes_nothing_partial():
-    assert warned(PARTIAL, "llama3:factor=4") == warned(LLAMA, "llama3:factor=4") == []
-
-
-@pytest.mark.parametrize(
-    ("betas", "flags"),
-    [
-        ("", ""),
-        (",beta_fast=16", "--yarn-beta-fast 16 "),
-        (",beta_fast=128,beta_slow=2", "--yarn-beta-fast 128 --yarn-beta-slow 2 "),
-    ],
-)
-def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(betas: str, flags: str) -> None:
-    text = card_of(LLAMA, f"yarn:factor=4{betas}").replace(" \\\n  ", " ")
-    assert f"llama-server -m name.gguf -c 16384 {flags}--override-kv llama.rope.scaling.type=str:yarn," in text
 
 
 def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
@@ -197,35 +165,6 @@ def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_
     again = make_plan(LLAMA, options["--schedule"], target_length=options["--target-length"])
     assert again.length == 16384
     assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
-
-
-def test_the_card_has_every_engines_command() -> None:
-    text = card_of(LLAMA, "ntk-su:factor=4")
-    assert "vllm serve PATH --max-model-len 16384\n" in text
-    assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
-    assert "# name.gguf is the output of llama.cpp's convert_hf_to_gguf.py for org/name without the patch; the" in text
-    assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
-
-
-def test_the_card_links_to_nothing_that_may_not_be_there() -> None:
-    text = card_of(LLAMA, "yarn:factor=4")
-    assert "changed the rotary frequencies of" in text
-    assert "://" not in text
-
-
-def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path):
-
-    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 128}
-    before, after = patched_card(tmp_path, config, "dynamic:factor=4").split(
-        "Before you serve it, know what these engines do differently:"
-    )
-    assert "vllm serve PATH" in before
-    assert "* vLLM: computes one static table" in after
-
-
-def patched_card(tmp_path: Path, config: dict[str, Any], spec: str, **options: Any) -> str:
-    ropescale.patch_checkpoint(write_checkpoint(tmp_path / "in", config), tmp_path / "out", spec, **options)
-    return (tmp_path / "out" / "README.md").read_text()
 
 
 def test_the_card_of_a_repository_has_its_name_in_every_command() -> None:
@@ -246,13 +185,19 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> Non
     assert "trust" not in stock
 
 
-def test_the_card_and_the_record_say_what_was_frozen_and_at_what_length(tmp_path: Path) -> None:
-    text = patched_card(tmp_path, LLAMA, "dynamic:factor=4", freeze_at="16k")
-    assert "| all | `dynamic:factor=4 frozen at 16384 tokens` | 4096 | 16384 |" in text
+def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path: Path) -> None:
+    before, after = card_of(LLAMA, "dynamic:factor=4").split(
+        "Before you serve it, know what these engines do differently:"
+    )
+    assert "vllm serve PATH" in before and "* vLLM: computes one static table" in after
+    ropescale.patch_checkpoint(
+        write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "out", "dynamic:factor=4", freeze_at="16k"
+    )
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "| all | `dynamic:factor=4 frozen at 16384 tokens` | 4096 | 16384 |" in text and "://" not in text
     record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
     assert record["frozen"] == {"all": "dynamic:factor=4 frozen at 16384 tokens"}
     assert record["spec"]["all"].startswith("table:")
-    assert "frozen at" not in card_of(LLAMA, "yarn:factor=4", "a")
 
 
 def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch) -> None:

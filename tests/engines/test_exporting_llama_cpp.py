@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from configurations import DEEPSEEK, write_checkpoint
 from gguf_models import write_keys
 from planning import make_plan
 
-import ropescale
 from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
@@ -107,11 +105,6 @@ def test_export_serves_what_gguf_carries_and_refuses_what_it_refuses(spec: str, 
     assert compared >= 90
 
 
-def test_those_are_the_only_differences_that_are_known() -> None:
-    assert {_only_one_of_them({"model_type": "qwen2"}, spec) for spec in SPECS} == {None, True}
-    assert {_only_one_of_them({"model_type": "llama"}, spec) for spec in SPECS} == {None}
-
-
 def _folder(config: dict[str, Any], path: Path) -> Path:
     return write_checkpoint(path / "made", config)
 
@@ -141,23 +134,22 @@ def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) 
 def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_path: Path) -> None:
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, "yarn:factor=8"), "org/name").decode()
     assert "llama-server" not in text and "llama.cpp cannot compute this schedule (yarn for deepseek_v3)" in text
-
-
-def test_a_patched_deepseek_whose_configuration_says_both_mscales_is_converted_as_it_lies(tmp_path: Path) -> None:
-    text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()
-    assert "# PATH.gguf is the output of llama.cpp's convert_hf_to_gguf.py for PATH\n" in text
+    text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()  # converted as it lies
+    assert "# PATH.gguf is what llama.cpp's convert_hf_to_gguf.py makes of PATH\n" in text
     assert "llama-server -m PATH.gguf -c 32768\n" in text
 
 
-@cache
-def _warned(spec: str) -> str:
-    return "\n".join(engine_warnings(make_plan(DEEPSEEK, spec)))
-
-
 def test_patch_says_what_converting_a_deepseek_would_do() -> None:
+    warned = {
+        spec: "\n".join(engine_warnings(make_plan(DEEPSEEK, spec)))
+        for spec in ("yarn:factor=8", "ntk:factor=4", MSCALE)
+    }
     text = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.459 instead of 1)"
-    assert text in _warned("yarn:factor=8") and text in _warned("linear:factor=8")
-    assert "llama.cpp" not in _warned(MSCALE) and "llama.cpp" not in _warned("ntk:factor=4")
+    assert (
+        [text in said for said in warned.values()]
+        == ["llama.cpp" in said for said in warned.values()]
+        == [True, False, False]
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -201,17 +193,6 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(
     assert written["mistral3.rope.scaling.factor"].value == 32
 
 
-def test_a_patched_folder_whose_makers_scaled_it_gets_the_command_with_the_option(tmp_path: Path) -> None:
-    source = _folder({"model_type": "ministral3"}, tmp_path)
-    ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=32", replace_scaling=True)
-    for text in (
-        export(tmp_path / "out", "llama.cpp").commands[0].text,
-        (tmp_path / "out" / "README.md").read_text(),
-    ):
-        told = " ".join(text.replace("\\\n", " ").split())
-        assert "ropescale gguf made.gguf" in told and "--schedule yarn:factor=32 --replace-scaling" in told
-
-
 def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path: Path) -> None:
     for model_type in ("ministral3", "deepseek_v3", "llama"):
         done = export(_folder({"model_type": model_type}, tmp_path), "llama.cpp")
@@ -231,27 +212,15 @@ def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> N
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
 
 
-def test_the_architectures_of_gguf_files_are_those_that_llama_cpp_rotates() -> None:
-    for config in ({"model_type": name} for name in known.OF_MODEL_TYPES):
-        assert known.OF_MODEL_TYPES[config["model_type"]] in known.ROPE
-
-
-# ---------------------------------------------------------------------------------------------------------
-# What patch says to do
-
-
-def _said(model_type: str, spec: str) -> list[str]:
-    return engine_warnings(make_plan({"model_type": model_type, "max_position_embeddings": 4096}, spec))
-
-
-def test_a_table_that_the_converter_drops_is_warned_about_with_what_puts_it_in() -> None:
-    lost = "llama.cpp: its converter drops per-pair factors for this architecture, silently leaving base RoPE; "
-    puts = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` prints it)"
-    assert lost + puts in _said("llama", "ntk-su:factor=4")
-    assert lost + "`ropescale export --for llama.cpp` prints the supported options" in _said("qwen2", "ntk-su:factor=4")
-
-
-def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
-    found = _said("llama", "dynamic:factor=4")
-    assert sum("freeze it at a length" in text for text in found) == 1
-    assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1
+@pytest.mark.parametrize(
+    ("model_type", "spec", "said"),
+    [
+        ("llama", "ntk-su:factor=4", "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp`"),
+        ("qwen2", "ntk-su:factor=4", "`ropescale export --for llama.cpp` says what it can be told"),
+        ("llama", "dynamic:factor=4", "freezing it at a length"),
+        ("llama", "dynamic:factor=4", "`ropescale export --for vllm` supplies it"),
+    ],
+)
+def test_patch_says_once_what_to_do(model_type: str, spec: str, said: str) -> None:
+    plan = make_plan({"model_type": model_type, "max_position_embeddings": 4096}, spec)
+    assert sum(said in text for text in engine_warnings(plan)) == 1

@@ -97,11 +97,6 @@ def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path
     assert told(found).keys() >= stored.keys()
 
 
-def test_neighbouring_pairs_have_no_factors_of_their_own(tmp_path: Path) -> None:
-    done = exported(DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, tmp_path)
-    assert done.refusal is not None and "cannot turn the pairs of deepseek_v3" in done.refusal
-
-
 @pytest.mark.parametrize("model_type", ["phi3", "phimoe"])
 def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type: str, tmp_path: Path) -> None:
     """phimoe's code reads ``long_mscale``, and phi3's maximum is chosen so that the closed form gives the scale."""
@@ -151,23 +146,23 @@ def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> 
     assert {row.how for row in done.rows if row.version == mlx_lm.ENGINE.version} <= RAN.get(case, {"run", "source"})
 
 
-REFUSED = {
-    "mixtral": "reads no scaling for mixtral, silently leaving base RoPE; use another rope_theta (ntk, abf)",
-    "qwen3_moe": "reads no scaling for qwen3_moe, silently leaving base RoPE; use another rope_theta (ntk, abf)",
-    "qwen2_moe": "stops with an error at yarn for qwen2_moe; use another rope_theta (ntk, abf)",
-    "olmo": "mlx-lm cannot compute this schedule",
-    "lfm3": "mlx-lm cannot compute this schedule",
-}
-
-
-@pytest.mark.parametrize("model_type", REFUSED)
-def test_a_type_whose_scaling_is_not_read_is_refused_with_the_way_out(
-    model_type: str, tmp_path: Path, ran: Any
-) -> None:
-    write_checkpoint(tmp_path, LLAMA | {"model_type": model_type})
-    err = ran("export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4", code=1).err
-    assert REFUSED[model_type].partition("; ")[0] in err
-    assert err.rstrip().endswith(("serve it with transformers",))
+@pytest.mark.parametrize(
+    ("config", "spec", "said"),
+    [
+        (
+            LLAMA | {"model_type": "mixtral"},
+            "yarn:factor=4",
+            "reads no scaling for mixtral, silently leaving base",
+        ),
+        (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
+        (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
+        (LLAMA | {"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
+        (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot turn the pairs of deepseek_v3"),
+    ],
+)
+def test_what_is_not_computed_is_refused(config: dict[str, Any], spec: Any, said: str, tmp_path: Path) -> None:
+    done = exported(config, spec, tmp_path)
+    assert done.refusal and said in done.refusal and done.refusal.endswith("serve it with transformers")
 
 
 def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_path: Path) -> None:
@@ -185,9 +180,8 @@ def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_pa
 def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
     source, out = write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "it's out"
     ropescale.patch_checkpoint(source, out, "yarn:factor=4")
-    server, generate = export(out, "mlx-lm").commands
-    assert shlex.split(server.text.replace("\\\n", "")) == ["mlx_lm.server", "--model", str(out)]
-    assert shlex.split(generate.text.replace("\\\n", ""))[:3] == ["mlx_lm.generate", "--model", str(out)]
+    server, generate = (shlex.split(command.text.replace("\\\n", "")) for command in export(out, "mlx-lm").commands)
+    assert server == ["mlx_lm.server", "--model", str(out)] and generate[:3] == ["mlx_lm.generate", "--model", str(out)]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

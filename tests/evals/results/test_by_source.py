@@ -10,10 +10,7 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.data.sources import ReadOptions, TextSource
-from ropescale.evals.reporting.page import source_tables
-from ropescale.evals.running.selection import InTurn
-from ropescale.evals.scoring.scorer import Scorer
+from ropescale.evals.reporting.sections import source_tables
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 
@@ -44,14 +41,9 @@ def test_winners_are_named_with_intervals_that_hold_for_all_the_sources_together
     run = perplexity(llama(), {"books": books, "code": code}, [16, 32], ["yarn:factor=2"])
     for result in (run, *run.by_source.values()):
         assert [row.comparisons for row in result.best] == [6, 6]
-    assert [row.comparisons for row in perplexity(llama(), books, [16, 32], ["yarn:factor=2"]).best] == [2, 2]
-
-
-def test_every_window_is_fed_once(monkeypatch):
-    score, fed = Scorer.score, []
-    monkeypatch.setattr(Scorer, "score", lambda self, ids, *rest: fed.append(len(ids)) or score(self, ids, *rest))
-    perplexity(llama(), {"books": BOOKS, "code": CODE}, [32])
-    assert sum(fed) == 5
+    alone = perplexity(llama(), {"books": books}, [16, 32], ["yarn:factor=2"])
+    assert [row.comparisons for row in alone.best] == [2, 2] and alone.by_source == {}
+    assert "sources" not in alone.to_dict() and "source" not in alone.to_csv().split("\n")[0]
 
 
 def test_every_file_has_each_source_and_loads_again(run, tmp_path):
@@ -100,12 +92,6 @@ def test_the_pages_table_of_a_source_has_its_change_against_truncation():
     assert {(each["beside"], each["lines"][0]["truncation"]) for each in source_tables([("", alone)])} == {("", "")}
 
 
-def test_one_source_is_written_as_before():
-    found = perplexity(llama(), {"books": BOOKS}, [16])
-    assert found.by_source == {} and "sources" not in found.to_dict() and "source" not in found.to_csv().split("\n")[0]
-    assert found.to_csv() == perplexity(llama(), BOOKS, [16]).to_csv()
-
-
 def test_sources_of_all_kinds_are_measured_together():
     tokenizer = byte_tokenizer()
     texts = {"text": ["a text " * 5] * 1, "ids": [[256, *range(40)]], "chat": [[{"role": "user", "content": "x" * 40}]]}
@@ -116,12 +102,6 @@ def test_sources_of_all_kinds_are_measured_together():
     for names in (("text", "chat"), ("chat", "text"), ("ids", "chat")):
         with pytest.raises(DataError, match=r"no BOS in front of chat document 0.*put a BOS"):
             perplexity(llama(vocab_size=257), {name: texts[name] for name in names}, [16], tokenizer=tokenizer)
-
-
-def test_documents_are_read_in_turn():
-    turns = InTurn({"a": ["1", "2", "3"], "b": "one", "c": ["x", "y"]})
-    assert [each.text for each in turns] == ["1", "one", "x", "2", "y", "3"]
-    assert turns.names["b document 0"] == "b" and len(turns.names) == 6
 
 
 def test_a_source_of_which_nothing_is_measured_is_named():
@@ -145,9 +125,3 @@ def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
     assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
     assert "leave it out (--split)" in refused(*words, "--split", "test")  # neither has a use for it
     assert f"{sources[0]} is given twice" in refused(*words, "--data", sources[0])
-
-
-def test_an_option_is_for_the_sources_that_have_a_use_for_it(tmp_path):
-    write_files(tmp_path, {"a.txt": "text", "b.jsonl": '{"body": "row"}'})
-    source = TextSource([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], ReadOptions(text_field="body"))
-    assert [[each.text for each in texts] for texts in source.texts().values()] == [["text"], ["row"]]

@@ -1,6 +1,5 @@
 """The tables, files and pictures of a measurement."""
 
-import csv
 import dataclasses
 import errno
 import hashlib
@@ -12,11 +11,10 @@ import sys
 
 import numpy as np
 import pytest
-import tiny_models
 from configurations import write_files
 from crashing import raising
 from losses import index, tensors
-from tiny import byte_tokenizer, documents, from_ids, llama
+from tiny import documents, from_ids, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
@@ -25,7 +23,6 @@ from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.formats import KINDS
 from ropescale.evals.statistics.intervals import FEW, consecutive
-from ropescale.output.formatting import escaped
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +60,9 @@ def test_rows_and_intervals_by_hand():
     assert row.ppl == pytest.approx(math.exp(1.5))
     assert row.ppl_high == pytest.approx(math.exp(1.5 + 2.776445 * 1.5 / math.sqrt(5)), rel=1e-5)
     assert row.ppl_low == 1  # a loss is never below zero
-
-
-def test_pairing_removes_what_the_documents_have_in_common():
     # The documents differ by 1 nat, the schedules by exactly 0.25 on each: no spread is left.
     (pair,) = made_up([1.0, 2.0] * 3, [1.25, 2.25] * 3).paired
-    assert (pair.schedule, pair.baseline, pair.delta_nll) == ("other", "as-is", 0.25)
-    assert (pair.low, pair.high) == (0.25, 0.25)
+    assert (pair.schedule, pair.baseline, pair.delta_nll, pair.low, pair.high) == ("other", "as-is", 0.25, 0.25, 0.25)
 
 
 def test_the_best_schedule_is_named_with_intervals_that_hold_together():
@@ -113,16 +106,6 @@ def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
     assert "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which says nothing of other" in text
 
 
-def test_six_copies_of_a_document_are_one_document(capsys):
-    one, other = documents(2, 40)
-    copied = perplexity(llama(), [one] * 6, [32], progress=True)
-    assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
-    assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
-    assert "duplicates left out: 5 " in capsys.readouterr().err
-    mixed = perplexity(llama(), [one, other, one], [32], max_docs=2)
-    assert mixed.rows == perplexity(llama(), [one, other], [32]).rows
-
-
 def without_vocabulary(result: Result) -> Result:
     """As an older version wrote it, which did not say that random weights are worse than a guess."""
     kept = {name: value for name, value in result.model.items() if name != "vocabulary"}
@@ -159,20 +142,16 @@ def test_intervals_over_few_documents_say_how_often_they_hold(repository):
     assert min(lowest[n] for n in lowest if n >= 9) >= 93
 
 
-def test_a_few_documents_of_too_few_windows_have_no_interval():
+def test_a_few_documents_of_too_few_windows_have_no_interval_and_copies_are_one_document():
     ids = [*documents(3, 40), documents(1, 130)[0]]
     few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
     assert (few.data["windows"], few.rows[0].interval) == (6, None)
     assert "no interval (± -): it takes 5 documents, or one of 8 windows" in few.protocol_line()
     assert (more.data["windows"], more.rows[0].interval) == (9, "9 windows in 3 blocks")
     assert "† is the 95% interval over 9 windows in 3 blocks" in more.protocol_line()
-
-
-def test_nothing_is_drawn_at_random():
-    ids = documents(5, 40)
-    first, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 1))
-    assert first.rows == other.rows
-    assert [each.protocol["seed"] for each in (first, other)] == [0, 1]
+    copied = perplexity(llama(), [ids[0]] * 6, [32])
+    assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
+    assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
 
 
 def test_the_dictionary_has_the_published_keys(result):
@@ -218,44 +197,26 @@ def test_the_tables_are_those_that_transformers_would_compute(result):
     assert live["attention_scale"] == 1.0 and set(plain["tables"]) == set(shas.values())
 
 
-def test_the_tables_of_each_layer_type_are_told_apart():
-    (tables,) = perplexity(tiny_models.build("gemma3_text"), documents(2, 40), [32]).tables.values()
-    theta = {"full_attention": 1e6, "sliding_attention": 1e4}
-    assert {layer: table["inv_freq"] for layer, table in tables.items()} == {
-        layer: pytest.approx([theta[layer] ** (-i / 4) for i in range(4)], rel=1e-6) for layer in theta
-    }
-
-
-def test_a_dataframe_has_the_columns_and_the_numbers_of_the_csv(result, tmp_path):
+def test_the_csv_and_a_dataframe_have_one_line_per_row_with_the_change_beside_it(result, tmp_path, monkeypatch):
     pandas = pytest.importorskip("pandas")
     (tmp_path / "a.csv").write_text(result.to_csv())
     frame, read = result.to_dataframe(), pandas.read_csv(tmp_path / "a.csv")
     pandas.testing.assert_frame_equal(frame, read, check_dtype=False, rtol=1e-14)
-    assert frame["ppl"].tolist() == [row.ppl for row in result.rows]
-
-
-def test_without_pandas_a_dataframe_is_an_error_that_says_what_is_needed(result, monkeypatch):
+    rows = [(row.schedule, row.length, row.ppl) for row in result.rows]
+    assert list(zip(frame["schedule"], frame["length"], frame["ppl"])) == rows
+    assert math.isnan(frame["delta_nll"][0]) and list(frame["delta_nll"])[-1] == result.paired[-1].delta_nll
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(RopescaleError, match="needs pandas; pip install pandas"):
         result.to_dataframe()
 
 
-def test_the_repr_is_a_line_that_says_what_was_measured(result):
-    shown = repr(result)
-    assert len(shown) < 250
-    assert all(label in shown for label in result.schedules)
-    assert f"{result.data['documents']} documents" in shown
-
-
-def test_a_notebook_shows_the_cells_of_the_markdown_as_tables(result):
+def test_a_notebook_has_a_line_and_the_tables_of_the_markdown(result):
+    assert len(repr(result)) < 250 and all(each in repr(result) for each in [*result.schedules, "5 documents"])
     answer, page = result._repr_html_().split("<details><summary>All tables</summary>")
-    text = result.to_markdown()
     assert answer.count("<table>") == 1 and all(html.escape(each) in answer for each in result.sentences())
-    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
-    assert page.count("<table>") == page.count("</table>") == len(tables)
+    tables = [block.splitlines() for block in result.to_markdown().split("\n\n") if block.startswith("|")]
     cells = [cell.strip() for lines in tables for line in lines[2:] for cell in line.strip("|").split("|")]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", page) == cells
-    assert "<p>protocol ropescale: " in page
+    assert page.count("<table>") == len(tables) and re.findall(r"<td[^>]*>(.*?)</td>", page) == cells
 
 
 def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
@@ -270,6 +231,10 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     number, low, high = re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", shown).groups()
     assert float(number) == pytest.approx(row.ppl, rel=5e-4)
     assert (float(low), float(high)) == pytest.approx((row.ppl_low, row.ppl_high), rel=0.005)
+    facts = ["protocol ropescale", "no BOS", "token-weighted", "float32", "5 documents (", "skipped: 1 too short"]
+    assert all(each in lines[-1] for each in [*facts, "645 scored tokens", result.data["sha256"][:12]])
+    unknown = made_up([1.0, 2.0], [0.75, 1.75])
+    assert "short-context cost is not known, nor are far repeats told apart: the model" in unknown.to_markdown()
 
 
 def cells_of(text: str, start: str) -> list[str]:
@@ -286,11 +251,8 @@ def test_a_wide_interval_of_a_perplexity_is_shown_by_its_bounds():
     assert cells_of(middling, "as-is")[1] == "4.482 (2.41 to 8.34)"
     assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(0.012417):.3f}"
     assert "± or (low to high) is the document-clustered t, 95% interval" in wide
-
-
-def test_perplexities_of_a_broken_model_do_not_take_hundreds_of_digits():
-    cell = cells_of(made_up([100.0, 400.0] * 3).to_markdown(), "as-is")[1]
-    assert cell.startswith("3.746e+108 (") and len(cell) < 40
+    broken = cells_of(made_up([100.0, 400.0] * 3).to_markdown(), "as-is")[1]
+    assert broken.startswith("3.746e+108 (") and len(broken) < 40
 
 
 def test_what_rounds_to_nothing_is_shown_without_a_sign_and_not_as_certain():
@@ -312,37 +274,6 @@ def test_a_gain_is_positive_where_the_loss_falls():
     assert cells_of(result.to_markdown().split("Short-context")[1], "schedule")[-1] == "gain at 3 (nats)"
     shown = cells_of(result.to_markdown().split("Short-context")[1], "other")
     assert shown[1] == "-0.2500 ± 0.0000" and shown[-1] == "+0.2500 ± 0.0000"
-
-
-def test_a_trained_length_that_nobody_knows_is_said():
-    text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
-    assert "short-context cost is not known, nor are far repeats told apart: the model" in text
-    known = made_up([1.0, 2.0], [0.75, 1.75])
-    known.options = {"repeat_distance": 1}
-    assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
-    assert "Short-context" not in made_up([1.0, 2.0]).to_markdown()  # nothing to compare
-
-
-def test_markdown_shows_the_paired_change_and_the_protocol(result):
-    text = result.to_markdown()
-    assert "Change in NLL against as-is" in text
-    assert f"{result.paired[-1].delta_nll:+.4f} " in text
-    line = text.splitlines()[-1]
-    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "5 documents (", "skipped: 1 too short"]:
-        assert fact in line
-    assert "645 scored tokens" in line and result.data["sha256"][:12] in line
-
-
-def test_one_document_has_no_interval_and_says_so():
-    text = made_up([1.0], [1.5]).to_markdown()
-    assert f"| {math.exp(1):.3f} ± - |" in text and "| +0.5000 ± - |" in text and "it takes 5 documents" in text
-
-
-def test_one_document_of_a_few_windows_has_no_interval_and_says_what_it_needs():
-    result = made_up([1.0, 2.0, 3.0])
-    result.windows, result.data["documents"] = [3], 1
-    assert result.rows[0].ppl_low is None
-    assert "no interval (± -): it takes 5 documents, or one of 8 windows;" in result.to_markdown()
 
 
 def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_scored_tokens():
@@ -374,12 +305,6 @@ def test_every_interval_over_blocks_is_marked():
     assert result.repeats[0].other_interval == "9 windows in 3 blocks"
     marked = paired.difference(result, "other", result, "as-is", 3)
     assert marked is not None and marked.over == "9 windows in 3 blocks"
-
-
-def test_the_share_that_was_measured_is_of_the_documents_that_were_read():
-    result = made_up([1.0, 2.0])
-    result.data |= {"windows": 2, "measured": 5, "whole": 2000, "unit": "bytes", "share": 0.0025}
-    assert "2 documents (2 windows, 0.25% of their 2,000 bytes), 6 scored tokens" in result.protocol_line()
 
 
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
@@ -418,17 +343,6 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
         assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result, tmp_path):
-    (tmp_path / "a.csv").write_text(result.to_csv())
-    with open(tmp_path / "a.csv") as file:
-        lines = list(csv.DictReader(file))
-    assert [(line["schedule"], int(line["length"])) for line in lines] == [
-        (row.schedule, row.length) for row in result.rows
-    ]
-    assert [float(line["ppl"]) for line in lines] == [row.ppl for row in result.rows]
-    assert lines[0]["delta_nll"] == "" and float(lines[-1]["delta_nll"]) == result.paired[-1].delta_nll
-
-
 def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path):
     out = result.save(tmp_path / "out")
     stored = {(schedule, fed): nll for schedule, fed, nll in stored_nll(out)}
@@ -455,7 +369,7 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     seen = []
     monkeypatch.setattr("ropescale.evals.results.saving.save", lambda figure, path: seen.append(figure))
     returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
-    assert returned == seen
+    assert returned == seen and result.plot().axes and len(seen) == 2
     labels = []
     for drawn in seen:
         (axes,) = drawn.axes
@@ -464,20 +378,10 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
         assert axes.get_xscale() == "log"
     # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
     assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4 as at 130"]]
+    assert not list(tmp_path.iterdir())
     curve = seen[0].axes[0].lines[1]
     assert curve.get_xdata().tolist() == [16, 64, 130]
     assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
-
-
-def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_path, monkeypatch):
-    figures = pytest.importorskip("matplotlib.figure")
-    monkeypatch.chdir(tmp_path)
-    for figure, heading in [(result.plot(), result.title), (result.plot_by_position(), "Loss by position")]:
-        assert isinstance(figure, figures.Figure)
-        assert figure.axes[0].get_title(loc="left").startswith(heading)
-    assert not list(tmp_path.iterdir())
-    figure.savefig(tmp_path / "own.png")
-    assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_of_many_schedules_only_the_baseline_has_a_band():
@@ -491,13 +395,6 @@ def test_of_many_schedules_only_the_baseline_has_a_band():
         (axes,) = result.plot().axes
         assert len(axes.collections) == bands
         assert said in axes.get_title(loc="left")
-
-
-def test_a_vast_interval_does_not_flatten_the_lines():
-    pytest.importorskip("matplotlib")
-    (axes,) = made_up([1.0, 9.0] * 3, [1.5, 9.5] * 3).plot().axes  # the intervals span 4 nats to either side
-    low, high = axes.get_ylim()
-    assert math.exp(5.0) / 4 == pytest.approx(low) and high == pytest.approx(4 * math.exp(5.5))
 
 
 def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
@@ -561,19 +458,6 @@ def test_labels_that_are_no_file_names_are_stored_by_their_names(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
-def test_the_text_hash_is_of_what_was_scored():
-    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
-    texts = ["one text of some length", "another one, also long"]
-    hashes = [perplexity(model, part, [8], tokenizer=tokenizer).data["sha256"] for part in (texts, texts[:1], texts)]
-    assert hashes[0] == hashes[2] != hashes[1]
-
-
-def test_the_fingerprint_follows_the_weights():
-    ids = documents(1, 20)
-    first, same, other = (perplexity(llama(seed), ids, [16]).model["weights"] for seed in (0, 0, 1))
-    assert first == same != other
-
-
 HOSTILE = "m|o`del\n\n# Mine\n<script>alert(1)</script> ![x](http://x/y) \\` \u202e"
 
 
@@ -591,9 +475,3 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
     cells = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in tables}
     assert len(tables) == 7 and cells <= {3, 4, 5, 6}
     assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
-
-
-def test_good_names_stay_as_they_are():
-    names = ("yarn:factor=8", "as-is", "my_model-v2.1", "longrope:short_factor=[1,2]", "C:\\models\\llama", "± <0.01")
-    for name in names:
-        assert escaped(name) == name
