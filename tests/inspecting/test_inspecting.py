@@ -28,21 +28,12 @@ def checkpoint(tmp_path):
     return write
 
 
-@pytest.fixture
-def described(checkpoint, ran):
-    """What the command says of a configuration with one table, as JSON."""
-    return lambda config, *words: json.loads(ran("inspect", checkpoint(config), *words, "--json").out)["layers"]["all"]
-
-
 def test_pairs_carry_the_closed_form():
     pairs = Geometry("all", Rope(64, 10000.0, 256)).pairs()
     assert len(pairs) == 32
     assert pairs[0].wavelength == pytest.approx(2 * math.pi, rel=1e-15)
     assert pairs[16].wavelength == pytest.approx(2 * math.pi * 100, rel=1e-14)  # 10000^(32/64) = 100
     assert pairs[16].turns == pytest.approx(256 / (200 * math.pi), rel=1e-14)
-
-
-def test_the_pairs_that_never_turn_start_where_the_wavelength_passes_the_trained_length():
     # 2 pi 10000^(2i/64) > 256  <=>  i > 32 log10(256 / 2 pi) / 4 = 12.88
     assert Geometry("all", Rope(64, 10000.0, 256)).unturned() == list(range(13, 32))
 
@@ -77,13 +68,6 @@ def test_the_table_is_the_one_transformers_builds(checkpoint):
     assert found.frequencies.attention_scale == pytest.approx(scale, rel=1e-12)
 
 
-def test_a_scaled_model_is_shown_as_it_is(checkpoint):
-    scaling = {"rope_type": "linear", "factor": 4.0}
-    found = inspect(checkpoint({**LLAMA, "rope_scaling": scaling})).geometries[0]
-    assert [pair.divisor for pair in found.pairs()] == pytest.approx([4.0] * 32, rel=1e-14)
-    assert found.to_dict()["scaling"]["factor"] == 4.0
-
-
 def test_a_schedule_for_a_scaled_model_starts_from_the_original_geometry(checkpoint):
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     folder = checkpoint({**LLAMA, "max_position_embeddings": 1024, "rope_scaling": yarn})
@@ -95,49 +79,33 @@ def test_a_schedule_for_a_scaled_model_starts_from_the_original_geometry(checkpo
     assert on_top["table"][31]["new_inv_freq"] == pytest.approx(10000 ** (-62 / 64) / 4 / 2, rel=1e-14)
 
 
-def test_layer_types_are_kept_apart_and_only_full_attention_changes(checkpoint):
-    full, sliding = inspect(checkpoint(GEMMA3), "linear", factor=2.0).geometries
-    assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)
-    assert (sliding.layer_type, sliding.rope.theta, sliding.schedule) == ("sliding_attention", 1e4, None)
-
-
-def warnings_of(config, **files):
-    named = {f"{name}.json": content for name, content in files.items()}
-    return " | ".join(traps(Configuration.read(config), named))
+LINEAR = {"rope_type": "linear", "factor": 2.0}
 
 
 @pytest.mark.parametrize(
     ("config", "files", "words"),
     [
-        (
-            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
-            {},
-            "dynamic changes the frequencies with the length",
-        ),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, "dynamic changes the frequencies with the length"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
-        (
-            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-            {},
-            "a patch must replace that scaling, or compose with it",
-        ),
+        ({"rope_scaling": LINEAR}, {}, "already scaled"),
+        ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
         ({"model_type": "mixtral", "head_dim": None}, {}, "write head_dim"),
         ({"model_type": "phi3"}, {}, "accepts no scaling but longrope"),
-        (
-            {},
-            {"tokenizer_config": {"model_max_length": 128}},
-            "model_max_length 128, below max_position_embeddings 256",
-        ),
-        ({}, {"generation_config": {"max_length": 256}}, "which stops generation"),
-        ({"sliding_window": 64}, {}, "never attend further back"),
+        *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length {limit}, below max_position_em")
+          for limit in (128, -math.inf)),
+        *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
+        ({}, {"generation_config": {"max_length": 256}}, "generation stops there"),
+        ({}, {"generation_config": {"max_length": 20}}, ""),
+        ({"sliding_window": 64}, {}, "never look further back"),
+        ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
+        (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 does not read them"),
     ],
-)
-def test_a_trap_is_named(config, files, words):
-    assert words in warnings_of({**LLAMA, **config}, **files)
-
-
-def test_a_file_that_only_transformers_5_understands_is_a_trap():
-    assert "transformers 4 does not read them" in warnings_of(in_v5(LLAMA, rope_theta=5e5))
+)  # fmt: skip
+def test_a_trap_is_named_and_nothing_else(config, files, words):
+    config = config if "rope_parameters" in config else LLAMA | config
+    found = " | ".join(traps(Configuration.read(config), {f"{name}.json": it for name, it in files.items()}))
+    assert words in found if words else "already scaled" not in found and ("rope_scaling" in config or not found)
 
 
 def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
@@ -150,18 +118,6 @@ def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
         assert sum("rope_parameters alone" in each for each in given.warnings) == trap
 
 
-def test_a_plain_model_has_no_warnings():
-    tokenizer = {"model_max_length": 1000000000000000019884624838656}
-    unset = {"max_length": 20}
-    window = {"sliding_window": 128, "use_sliding_window": False}
-    assert warnings_of({**LLAMA, **window}, tokenizer_config=tokenizer, generation_config=unset) == ""
-
-
-def test_a_model_that_ropescale_patched_is_not_called_its_makers_work():
-    config = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    assert "already scaled" not in warnings_of(config, ropescale={"schema": 1})
-
-
 def test_the_command_prints_one_row_per_pair(checkpoint, ran):
     lines = ran("inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8").out.splitlines()
     assert "| pairs without a full turn in training | 19 of 32, from pair 13 |" in lines
@@ -170,27 +126,50 @@ def test_the_command_prints_one_row_per_pair(checkpoint, ran):
     assert rows[31][1::2] == ["31", "47117.2", "0.00543326", "NEVER", "376938", "8", "divided"]
 
 
-def test_the_json_holds_every_digit(described):
-    layer = described(LLAMA, "--schedule", "linear", "--target-length", "1k")
-    assert (layer["original_length"], layer["target_length"], layer["pairs"]) == (256, 1024, 32)
-    assert [pair["new_inv_freq"] for pair in layer["table"]] == [10000 ** (-2 * i / 64) / 4 for i in range(32)]
+ON_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+NTK_AT_512 = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)
 
 
-def test_warnings_go_to_stderr_and_into_the_json(checkpoint, ran):
-    captured = ran("inspect", checkpoint(LLAMA, tokenizer_config={"model_max_length": 128}), "--json")
-    assert captured.err.startswith("warning: tokenizer_config.json says model_max_length 128")
-    assert json.loads(captured.out)["warnings"][0] in captured.err
+@pytest.mark.parametrize(
+    ("scaling", "words", "length", "target", "slowest"),
+    [
+        (None, ["--schedule", "linear", "--target-length", "1k"], 256, 1024, 10000 ** (-62 / 64) / 4),
+        (None, ["--schedule", "dynamic:factor=4", "--freeze-at", "512"], 256, 512, NTK_AT_512 ** (-62 / 64)),
+        (
+            None,
+            ["--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16"],
+            256,
+            1024,
+            10000 ** (-62 / 64) / 4,
+        ),
+        (ON_YARN, [], 256, None, 10000 ** (-62 / 64) / 4),  # as it is
+        (ON_YARN, ["--schedule", "linear:factor=8"], 256, 2048, 10000 ** (-62 / 64) / 8),
+        (ON_YARN, ["--schedule", "linear:factor=8", "--replace-scaling"], 256, 2048, 10000 ** (-62 / 64) / 8),
+        (ON_YARN, ["--schedule", "linear:factor=2", "--on-top"], 1024, 2048, 10000 ** (-62 / 64) / 8),
+    ],
+)
+def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, scaling, words, length, target, slowest):
+    config = LLAMA | ({"max_position_embeddings": 1024, "rope_scaling": scaling} if scaling else {})
+    said = ran("inspect", checkpoint(config, tokenizer_config={"model_max_length": 128}), *words, "--json")
+    found = json.loads(said.out)
+    layer = found["layers"]["all"]
+    assert (layer["original_length"], layer["pairs"]) == (length, 32)
+    assert layer["table"][31]["new_inv_freq"] == pytest.approx(slowest, rel=1e-9)
+    assert target is None or layer["target_length"] == target
+    assert all(warning in said.err for warning in found["warnings"]) and "model_max_length 128" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--factor", "4"], "factor is given without a schedule"),
+        *(([*words], f"({words[0]})") for words in (["--factor", "4"], ["--set", "factor=4"], ["--on-top"])),
+        (["--freeze-at", "512"], "is given without a schedule; name one, such as yarn, or leave it out (--freeze-at)"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "yarn", "--factor", "nan"], "factor"),
         (["--schedule", "yarn:factor=abc"], "factor"),
         (["--schedule", "yarn"], "factor"),
         (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
+        (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "exclude each other"),
         (["--target-length", "long"], "'--target-length'"),
     ],
 )
@@ -198,36 +177,14 @@ def test_wrong_input_is_one_line(words, sentence, checkpoint, ran):
     one_error(ran("inspect", checkpoint(LLAMA), *words, code=2).err, sentence)
 
 
-@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, [], {"model_type": "unheard-of"}, {}])
-def test_a_config_without_a_geometry_is_one_line(config, checkpoint, ran):
-    one_error(ran("inspect", checkpoint(config), code=2).err)
-
-
-def test_a_missing_folder_is_one_line(tmp_path, ran):
+def test_what_is_no_model_and_a_damaged_file_beside_one_are_one_line(tmp_path, checkpoint, ran):
+    for config in ({"model_type": "gpt2"}, [], {"model_type": "unheard-of"}, {}):
+        one_error(ran("inspect", checkpoint(config), code=2).err)
     one_error(ran("inspect", tmp_path / "nowhere", code=2).err, "nowhere")
-
-
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_file_beside_the_configuration_that_is_damaged_is_named(name, content, checkpoint, ran):
-    folder = Path(checkpoint(LLAMA))
-    (folder / name).write_text(content)
-    assert name in ran("inspect", folder, code=2).err
-
-
-@pytest.mark.parametrize(
-    ("limit", "warnings"),
-    [
-        ("true", []),
-        ("1e400", []),
-        ("128", ["tokenizer_config.json says model_max_length 128, below max_position_embeddings 256"]),
-        ("-1e400", ["tokenizer_config.json says model_max_length -inf, below max_position_embeddings 256"]),
-    ],
-)
-def test_a_tokenizers_limit_is_a_number_below_the_models(limit, warnings, checkpoint):
-    folder = Path(checkpoint(LLAMA))
-    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {limit}}}')
-    assert list(inspect(str(folder)).warnings) == warnings
+    for name, content in (("tokenizer_config.json", "{"), ("generation_config.json", "[]")):
+        (Path(checkpoint(LLAMA)) / name).write_text(content)
+        one_error(ran("inspect", tmp_path, code=2).err, name)
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("key", ["target_length", "original_length"])
@@ -247,49 +204,10 @@ def test_inspect_imports_neither_torch_nor_numpy(checkpoint, python):
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-SCALED = {
-    **LLAMA,
-    "max_position_embeddings": 1024,
-    "rope_scaling": {"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 256},
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "divisor", "counted_from"),
-    [([], 8, 256), (["--replace-scaling"], 8, 256), (["--on-top"], 8, 1024)],
-)
-def test_scaling_that_is_there_is_replaced_or_composed_with_as_patch_would(described, words, divisor, counted_from):
-    found = described(SCALED, "--schedule", "linear:factor=8", *words)
-    assert (found["table"][-1]["divisor"], found["original_length"]) == (
-        pytest.approx(divisor, rel=1e-12),
-        counted_from,
-    )
-
-
-def test_fields_are_set_as_patch_sets_them(described):
-    found = described(LLAMA, "--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16")
-    assert found["schedule"] == "yarn:factor=4,beta_fast=16"
-
-
-def test_a_length_dependent_schedule_is_shown_frozen(described):
-    found = described(LLAMA, "--schedule", "dynamic:factor=4", "--freeze-at", "512")
-    theta = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)  # the NTK base at 512 tokens
-    assert found["table"][-1]["divisor"] == pytest.approx((theta / 10000) ** (62 / 64), rel=1e-9)
-
-
-@pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
-def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, ran, words):
-    said = ran("inspect", checkpoint(LLAMA), *words, code=2).err
-    assert "is given without a schedule; name one, such as yarn, or leave it out" in said and f"({words[0]})" in said
-
-
-def test_replacing_and_composing_exclude_each_other(checkpoint, ran):
-    words = ["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"]
-    assert "exclude each other" in ran("inspect", checkpoint(SCALED), *words, code=2).err
-
-
 def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, ran):
-    full, sliding = inspect(checkpoint(GEMMA3)).geometries
+    full, sliding = inspect(checkpoint(GEMMA3), "linear", factor=2.0).geometries
+    assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)
+    assert (sliding.layer_type, sliding.rope.theta, sliding.schedule) == ("sliding_attention", 1e4, None)
     assert full.pairs()[1].turns == pytest.approx(8192 * 1e6 ** (-2 / 16) / (2 * math.pi), rel=1e-14)
     assert [pair.turns for pair in sliding.pairs()] == pytest.approx(
         [512 * 10000 ** (-i / 8) / (2 * math.pi) for i in range(8)], rel=1e-14
@@ -300,10 +218,3 @@ def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, r
     assert scaled.new_turns == pytest.approx(512 / 2 / (2 * math.pi), rel=1e-14), "no more than the window"
     page = ran("inspect", checkpoint(GEMMA3)).out
     assert "| these layers see" in page and "512 tokens back" in page
-
-
-def test_a_schedule_that_follows_the_length_is_labelled_with_the_one_that_is_shown(checkpoint):
-    assert (
-        inspect(checkpoint(LLAMA), "dynamic", factor=4.0).geometries[0].label == "dynamic:factor=4, as at 1,024 tokens"
-    )
-    assert inspect(checkpoint(LLAMA), "yarn", factor=4.0).geometries[0].label == "yarn:factor=4"

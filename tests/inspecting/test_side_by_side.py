@@ -39,15 +39,9 @@ def cells(page, first):
     return next(row for row in rows if row[0] == first)
 
 
-def test_each_schedule_is_what_it_is_alone(checkpoint):
-    folder = checkpoint()
-    found = compare(folder, SCHEDULES)
-    assert list(found.inspections) == SCHEDULES
-    assert [found.inspections[each] for each in SCHEDULES] == [inspect(folder, each) for each in SCHEDULES]
-
-
 def test_the_json_has_every_schedule_with_the_layers_that_it_has_alone(checkpoint, shown):
     folder = checkpoint()
+    assert list(compare(folder, SCHEDULES).inspections) == SCHEDULES
     found = json.loads(shown(folder, "--json", *asked(SCHEDULES)).out)
     assert [each["schedule"] for each in found["schedules"]] == SCHEDULES
     for each in found["schedules"]:
@@ -67,27 +61,25 @@ def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, shown):
     assert [cells(page, each)[1] for each in SCHEDULES] == ["2048 tokens", "1024 tokens", "256 tokens"]
 
 
-def test_one_schedule_is_shown_as_before(checkpoint, shown):
-    folder = checkpoint()
-    once = shown(folder, "--schedule", "yarn:factor=8")
-    assert shown(folder, "--schedule", "yarn", "--factor", "8") == once
-    assert "new wavelength" in once.out
+SCALED = LLAMA | {"max_position_embeddings": 512, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+FIELDS = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
 
 
-def test_a_schedule_named_twice_is_shown_once(checkpoint, shown):
-    page = shown(checkpoint(), *asked(["yarn:factor=8", "linear:factor=8", "yarn:factor=8"])).out
-    assert cells(page, "pair")[4:] == ["yarn:factor=8", "linear:factor=8"]
-
-
-def test_each_schedule_takes_the_fields_that_it_has(checkpoint, shown):
-    words = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
-    page = shown(checkpoint(), *asked(["yarn", "linear", "cope", "abf:rope_theta=1e5"]), *words).out
-    assert cells(page, "pair")[4:] == ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope", "abf:rope_theta=100000"]
-
-
-def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint, shown):
-    page = shown(checkpoint(), *asked(["cope", "abf:rope_theta=1e5"]), "--target-length", "2k").out
-    assert cells(page, "cope")[1] == "2048 tokens"
+@pytest.mark.parametrize(
+    ("config", "schedules", "words", "row", "wanted"),
+    [
+        (LLAMA, ["yarn:factor=8", "cope", "yarn:factor=8"], [], "pair", ["yarn:factor=8", "cope"]),
+        (LLAMA, ["yarn", "linear", "cope"], FIELDS, "pair", ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope"]),
+        (SCALED, ["as-is", "linear:factor=4"], ["--on-top"], "16", ["1", "4"]),
+        (GEMMA3, ["yarn:factor=4", "linear:factor=2"], [], "pair", ["yarn:factor=4", "linear:factor=2"]),
+    ],
+)
+def test_the_columns_are_those_of_the_schedules_as_they_are_asked_for(
+    checkpoint, shown, config, schedules, words, row, wanted
+):
+    page, _, sliding = shown(checkpoint(config), *asked(schedules), *words).out.partition("## sliding_attention")
+    assert cells(page, row)[4:] == wanted
+    assert not sliding or cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +94,6 @@ def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint,
 )
 def test_wrong_input_is_one_line(words, sentence, checkpoint, shown):
     one_error(shown(checkpoint(), *asked(["cope", "base"]), *words, code=2).err, sentence)
-
-
-def test_a_list_must_hold_a_schedule(checkpoint):
     for function in (compare, ropescale.plot):
         with pytest.raises(ScheduleError, match="no schedule is given"):
             function(checkpoint(), [])
@@ -117,20 +106,6 @@ def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(ch
     page = shown(str(out), *asked(["as-is", "linear:factor=8"])).out
     assert cells(page, "pair")[4:] == ["as it is", "linear:factor=8"]
     assert cells(page, "16")[1:6] == ["628.319", "0.407437", "NEVER", f"{8 ** (32 / 62):.6g}", "8"]
-
-
-def test_on_top_compares_with_what_is_there(checkpoint, shown):
-    scaling = {"rope_type": "linear", "factor": 2.0}
-    folder = checkpoint({**LLAMA, "max_position_embeddings": 512, "rope_scaling": scaling})
-    page = shown(folder, *asked(["as-is", "linear:factor=4"]), "--on-top").out
-    assert cells(page, "16")[4:] == ["1", "4"]
-
-
-def test_layer_types_have_a_page_each_and_unchanged_ones_their_pairs_alone(checkpoint, shown):
-    page = shown(checkpoint(GEMMA3), *asked(["yarn:factor=4", "linear:factor=2"])).out
-    full, sliding = page.split("## sliding_attention")
-    assert cells(full, "pair")[4:] == ["yarn:factor=4", "linear:factor=2"]
-    assert cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
-from ropescale.evals import perplexity, retrieval, search
+from ropescale.evals import Result, perplexity, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.metrics.cells import around
 from ropescale.evals.reporting.page import page, page_data
@@ -83,6 +83,21 @@ def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
         ours = [(d["length"], d["mean"], d["low"], d["high"]) for d in data["pairs"][f"0:{number}"]]
         theirs = [(p["length"], p["delta_nll"], p["low"], p["high"]) for p in saved if p["schedule"] == schedule]
         assert ours == theirs and len(ours) == len(LENGTHS)
+    result = Result.load(folder)
+    for series in data["series"]:
+        expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
+        assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected and series["as_at"] is None
+
+
+def test_pairs_are_of_the_same_documents_and_positions_of_one_table(folder, tmp_path):
+    other = tiny.documents(4, 140, seed=1)
+    result = perplexity(tiny.llama(), other, [32, 64], ["dynamic:factor=4"], stride=16)
+    result.save(tmp_path / "elsewhere")
+    data = page_data(load([folder, tmp_path / "elsewhere"]))
+    assert set(data["pairs"]) == {"0:1", "0:2", "1:2", "3:4"}
+    assert [(d["length"], d["mean"]) for d in data["pairs"]["3:4"]] == [(p.length, p.delta_nll) for p in result.paired]
+    perplexity(tiny.llama(), other, [64, 128], ["dynamic:factor=4"]).save(tmp_path / "dynamic")
+    assert [series["as_at"] for series in page_data(load([tmp_path / "dynamic"]))["series"]] == [None, 128]
 
 
 def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
@@ -128,12 +143,6 @@ def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, othe
         assert pair["mean"] == pytest.approx(np.concatenate(deltas).mean(), abs=1e-9)
 
 
-def test_runs_on_other_documents_are_not_paired(folder, tmp_path):
-    perplexity(tiny.llama(), tiny.documents(4, 140, seed=1), LENGTHS).save(tmp_path / "elsewhere")
-    data = page_data(load([folder, tmp_path / "elsewhere"]))
-    assert set(data["pairs"]) == {"0:1", "0:2", "1:2"}
-
-
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen, though the thaw was there. " * 2
 
 
@@ -168,27 +177,7 @@ def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that
     assert unpaired(runs[:2]) == []
 
 
-def test_loss_by_position_is_that_of_the_result(folder):
-    result = perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES)
-    for series in page_data(load([folder]))["series"]:
-        expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
-        assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected
-
-
-def test_a_schedule_that_follows_the_length_says_under_which_ones_tables_its_positions_are_drawn(tmp_path):
-    perplexity(tiny.llama(), tiny.documents(3, 130), [64, 128], ["dynamic:factor=4"]).save(tmp_path)
-    assert [series["as_at"] for series in page_data(load([tmp_path]))["series"]] == [None, 128]
-
-
-def test_sliding_windows_are_paired_at_each_length(tmp_path):
-    result = perplexity(tiny.llama(), tiny.documents(3, 100), [32, 64], SCHEDULES, stride=16)
-    result.save(tmp_path)
-    pairs = page_data(load([tmp_path]))["pairs"]
-    expected = [(p.length, p.delta_nll) for p in result.paired if p.schedule == SCHEDULES[0]]
-    assert [(d["length"], d["mean"]) for d in pairs["0:1"]] == expected
-
-
-def test_the_page_is_one_file_that_asks_for_nothing(folder):
+def test_the_page_is_one_file_that_asks_for_nothing_whatever_a_run_is_called(folder, run, tmp_path):
     text = page(load([folder]), title="Tags <b>&amp;")
     assert "<h1>Tags &lt;b&gt;&amp;amp;</h1>" in text
     outside_plotly = re.sub(r"<script>/\*\*\s*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
@@ -196,6 +185,20 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
     assert not re.search(r'(?:src|href)="(?!data:|#)', outside_plotly)
     embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles.index("Loss by position") < titles.index("Tokens that need what is far back")
+    rewrite(run, lambda found, index: index["documents"][0].update(ids_sha256="\ud800"))
+    with edited(run / "results.json") as results:
+        results["model"]["trained_length"] = None
+    odd = run.rename(tmp_path / os.fsdecode(b"<script>alert(1)<\xff"))
+    text = page(load([folder, odd]))
+    assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
+    assert len(re.findall(r"The trained length of (.*?) is not known", text)) == 1
+    for where in ("a", "b"):
+        shutil.copytree(folder, tmp_path / where / "run")
+    assert [each.name for each in load([tmp_path / "a" / "run", tmp_path / "b" / "run"])] == ["a/run", "b/run"]
+    with pytest.raises(DataError, match="is given twice"):
+        load([folder, folder.parent / "." / folder.name])
 
 
 def test_the_first_sentence_says_the_lowest_perplexity_and_that_few_documents_give_no_verdict(folder):
@@ -212,47 +215,6 @@ def test_the_first_sentence_says_the_lowest_perplexity_and_that_few_documents_gi
     assert said in page(run).replace("\u00a0", " ")
 
 
-def test_loss_by_position_comes_before_far_repeats(folder):
-    text = page(load([folder]))
-    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert titles.index("Loss by position") < titles.index("Tokens that need what is far back")
-
-
-def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, run):
-    with edited(run / "results.json") as results:
-        results["model"]["trained_length"] = None
-    text = page(load([folder, run]))
-    assert re.findall(r"The trained length of (.*?) is not known", text) == ["run"]
-
-
-def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
-    odd = shutil.copytree(folder, tmp_path / "<script>alert(1)<")
-    text = page(load([odd]))
-    assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
-
-
-def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
-    for where in ("a", "b"):
-        shutil.copytree(folder, tmp_path / where / "run")
-    assert [run.name for run in load([tmp_path / "a" / "run", tmp_path / "b" / "run"])] == ["a/run", "b/run"]
-
-
-@pytest.mark.parametrize(
-    ("break_it", "words"),
-    [
-        (lambda run: (run / "results.json").unlink(), "has no results.json; give a folder that `ropescale eval -o`"),
-        (lambda run: (run / "results.json").write_text("{"), "results.json is not valid JSON"),
-        (lambda run: (run / "results.json").write_text('{"schema": 99}'), "is not one that this version can read"),
-        (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors is not as it was written"),
-    ],
-)
-def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(run, tmp_path, ran, break_it, words):
-    break_it(run)
-    _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
-    assert words in said and len(said.splitlines()) == 1
-    assert not (tmp_path / "report.html").exists()
-
-
 def damaged(run, tmp_path, ran):
     """The one line that a report of a damaged run ends with."""
     _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
@@ -261,33 +223,54 @@ def damaged(run, tmp_path, ran):
     return said
 
 
-@pytest.mark.parametrize("at", [0, 60, 1000, -1])
-def test_a_changed_byte_of_the_stored_losses_is_noticed_wherever_it_is(run, tmp_path, ran, at):
-    path = run / "losses.safetensors"
+def flipped(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert f"error: {path} is not as it was written (its checksum differs); move it away" in damaged(run, tmp_path, ran)
 
 
-def test_a_changed_figure_of_the_results_is_noticed(run, tmp_path, ran):
-    text = (run / "results.json").read_text()
-    (run / "results.json").write_text(text.replace('"length": 16', '"length": 17', 1))
-    assert "results.json is not as it was written" in damaged(run, tmp_path, ran)
-    content = json.loads(text)
-    content.pop("sha256")
-    (run / "results.json").write_text(json.dumps(content))
-    assert "results.json lacks sha256" in damaged(run, tmp_path, ran)
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"12345678", (2**63).to_bytes(8, "little") + b"{}", b"\x02" + bytes(7) + b"{}"]
-)
-def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, ran, content):
-    path = run / "losses.safetensors"
+def sealed(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    reseal(run, lambda results: results["files"].update({path.name: [digest(path)]}))
-    assert f"error: {path} " in damaged(run, tmp_path, ran)
+    reseal(path.parent, lambda results: results["files"].update({path.name: [digest(path)]}))
+
+
+CHANGED = "is not as it was written (its checksum differs); move it away"
+FILES = {
+    **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
+    "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors is not as it was"),
+    "short losses": (lambda run: sealed(run / "losses.safetensors", b"12345678"), "losses.safetensors "),
+    "vast losses": (lambda run: sealed(run / "losses.safetensors", (2**63).to_bytes(8, "little")), "losses."),
+    "empty losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
+    "a pipe": (lambda run: piped(run / "losses.safetensors"), "is not a regular file"),
+    "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "longer than 67,108,864 bytes"),
+    **{
+        f"results {text[:8]!r}": (lambda run, text=text: (run / "results.json").write_text(text), "results.json ")
+        for text in ("{", "[]", "null", '{"schema": 99}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}")
+    },
+    "a figure": (lambda run: (run / "results.json").write_text(
+        (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "is not as it was written"),
+    "no seal": (lambda run: (run / "results.json").write_text(
+        json.dumps({key: it for key, it in json.loads((run / "results.json").read_text()).items() if key != "sha256"})),
+        "results.json lacks sha256"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), FILES.values(), ids=FILES)
+def test_a_file_that_was_damaged_is_one_line(run, tmp_path, ran, change, said):
+    change(run)
+    assert said in damaged(run, tmp_path, ran)
+
+
+@pytest.mark.parametrize("act", [Path.unlink, piped])
+def test_a_folder_without_results_is_one_line(run, tmp_path, ran, act):
+    act(run / "results.json")
+    _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
+    assert "has no results.json; give a folder that `ropescale eval -o`" in said and len(said.splitlines()) == 1
 
 
 def _shorter(found, index):
@@ -326,21 +309,6 @@ def test_losses_that_do_not_fit_the_results_are_one_line_though_their_checksum_i
     assert said in damaged(run, tmp_path, ran)
 
 
-@pytest.mark.parametrize("name", ["results.json", "losses.safetensors"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, tmp_path, ran, name):
-    (run / name).unlink()
-    os.mkfifo(run / name)
-    if name == "results.json":
-        assert "has no results.json" in ran("report", run, "-o", tmp_path / "report.html", code=2)[1]
-    else:
-        assert "is not a regular file" in damaged(run, tmp_path, ran)
-
-
-def test_results_of_two_gigabytes_are_not_read(run, tmp_path, ran):
-    os.truncate(run / "results.json", 2**31)
-    assert "results.json is longer than 67,108,864 bytes" in damaged(run, tmp_path, ran)
-
-
 CHANGES = {
     "no rows": lambda r: r.update(rows=[]),
     "rows of another kind": lambda r: r.update(kind="retrieval"),
@@ -370,32 +338,6 @@ def test_results_with_a_value_that_cannot_be_are_one_line(run, tmp_path, ran, ch
     with edited(run / "results.json") as results:
         change(results)
     damaged(run, tmp_path, ran)
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "null", '{"schema": 1, "rows": []}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}"]
-)
-def test_a_file_that_holds_no_results_is_one_line(run, tmp_path, ran, text):
-    (run / "results.json").write_text(text)
-    damaged(run, tmp_path, ran)
-
-
-def test_names_that_are_no_text_can_be_reported(folder, tmp_path, ran):
-    run = shutil.copytree(folder, tmp_path / os.fsdecode(b"run\xff"))
-    rewrite(run, lambda found, index: index["documents"][0].update(ids_sha256="\ud800"))
-    ran("report", run, "-o", tmp_path / "report.html")
-    assert "run\\udcff" in (tmp_path / "report.html").read_text()
-
-
-def test_a_run_given_twice_is_refused(folder):
-    with pytest.raises(DataError, match="is given twice"):
-        load([folder, folder.parent / "." / folder.name])
-
-
-def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, ran, refused):
-    assert "cannot write" in refused("report", folder, "-o", tmp_path / "nowhere" / "report.html")
-    ran("report", folder, "-o", tmp_path / "report.html")
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 @pytest.fixture(scope="module")

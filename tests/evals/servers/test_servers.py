@@ -129,11 +129,17 @@ def test_sliding_windows_and_a_window_of_the_whole_limit_are_scored(checkpoint, 
         assert np.abs(found[name] - wanted[name]).max() < 1e-5
 
 
-def test_all_lengths_come_from_one_request_for_each_window_and_several_run_at_once(checkpoint, text, tokens, ran):
+def test_all_lengths_come_from_one_request_for_each_window_and_what_needs_the_unchanged_model_is_left_out(
+    checkpoint, text, tokens, tmp_path, ran
+):
     with serving(tokens=tokens, seconds=0.05) as engine:
-        ran(*words(engine, checkpoint, text, "--served-as", "yarn:factor=2.0", "--concurrency", "3"))
+        more = ["--served-as", "dynamic:factor=2", "--concurrency", "3", "-o", tmp_path / "out"]
+        _, said = ran(*words(engine, checkpoint, text, *more))
     assert [len(body["prompt"]) for body in engine.scored] == 16 * [128]
     assert engine.most_at_once == 3
+    assert "truncation is left out: no server is served as the unchanged model" in said
+    assert "a server has one table for all lengths" in said
+    assert not read(tmp_path / "out").get("truncation")
 
 
 def test_python_takes_a_server_in_the_place_of_a_model(tmp_path):
@@ -156,14 +162,6 @@ def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, te
     together = page_data(load([tmp_path / "both"]))["pairs"]["0:1"]
     assert page_data(load([tmp_path / "base", tmp_path / "scaled"]))["pairs"]["0:1"] == together
     assert [pair["length"] for pair in together] == [16, 64, 128] and together[0]["mean"] > 0.1
-
-
-def test_what_needs_the_unchanged_model_is_left_out_in_a_line(checkpoint, text, tokens, tmp_path, ran):
-    with serving(tokens=tokens) as engine:
-        _, said = ran(*words(engine, checkpoint, text, "--served-as", "dynamic:factor=2", "-o", tmp_path / "out"))
-    assert "truncation is left out: no server is served as the unchanged model" in said
-    assert "a server has one table for all lengths" in said
-    assert not read(tmp_path / "out").get("truncation")
 
 
 # --- failing servers ---

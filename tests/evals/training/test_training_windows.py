@@ -40,31 +40,14 @@ def test_windows_begin_with_bos_and_hold_every_token_once():
             fed += window[own:]
             at += 7 - own
         assert fed == stream[: len(fed)] and len(stream) - len(fed) < 7
-
-
-def test_a_document_that_begins_with_bos_gets_no_second_one():
     assert pack([[BOS, 1, 2]], 3, BOS, None).windows.tolist() == [[BOS, 1, 2]]
-
-
-def test_a_model_without_bos_gets_plain_windows():
     assert pack([[1, 2, 3], [4, 5]], 2, None, EOS).windows.tolist() == [[1, 2], [3, EOS], [4, 5]]
-
-
-def test_too_little_text_is_refused_with_its_size():
-    with pytest.raises(DataError, match="have 6 tokens in all, and a window has 64"):
-        pack([[1, 2, 3], [4]], 64, BOS, None)
+    short, ids = MixedWindows(short=16, bos=BOS), torch.stack([row["input_ids"] for row in rows(3, 64)])
+    assert torch.equal(short.cut(ids)[:, 1:].reshape(3, -1), ids[:, 1:61]) and (short.cut(ids)[:, 0] == BOS).all()
+    assert MixedWindows(short=16).cut(ids).shape == (12, 16)
 
 
 # --- mixed windows ---
-
-
-def test_short_windows_begin_with_bos_and_hold_the_tokens_of_the_long_ones():
-    collate = MixedWindows(short=16, bos=BOS)
-    ids = torch.stack([row["input_ids"] for row in rows(3, 64)])
-    short = collate.cut(ids)
-    assert short.shape == (12, 16) and (short[:, 0] == BOS).all()
-    assert torch.equal(short[:, 1:].reshape(3, -1), ids[:, 1:61])
-    assert MixedWindows(short=16).cut(ids).shape == (12, 16)
 
 
 def test_a_share_of_the_batches_is_cut_and_the_same_batch_always_alike():
@@ -102,6 +85,7 @@ def test_every_batch_is_under_the_table_that_the_saved_configuration_has_at_its_
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (lambda: pack([[1, 2, 3], [4]], 64, BOS, None), "have 6 tokens in all, and a window has 64"),
         (lambda: MixedWindows(16, share=0), "share 0 is not between 0 and 1"),
         (lambda: MixedWindows(1), "short 1 leaves no token"),
         (lambda: MixedWindows(128)(rows(1, 64)), r"short 128 is longer than the windows \(64\)"),
@@ -146,14 +130,6 @@ def test_every_distance_of_pose_occurs_and_no_other_position():
     assert distances == {*range(1, target)}
 
 
-def test_pose_leaves_text_out_between_the_chunks_where_there_is_more_of_it():
-    for seed in range(20):
-        row = {"input_ids": torch.arange(300) + 1000 * seed}
-        ids = PoseWindows(target=256, window=64)([row])["input_ids"][0] - 1000 * seed
-        steps = ids.diff()
-        assert len(ids) == 64 and ids[0] == 0 and (steps != 1).sum() <= 1 and ids[-1] < 300
-
-
 def test_the_second_chunk_attends_to_the_first():
     """Without the mask, transformers takes a jump in the positions for another document."""
     model, batch = tiny.llama(), PoseWindows(target=256)(rows(1, 64, seed=3))
@@ -189,7 +165,7 @@ def test_the_loss_and_the_gradients_are_those_of_the_whole_logits(adapted):
         assert all((grads[name] - wanted[name]).norm() <= 1e-6 * wanted[name].norm() for name in wanted)
 
 
-def test_the_largest_tensor_does_not_grow_with_the_vocabulary(monkeypatch):
+def test_the_largest_tensor_does_not_grow_with_the_vocabulary():
     """No tensor of ``length x vocabulary`` is made: the head is given 7 rows at most."""
     model, seen = tiny.llama().train(), []
     model.lm_head.register_forward_hook(lambda module, args, out: seen.append(out.shape[-2]))
@@ -197,15 +173,6 @@ def test_the_largest_tensor_does_not_grow_with_the_vocabulary(monkeypatch):
     with chunked_loss(model, 4 * 61 * 7):
         model(input_ids=ids, labels=ids).loss.backward()
     assert max(seen) == 7 and "forward" not in vars(model)
-    model(input_ids=ids, labels=ids)
-    assert seen[-1] == 50
-
-
-def test_evaluation_is_as_it_was_inside():
-    model = tiny.llama()
-    ids = torch.arange(30)[None]
-    with torch.no_grad():
-        wanted = model(input_ids=ids).logits
-        with chunked_loss(model):
-            assert torch.equal(model(input_ids=ids).logits, wanted)
-            assert torch.equal(model(input_ids=ids, labels=ids).logits, wanted)
+    wanted = model.eval()(input_ids=ids, labels=ids).logits
+    with chunked_loss(model):  # evaluation is as it was
+        assert torch.equal(model(input_ids=ids, labels=ids).logits, wanted) and seen[-1] == 50
