@@ -31,7 +31,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 def test_live_frequencies_and_a_limit_that_is_too_low_are_told_apart(saved, ran):
     report = examine(saved)
     assert report.live and report.problems == [] and report.length == 256
-    assert len(report.limits) == 1 and "model_max_length is 64, below the 256" in report.limits[0]
+    assert len(report.limits) == 1 and "model_max_length is 64, below the target length of 256" in report.limits[0]
     assert any("transformers 4 does not read" in warning for warning in report.warnings)
     with pytest.raises(VerificationError, match=r"the frequencies are live.*model_max_length is 64"):
         ropescale.verify(saved)

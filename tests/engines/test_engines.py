@@ -100,7 +100,7 @@ def test_per_pair_factors_turn_interleaved_pairs_by_transformers_code_alone(chan
     found = warned(LLAMA | changes, PER_PAIR, layers="all")
     text = f"{engines}cannot turn the pairs of {changes['model_type']} by per-pair factors; serve it with transformers"
     assert (text in found) == any("cannot turn" in line for line in found) == bool(engines)
-    served = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
+    served = "vLLM: serves the original length by default; pass --max-model-len 16384"
     assert (served in found) == (changes["model_type"] in ("llama", "glm", "helium", "llama4_text"))
 
 

@@ -135,7 +135,7 @@ def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_pat
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, "yarn:factor=8"), "org/name").decode()
     assert "llama-server" not in text and "llama.cpp cannot compute this schedule (yarn for deepseek_v3)" in text
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()  # converted as it lies
-    assert "# PATH.gguf is what llama.cpp's convert_hf_to_gguf.py makes of PATH\n" in text
+    assert "# PATH.gguf is the output of llama.cpp's convert_hf_to_gguf.py for PATH\n" in text
     assert "llama-server -m PATH.gguf -c 32768\n" in text
 
 
@@ -216,8 +216,8 @@ def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> N
     ("model_type", "spec", "said"),
     [
         ("llama", "ntk-su:factor=4", "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp`"),
-        ("qwen2", "ntk-su:factor=4", "`ropescale export --for llama.cpp` says what it can be told"),
-        ("llama", "dynamic:factor=4", "freezing it at a length"),
+        ("qwen2", "ntk-su:factor=4", "`ropescale export --for llama.cpp` prints the supported options"),
+        ("llama", "dynamic:factor=4", "freeze it at a length"),
         ("llama", "dynamic:factor=4", "`ropescale export --for vllm` supplies it"),
     ],
 )

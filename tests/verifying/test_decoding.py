@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_compared_is_one_sentence(monkeypatch: pytest.Mon
         (broken, RunError, "fails while it generates: ZeroDivisionError: division by zero"),
         (nan, RunError, "logits are NaN"),
         (build().model, ConfigError, "LlamaModel cannot generate"),
-        (uncached, ConfigError, "LlamaForCausalLM keeps no cache"),
+        (uncached, ConfigError, "LlamaForCausalLM has no cache"),
     ):
         with pytest.raises(error, match=said):
             compare(model, TRAINED, 256) if model is broken else ropescale.verify(model, generate=True)

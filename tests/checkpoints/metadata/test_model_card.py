@@ -161,7 +161,7 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ra
     said = ran("patch", "./-x", "-o", "./-y", "--schedule", "yarn:factor=4").err
     assert said.endswith("next: ropescale verify ./-y\n")
     assert "llama-server -m ./-x.gguf" in Path("-y", "README.md").read_text()
-    assert "makes of ./-x" in Path("-y", "README.md").read_text()
+    assert "for ./-x" in Path("-y", "README.md").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------

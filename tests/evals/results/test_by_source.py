@@ -10,7 +10,7 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.sections import source_tables
+from ropescale.evals.reporting.page import source_tables
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 
