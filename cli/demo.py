@@ -83,10 +83,10 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..checkpoints.loading import load_model, load_tokenizer
     from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
-    from ..evals.running.options import Schedules
+    from ..evals.running.corpus import Corpus
+    from ..evals.running.options import PerplexityOptions, Schedules
     from ..evals.running.perplexity import PerplexityRun
     from ..evals.running.progress import Notes
-    from ..evals.running.selection import Corpus, PerplexityOptions
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
     notes = Notes(True)

@@ -142,7 +142,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
-    from ..evals.running.selection import PerplexityOptions
+    from ..evals.running.options import PerplexityOptions
 
     if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
         options["stride"] = max(1, min(lengths) // 2)

@@ -57,11 +57,11 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..evals.parallel.processes import World
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.key_tokens import find, imported
-    from ..evals.single_file import target
+    from ..files import writable_file
 
     if (model is None) is not bool(imports):
         raise DataError("name a MODEL, or files of key tokens to import, and not both", "import")
-    path = target(out, key_tokens.check_replaceable)
+    path = writable_file(out, key_tokens.check_replaceable)
     texts = chain.from_iterable(text_of([source], options).texts().values())
     if model is None:
         found = imported(imports, texts)

@@ -26,9 +26,9 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     """
     from ..evals.reporting.page import check_ours, page, write
     from ..evals.reporting.runs import load, unpaired, without_losses
-    from ..evals.single_file import target
+    from ..files import writable_file
 
-    target(out, check_ours)
+    writable_file(out, check_ours)
     loaded = load(runs)
     written = write(page(loaded, title), out)
     for line in [*without_losses(loaded), *unpaired(loaded)]:

@@ -21,11 +21,11 @@ from .results.result import Result
 from .retrieving.prompt_set import PromptSelection, RetrievalKeywords, RetrievalOptions
 from .retrieving.results import Retrieval
 from .retrieving.running import RetrievalRun
+from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
-from .running.options import PerplexityKeywords, Schedules, check_keywords
+from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .running.selection import Corpus, PerplexityOptions
 from .servers.recommending import prepare_recommendation
 from .servers.retrieval import ServedRetrieval
 from .servers.running import ServedRun

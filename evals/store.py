@@ -3,7 +3,6 @@
 Below the output folder::
 
     resume/lock             held while a run writes here; the system releases it when the process dies
-    resume/holder           which process holds it, for the message to another one
     resume/<rank>.sqlite    what the process of this rank has finished: one file and one writer each
 
 A record is found by the hash of all that its numbers depend on, and by its number: a run with other weights or
@@ -22,9 +21,9 @@ import hashlib
 import json
 import os
 import re
-import socket
 import sqlite3
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -34,10 +33,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError
-from ..files import sha256
+from ..files import set_aside, sha256
 from .parallel.processes import Group, World
 from .scoring.batches import BatchPlan, Scored
-from .single_file import move_aside
 
 FOLDER = "resume"
 Facts = Mapping[str, object]
@@ -192,16 +190,12 @@ class Store:
 
     def _connected(self, path: Path) -> sqlite3.Connection:
         if path not in self._open:
-            self._open[path] = _connection(path)
+            is_new = not path.exists() or not path.stat().st_size
+            connection = sqlite3.connect(path)
+            if is_new:
+                connection.executescript(f"BEGIN; PRAGMA application_id = {_APPLICATION}; {_TABLES} COMMIT;")
+            self._open[path] = connection
         return self._open[path]
-
-
-def _connection(path: Path) -> sqlite3.Connection:
-    is_new = not path.exists() or not path.stat().st_size
-    connection = sqlite3.connect(path)
-    if is_new:
-        connection.executescript(f"BEGIN; PRAGMA application_id = {_APPLICATION}; {_TABLES} COMMIT;")
-    return connection
 
 
 def _digest(key: str, number: int, parts: int, dtype: str, content: bytes) -> str:
@@ -269,51 +263,55 @@ def foreign(folder: Path) -> Path | None:
         return None
     if folder.is_symlink() or not folder.is_dir():
         return folder
-    for name, own in (("lock", rb"|[0-9]+\s.{,999}"), ("holder", rb"process .*")):
-        path = folder / name
-        if os.path.lexists(path) and not (_is_regular(path) and re.fullmatch(own, _start(path, 1010), re.DOTALL)):
-            return path
-    return None if (folder / "lock").exists() or not any(folder.iterdir()) else folder
+    lock = folder / "lock"
+    if not os.path.lexists(lock):
+        return folder if any(folder.iterdir()) else None
+    is_own = _is_regular(lock) and re.fullmatch(rb"|[0-9]+\s.{,999}", _start(lock, 1010), re.DOTALL)
+    return None if is_own else lock
 
 
 @contextmanager
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
-    """Makes and locks the folder, and empties it where that is wanted."""
+    """Makes and locks the folder, sets aside what is damaged, and empties it where that is wanted.
+
+    A new folder is removed again where what is inside fails and has kept nothing.
+    """
     made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), _removed_if_unused(made):
-        with _translated(folder):
-            _set_damaged_aside(folder)
-            for path in _files(folder) if fresh else ():
-                path.unlink()
-        yield
+    with _locked(folder):
+        try:
+            with _translated(folder):
+                for path in [*sorted(folder.glob("*.sqlite-journal")), *sorted(folder.glob("*.sqlite"))]:
+                    if path.name.partition(".")[0].isdecimal() and os.path.lexists(path) and not _is_whole(path):
+                        move_aside(path, "is damaged, or not what a run wrote")
+                for path in _files(folder) if fresh else ():
+                    path.unlink()
+            yield
+        except BaseException:
+            for each in made:
+                with suppress(OSError):
+                    if set(os.listdir(each)) <= {"lock"}:
+                        (each / "lock").unlink(missing_ok=True)
+                        each.rmdir()
+            raise
 
 
 @contextmanager
-def _removed_if_unused(made: list[Path]) -> Iterator[None]:
-    """Removes new folders again where what is inside fails and has kept nothing in them but its lock; inner first."""
-    try:
+def _locked(folder: Path) -> Iterator[None]:
+    with _translated(folder):
+        try:
+            lock = FileLock(folder / "lock").acquire(blocking=False)
+        except Timeout:
+            raise CheckpointError(
+                f"another run is writing into {folder.parent}; wait for it, or choose another folder"
+            ) from None
+    with lock:
         yield
-    except BaseException:
-        for folder in made:
-            with suppress(OSError):
-                if set(os.listdir(folder)) <= {"lock", "holder"}:
-                    for name in os.listdir(folder):
-                        (folder / name).unlink()
-                    folder.rmdir()
-        raise
 
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.sqlite")) if path.stem.isdecimal() and _is_regular(path)]
-
-
-def _set_damaged_aside(folder: Path) -> None:
-    """Moves files under our names that no run wrote, or that are damaged, to other names, and says so."""
-    for path in [*sorted(folder.glob("*.sqlite-journal")), *sorted(folder.glob("*.sqlite"))]:
-        if path.name.partition(".")[0].isdecimal() and os.path.lexists(path) and not _is_whole(path):
-            move_aside(path, "is damaged, or not what a run wrote")
 
 
 def _is_whole(path: Path) -> bool:
@@ -362,28 +360,14 @@ def _last_in(connection: sqlite3.Connection) -> dict[str, object]:
     return {}
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock, holder = FileLock(folder / "lock"), folder / "holder"
-    with _translated(folder):
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise CheckpointError(_busy(folder, holder)) from None
-    try:
-        with _translated(folder):
-            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
-        yield
-    finally:
-        lock.release()
+def move_aside(path: Path, why: str) -> None:
+    """Renames a file to ``NAME~``, or ``NAME~2`` and so on, and says so on stderr; nothing is overwritten.
 
-
-def _busy(folder: Path, holder: Path) -> str:
-    try:
-        who = f" ({holder.read_text(encoding='utf-8')})"
-    except OSError:
-        who = ""
-    return f"another run{who} is writing into {folder.parent}; wait for it, or choose another folder"
+    Args:
+        why: what is wrong with it, as the end of a sentence about it.
+    """
+    free = set_aside(path)
+    print(f"note: {path} {why}; it is now called {free.name}", file=sys.stderr)
 
 
 @contextmanager

@@ -301,6 +301,44 @@ def _link(beside: Path, path: Path) -> None:
         os.replace(beside, path)
 
 
+def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
+    """Returns the path of a file to write, after checking that it would replace no file of another kind.
+
+    Args:
+        check: raises CheckpointError for a file that may not be replaced.
+
+    Raises:
+        CheckpointError: it is a folder, its folder does not exist, or ``check`` refuses the file there.
+    """
+    path = local_path(out)
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CheckpointError(
+                f"cannot write {out}: it is a folder, or its folder does not exist; choose another file"
+            )
+        if os.path.lexists(path):
+            check(path)
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]) -> Path:
+    """Writes a file in one step; the arguments and errors are those of :func:`writable_file`."""
+    path = writable_file(out, check)
+    try:
+        with atomic_path(path, check=check) as beside:
+            beside.write_bytes(content)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
 @contextmanager
 def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Iterator[Path]:
     """Yields a hidden name beside ``path``, for a file or folder; removes what still has it at the end.

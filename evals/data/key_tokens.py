@@ -20,10 +20,9 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import local_path, sha256
+from ...files import local_path, sha256, write_checked
 from .. import checking
 from ..checking import Count, Shape, Wrong
-from ..single_file import write
 from .documents import Document
 
 SCHEMA = 1
@@ -81,7 +80,7 @@ class KeySpans:
             CheckpointError: the file cannot be written, or another kind of file is there.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
-        write((json.dumps(content) + "\n").encode(), path, check_replaceable)
+        write_checked((json.dumps(content) + "\n").encode(), path, check_replaceable)
 
 
 def check_replaceable(path: Path) -> None:

@@ -31,7 +31,7 @@ class RecommendOptions(TextOptions):
         tolerance: nats per token below which two schedules are equally good.
         min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
             truncation, truncation_stride, source, path, progress: as for
-            :class:`ropescale.evals.running.selection.PerplexityOptions`.
+            :class:`ropescale.evals.running.options.PerplexityOptions`.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         name: the model in the commands that are printed; its path when None.
         revision: branch, tag or commit, for these commands.

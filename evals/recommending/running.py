@@ -24,11 +24,11 @@ from ..metrics.stored import AS_IS, ModelFacts, positions_of
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
+from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Truncating
-from ..running.options import Schedules, TextOptions
+from ..running.options import PerplexityOptions, Schedules, TextOptions
 from ..running.perplexity import PerplexityRun
 from ..running.progress import Notes
-from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import label
 from ..searching.options import SearchOptions
 from ..searching.running import SearchRun

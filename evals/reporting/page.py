@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import CheckpointError, DataError, RopescaleError
-from ...files import sha256
+from ...files import sha256, write_checked
 from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
-from .. import checking, single_file
+from .. import checking
 from ..checking import Wrong
 from ..metrics import METRICS
 from ..metrics.against_truncation import pays_off, verdict
@@ -122,7 +122,7 @@ def write(text: str, out: str | Path) -> Path:
     Raises:
         CheckpointError: it cannot be written, or the file there is not a page of ropescale.
     """
-    return single_file.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
+    return write_checked(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
 
 
 @dataclass(frozen=True)

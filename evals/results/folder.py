@@ -21,7 +21,6 @@ from ...output.formatting import listed
 from .. import checking, store
 from ..checking import Wrong, sealed
 from ..metrics import METRICS
-from ..single_file import move_aside
 from .formats import LOSSES, RESULTS, Results, check_results
 
 ELSEWHERE = "choose another folder"
@@ -195,7 +194,7 @@ def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:
     """Renames what has the name of a file of ours, unless it is a file with one of these hashes."""
     ours = not path.is_symlink() and path.is_file() and sha256_of(path) in digests
     if os.path.lexists(path) and not ours:
-        move_aside(path, "is not what an evaluation wrote, or was edited since")
+        store.move_aside(path, "is not what an evaluation wrote, or was edited since")
 
 
 @contextmanager

@@ -23,9 +23,10 @@ from ..scoring.batches import Batch, BatchPlan, plan_pass
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import fingerprints
+from .corpus import Corpus
+from .options import PerplexityOptions
 from .progress import Notes
 from .runner import Facts, Runner, ScoresBatches, Task, task_of
-from .selection import Corpus, PerplexityOptions
 from .variants import HeldPass, HeldTables, Labelled, names_for, passes_of
 
 
@@ -152,7 +153,14 @@ class CorpusRun(ABC):
 
     def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
         """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
-        jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
+        jobs: list[Job] = []
+        for variant in self.variants:
+            held = variant.tables(self.corpus.lengths)  # a schedule that does not fit fails here
+            self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
+            if self.options.stride is not None:  # each length has windows of its own
+                jobs += [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
+            else:  # as few passes as the tables allow
+                jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
         compared = self._comparing(jobs)
         rest = sum(job.plan.cost.positions for job in distinct(jobs))
         planned, told = Truncating.of(
@@ -162,21 +170,13 @@ class CorpusRun(ABC):
         if planned:
             self._stride = planned.stride
             last = [planned.task(self._scoring(planned.tables, None), partial(setattr, self, "truncation"))]
-        runner.take([*(self._task(job) for job in jobs), *compared, *last])
+        tasks = []
+        for job in jobs:
+            length, scoring = job.lengths[-1], self._scoring(job.tables, self.corpus.bos)
+            title = self.title or f"{job.label} at {length:,}"
+            tasks.append(task_of(title, job.plan, length, job.tables, scoring, partial(self._finish, job)))
+        runner.take([*tasks, *compared, *last])
         return jobs, compared, last, told
-
-    def _jobs(self, variant: WithTables) -> list[Job]:
-        """Plans all the lengths of one schedule, in as few passes as its tables and the windows allow."""
-        held = variant.tables(self.corpus.lengths)
-        self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
-        if self.options.stride is not None:  # each length has windows of its own
-            return [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
-        return [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
-
-    def _task(self, job: Job) -> Task:
-        length, scoring = job.lengths[-1], self._scoring(job.tables, self.corpus.bos)
-        title, finish = self.title or f"{job.label} at {length:,}", partial(self._finish, job)
-        return task_of(title, job.plan, length, job.tables, scoring, finish)
 
     # --- the result ---
 

@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +105,14 @@ def parameters_fingerprint(model: nn.Module) -> str:
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        for name, tensor in [(name, _hashing(pool, tensor)) for name, tensor in _tensors(model)]:
-            digest.update(f"{name} {tensor.result()}".encode())
+        elsewhere, hashes = _put_elsewhere(model), list[tuple[str, str | Future[str]]]()
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+            if not name.endswith("inv_freq"):
+                whole = getattr(tensor, "full_tensor", None)  # several processes bring it together: here, and in order
+                by_thread = pool.submit(_tensor_sha256, elsewhere.get(name, tensor)) if whole is None else None
+                hashes.append((name, by_thread or _tensor_sha256(whole)))
+        for name, found in hashes:
+            digest.update(f"{name} {found if isinstance(found, str) else found.result()}".encode())
     return digest.hexdigest()
 
 
@@ -115,30 +120,17 @@ def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
     """Returns by PEFT layer what decides how it is computed, next to its tensors: which adapters are active, merged or
     switched off, and the plain values of each, such as its scaling."""
     layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
-    return {
-        name: {
+    plain, found = (bool, int, float, str, type(None)), dict[str, dict[str, object]]()
+    for name, layer in layers.items():
+        found[name] = {
             "active": [] if layer._disable_adapters else list(layer.active_adapters),
             "merged": list(getattr(layer, "merged_adapters", [])),
-            **{key: value for key, value in sorted(vars(layer).items()) if _is_by_adapter(key, value)},
         }
-        for name, layer in layers.items()
-    }
-
-
-def _is_by_adapter(key: str, value: object) -> bool:
-    """Whether an attribute holds one plain value for each adapter."""
-    if key.startswith("_") or not isinstance(value, dict) or not value:
-        return False
-    return all(isinstance(each, (bool, int, float, str, type(None))) for each in value.values())
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields each parameter and buffer once, with its name; for one that was put elsewhere, a function that fetches
-    it."""
-    elsewhere = _put_elsewhere(model)
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if not name.endswith("inv_freq"):
-            yield name, elsewhere.get(name, tensor)
+        for key, value in sorted(vars(layer).items()):
+            by_adapter = not key.startswith("_") and isinstance(value, dict) and value
+            if by_adapter and all(isinstance(each, plain) for each in value.values()):
+                found[name][key] = value
+    return found
 
 
 def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
@@ -154,16 +146,6 @@ def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _hashing(pool: ThreadPoolExecutor, tensor: Tensor) -> Future[str]:
-    """Hashes a tensor in a thread. One that several processes hold together is brought together here, in order."""
-    whole = getattr(tensor, "full_tensor", None)
-    if whole is None:
-        return pool.submit(_tensor_sha256, tensor)
-    done: Future[str] = Future()
-    done.set_result(_tensor_sha256(whole))
-    return done
-
-
 @torch.no_grad()
 def _tensor_sha256(tensor: Tensor) -> str:
     """Hashes shape, dtype and every byte, whatever the strides and wherever it is."""
@@ -173,17 +155,12 @@ def _tensor_sha256(tensor: Tensor) -> str:
     if flatten is not None:  # quantized: made of plain ones
         names, about = flatten()
         digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
-    elif not tensor.is_meta:
-        for block in _blocks(tensor):
+    elif not tensor.is_meta and tensor.numel():
+        rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
+        row_bytes = rows.element_size() * math.prod(rows.shape[1:])
+        for block in rows.split(max(1, _BLOCK // row_bytes)):  # whole rows, without a copy
             digest.update(block.contiguous().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _blocks(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Returns the values in order, in parts of whole rows of about :data:`_BLOCK` bytes; without a copy."""
-    rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
-    row_bytes = rows.element_size() * math.prod(rows.shape[1:])
-    return rows.split(max(1, _BLOCK // max(1, row_bytes))) if rows.numel() else ()
 
 
 def table_sha256(model: nn.Module) -> str:
@@ -215,11 +192,12 @@ def _distinct_tables(model: nn.Module) -> list[tuple[str, bytes, float]]:
 
 def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
     """Returns the live tables of one module: each buffer's name, its fp32 values, its scale."""
-    return [
-        (key, buffer.detach().float().cpu().numpy().tobytes(), _scale(module, key))
-        for key, buffer in sorted(module._buffers.items())
-        if buffer is not None and key.endswith("inv_freq") and "original" not in key
-    ]
+    tables = []
+    for key, buffer in sorted(module._buffers.items()):
+        if buffer is not None and key.endswith("inv_freq") and "original" not in key:
+            scale = float(getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0))
+            tables.append((key, buffer.detach().float().cpu().numpy().tobytes(), scale))
+    return tables
 
 
 def rotation_sha256(model: nn.Module) -> str:
@@ -238,12 +216,12 @@ def rotation_sha256(model: nn.Module) -> str:
 def arithmetic(model: PreTrainedModel) -> dict[str, str]:
     """Returns what decides how the same model rounds: the kind of device, how many share each layer, the attention's
     implementation, the versions."""
-    shares = getattr(model, "tp_size", None) or 1
+    shares, installed = getattr(model, "tp_size", None) or 1, versions()
     return {
         "device": device_of(model).type,
         "attention": str(getattr(model.config, "_attn_implementation", None)),
-        "torch": _version("torch"),
-        "transformers": _version("transformers"),
+        "torch": installed["torch"],
+        "transformers": installed["transformers"],
         **({"tensor_parallel": str(shares)} if shares > 1 else {}),
     }
 
@@ -258,19 +236,9 @@ def tokens_sha256(documents: Iterable[Document]) -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of the packages that the numbers depend on."""
-    return {name: _version(name) for name in ("ropescale", "torch", "transformers")}
+    import transformers
 
+    import ropescale
 
-def _scale(module: nn.Module, key: str) -> float:
-    return float(getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0))
-
-
-def _version(name: str) -> str:
-    if name == "torch":
-        return str(torch.__version__)
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        import ropescale
-
-        return str(getattr(ropescale, "__version__", "unknown"))
+    packages = {"ropescale": ropescale, "torch": torch, "transformers": transformers}
+    return {name: str(package.__version__) for name, package in packages.items()}

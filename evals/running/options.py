@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from ...errors import DataError
 from ...request import RequestOptions, refuse_unknown
 from ..data import chats
+from ..data.cutting import BUDGET
+from ..data.windows import check_windows
+from ..metrics import OPTIONS
 from ..scoring.batches import LOGITS_BYTES
 from .progress import Notes
 
@@ -35,7 +39,7 @@ class Schedules:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of every run; :class:`.selection.PerplexityOptions` says what they mean."""
+    """The options of every run; :class:`PerplexityOptions` says what they mean."""
 
     patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
@@ -45,7 +49,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(RunOptions):
-    """How a text is read and fed; :class:`.selection.PerplexityOptions` says what they mean."""
+    """How a text is read and fed; :class:`PerplexityOptions` says what they mean."""
 
     min_tokens: int = 0
     max_docs: int | None = None
@@ -57,6 +61,85 @@ class TextOptions(RunOptions):
     logits_bytes: int = LOGITS_BYTES
     truncation: bool | None = None
     truncation_stride: int | None = None
+
+
+_POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride".split()
+
+
+@dataclass(frozen=True)
+class PerplexityOptions(TextOptions):
+    """The options of a measurement.
+
+    Attributes:
+        stride: None measures the first L positions of each document; a number measures whole documents in sliding
+            windows of L positions, each this many tokens after the one before. Of a prompt with its answer, that is the
+            last tokens, as many as the largest length holds.
+        min_tokens: skip documents with fewer tokens.
+        max_docs: measure on at most this many documents; what comes after them is not read.
+        score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
+        windows: of each document, a number, or "all" that it holds; evenly spaced if it holds more, and 1 is the first.
+            None is as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed under one schedule, shared out over the documents, but at least one window of
+            each. None is :data:`ropescale.evals.data.cutting.BUDGET`, or no limit where ``windows`` is given.
+        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
+        batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
+            fits into memory.
+        logits_bytes: budget for one block of fp32 logits.
+        short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
+            one, which takes each of them, and the baseline, once more through the model at that length.
+        truncation: measure the model given only its last tokens, too; None does where that costs no more than the rest.
+        truncation_stride: the tokens that each of its windows scores; this asks for it.
+        seed: kept with the results; nothing is drawn at random, so no figure depends on it.
+        of_metrics: the values of the options that metrics declare, by name; :meth:`of` takes them as keywords.
+        patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
+        source: the name of the documents in the results.
+        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
+        progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
+    """
+
+    stride: int | None = None
+    short_context: bool = True
+    seed: int = 0
+    of_metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **more: Any) -> PerplexityOptions:
+        """Returns the options of a measurement; those of metrics stand among the others."""
+        own = {name: value for name, value in options.items() if name not in OPTIONS}
+        return cls(**own, **more, of_metrics={name: options[name] for name in OPTIONS if name in options})
+
+    def __post_init__(self) -> None:
+        values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
+        object.__setattr__(self, "of_metrics", values)
+        if self.score not in chats.SCORES:
+            raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
+        object.__setattr__(self, "windows", check_windows(self.windows))
+        given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
+        if self.stride is not None and given:
+            raise DataError(
+                f"{given[0]} is given, and a stride slides over whole documents; leave one of the two out",
+                given[0],
+                "stride",
+            )
+        name = self.asks_truncation
+        if self.truncation is False and name:
+            raise DataError(f"{name} is given, and truncation is left out; drop one", name, "truncation")
+        if self.stride is not None and name:
+            raise DataError(f"{name} is for texts cut into windows, and stride slides; drop one", name, "stride")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DataError(f"{name} must be 1 or more, not {value}")
+
+    @property
+    def asks_truncation(self) -> str:
+        """The option that asks for truncation; "" for none."""
+        return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
+
+    @property
+    def budget(self) -> int | None:
+        """The positions fed under one schedule at most; None for no limit."""
+        return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
 
 
 def check_keywords(
@@ -101,7 +184,7 @@ class TextKeywords(RunKeywords, total=False):
 
 
 class PerplexityKeywords(TextKeywords, total=False):
-    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean, and the options of metrics.
+    """The fields of :class:`PerplexityOptions`, which says what they mean, and the options of metrics.
 
     A metric's option need not be here; editors and type checkers know those that are.
     """

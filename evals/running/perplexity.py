@@ -10,9 +10,10 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from ...configs.configuration import trained_in
 from ...models.rotary_modules import evaluating
+from ...output.formatting import markdown
 from ..data import documents as data_documents
 from ..data.windows import check_lengths, check_stride
 from ..metrics.paired import short_length
@@ -30,13 +32,12 @@ from ..scoring.batches import Batch, BatchPlan, Scored
 from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..store import Shelf, Store
-from . import estimates, fingerprints
+from . import fingerprints
+from .corpus import Corpus
 from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
-from .estimates import DryRun
-from .options import Schedules
-from .progress import Notes
+from .options import PerplexityOptions, Schedules
+from .progress import Notes, duration
 from .runner import Facts, Runner, Task
-from .selection import Corpus, PerplexityOptions
 from .variants import AsTrained, HeldTables, trained_length, variants
 
 if TYPE_CHECKING:
@@ -77,10 +78,21 @@ class PerplexityRun(CorpusRun):
             jobs = self._taken(runner)[0]
             widest = max(jobs[0].plan.batches, key=lambda batch: (batch.fed, batch.positions))
             with jobs[0].tables.live():
-                seconds = estimates.timed(partial(self._executor.score, widest))
-        work = partial(memory.work, self.scorer.model)
-        about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
-        return estimates.dry_run(runner.left_of, widest, seconds, work, about)
+                self._executor.score(widest)
+                start = time.perf_counter()
+                self._executor.score(widest)
+                seconds = time.perf_counter() - start
+        model, left = self.scorer.model, runner.left_of
+        passes = [
+            PlannedPass(
+                title, sum(len(each.feeds) for each in batches), len(batches), sum(each.fed for each in batches)
+            )
+            for title, batches in left.items()
+            if batches
+        ]
+        work = sum(each.fed * memory.work(model, each.positions) for each in runner.left)
+        seconds *= work / (widest.fed * memory.work(model, widest.positions))
+        return DryRun(passes, memory.described(model, widest, self.options.logits_bytes), seconds, widest.fed)
 
     @cached_property
     def model_facts(self) -> ModelFacts:  # type: ignore[override]
@@ -143,8 +155,17 @@ class PerplexityRun(CorpusRun):
         """Says what the run will take."""
         own = distinct(jobs)
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
-            passes = [(job.label, job.lengths[-1], job.plan.cost) for job in own]
-            estimates.announce_passes(self.notes, passes)
+            for job in sorted(own, key=lambda job: job.lengths):
+                cost = job.plan.cost
+                self.notes.tell(
+                    f"{job.label} at {job.lengths[-1]:,}: {cost.forwards:,} window{'s' * (cost.forwards != 1)}, "
+                    f"{cost.positions:,} tokens fed for {cost.scored:,} scored ({cost.useful_fraction:.1%}), "
+                    f"{cost.times_one_pass:,.1f} times one pass"
+                )
+            total, times = (
+                sum(getattr(job.plan.cost, name) for job in own) for name in ("positions", "times_one_pass")
+            )
+            self.notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.cost.positions
             share = fed / sum(job.plan.cost.positions for job in own)
@@ -178,6 +199,56 @@ def prepare(
     corpus = Corpus(texts, lengths, checkpoint.tokenizer(), bos, options, source)
     checkpoint.warn(notes)
     return PerplexityRun(checkpoint.model(here), corpus, schedules, options)
+
+
+# --- a run that is planned only
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """One pass of a planned run.
+
+    Attributes:
+        title: its schedule and length, or what is compared.
+        windows: sequences that go through the model.
+        batches: forward passes, each of several windows.
+        tokens: that are fed, BOS included.
+    """
+
+    title: str
+    windows: int
+    batches: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The plan of a run, with its memory and time.
+
+    Attributes:
+        passes: in the order in which they run; passes that share their tables are there once.
+        memory: the weights and a batch, in a sentence.
+        seconds: estimated for one process, from one batch that was timed once warm.
+        timed: tokens of that batch.
+    """
+
+    passes: Sequence[PlannedPass]
+    memory: str
+    seconds: float
+    timed: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns it as plain data."""
+        return asdict(self)
+
+    def to_markdown(self) -> str:
+        """Returns the table of the passes, then memory and time."""
+        total = [sum(getattr(each, name) for each in self.passes) for name in ("windows", "batches", "tokens")]
+        counts = [[each.title, each.windows, each.batches, each.tokens] for each in self.passes] + [["in all", *total]]
+        rows = [[title, *(f"{number:,}" for number in numbers)] for title, *numbers in counts]
+        table = markdown(["pass", "windows", "forward passes", "tokens fed"], rows, right=[1, 2, 3])
+        time = f"time: {duration(self.seconds)} in one process, by a batch of {self.timed:,} tokens"
+        return f"{table}\n\n{self.memory}\n{time}"
 
 
 # --- the short-context cost: how a schedule changes predictions where the model did well without it

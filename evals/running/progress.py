@@ -104,21 +104,19 @@ class Progress:
         self._bar.update(fed)
         if self._lines and time.monotonic() - self._said >= EVERY and self._fed < self.total:
             self._said = time.monotonic()
+            speed = self._fed / max(time.monotonic() - self._start, 1e-9)
+            so_far = f", perplexity {_figure(self.perplexity)} so far" if self._scored else ""
+            so_far += f", {self._state}" if self._state else ""
+            line = (
+                f"{self.title}: {self._fed:,} of {self.total:,} tokens ({self._fed / self.total:.0%}){so_far}, "
+                f"{speed:,.0f} tokens/s, {duration((self.total - self._fed) / speed)} to go"
+            )
             with suppress(OSError):
-                print(folded_to(sys.stderr, self._line()), file=sys.stderr, flush=True)
+                print(folded_to(sys.stderr, line), file=sys.stderr, flush=True)
 
     def _weigh(self, nll: np.ndarray) -> None:
         self._nll += float(nll.sum(dtype=np.float64))
         self._scored += len(nll)
-
-    def _line(self) -> str:
-        speed = self._fed / max(time.monotonic() - self._start, 1e-9)
-        so_far = f", perplexity {_figure(self.perplexity)} so far" if self._scored else ""
-        so_far += f", {self._state}" if self._state else ""
-        return (
-            f"{self.title}: {self._fed:,} of {self.total:,} tokens ({self._fed / self.total:.0%}){so_far}, "
-            f"{speed:,.0f} tokens/s, {duration((self.total - self._fed) / speed)} to go"
-        )
 
 
 def duration(seconds: float) -> str:

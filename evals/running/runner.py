@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -156,10 +156,11 @@ class Runner:
         part: str = "to go",
     ) -> None:
         self.facts, self.store, self.group, self.notes, self.device = facts, store, group, notes, device
-        self._part = part
+        self._work, self._part = work, part
         self._tasks: list[_Shelved] = []
         self._fed, self._seconds = 0, 0.0
-        self._pace = _TimeLeft(work)
+        self._work_left = self._warm_work = self._warm_seconds = 0.0
+        self._said_time = False
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Finds the shelves of the tasks, in all processes, and shares out what they lack.
@@ -177,7 +178,7 @@ class Runner:
         for found in self.group.from_all(self._finished()):
             self._merge(found)
         self._share_out()
-        self._pace.begin(self.left)
+        self._work_left = sum(self._work_of(batch) for batch in self.left)
 
     @property
     def left(self) -> list[Batch]:
@@ -225,8 +226,8 @@ class Runner:
             if each.task.confirm and finished:
                 each.task.confirm(each.task.plan.batches[min(finished)], finished[min(finished)])
         try:
-            for title, tasks in groupby(self._tasks, key=lambda each: each.task.title):
-                self._run(title, list(tasks))
+            for title, group in groupby(self._tasks, key=lambda each: each.task.title):
+                self._run(title, list(group))
         finally:
             self._note_timing()
         if world.size > 1:
@@ -264,37 +265,42 @@ class Runner:
     # --- running ---
 
     def _run(self, title: str, tasks: Sequence[_Shelved]) -> None:
+        """Scores the batches of the tasks of one title, one after the other onto their shelves."""
         total = sum(batch.fed for each in tasks for batch in each.own)
         scored = [each for each in tasks if each.task.nll]
         before = [found.nll for each in scored for shelf in each.shelves for found in shelf.batches.values()]
         with Progress(title, total, self.notes.shown and total > 0, before) as progress:
             for each in tasks:
-                self._score(each, progress)
+                with each.task.live() if each.own else nullcontext():
+                    start = time.perf_counter()
+                    for batch, found in each.scored():
+                        passes = each.passes(batch)
+                        for number, numbers in zip(each.lacking(batch), found, strict=True):
+                            each.shelves[number].put(batch.number, numbers)
+                        self._count(batch, passes, time.perf_counter() - start)
+                        progress.add(batch.fed, found[0].nll if each.task.nll else None)
+                        start = time.perf_counter()
                 if self.group.world.size == 1:
                     each.task.finish(each.shelves)
 
-    def _score(self, each: _Shelved, progress: Progress) -> None:
-        """Scores the batches of one task, one after the other onto its shelves."""
-        if not each.own:  # the same tables and windows have been run, now or before
-            return
-        with each.task.live():
-            start = time.perf_counter()
-            for batch, scored in each.scored():
-                passes = each.passes(batch)
-                for number, found in zip(each.lacking(batch), scored, strict=True):
-                    each.shelves[number].put(batch.number, found)
-                self._count(batch, passes, time.perf_counter() - start)
-                progress.add(batch.fed, scored[0].nll if each.task.nll else None)
-                start = time.perf_counter()
-
     # --- saying ---
 
+    def _work_of(self, batch: Batch) -> float:
+        return batch.fed * self._work(batch.positions)
+
     def _count(self, batch: Batch, passes: int, seconds: float) -> None:
-        """Keeps the time, and says once how long a long run will still take."""
+        """Keeps the time, and says once, when batches have run warm for a while, how long a long run still takes."""
+        work = passes * self._work_of(batch)
+        self._work_left -= work
+        if self._fed:  # the first batch also pays for what is loaded, compiled and allocated once
+            self._warm_work, self._warm_seconds = self._warm_work + work, self._warm_seconds + seconds
         self._fed, self._seconds = self._fed + passes * batch.fed, self._seconds + seconds
-        left = self._pace.add(batch, passes, seconds)
-        if left is not None and left > LONG_SECONDS:
-            speed = f"at the speed of the last {self._pace.seconds:,.0f} s"
+        if self._said_time or self._warm_seconds < WARM_SECONDS:
+            return
+        self._said_time = True
+        left = self._work_left * self._warm_seconds / self._warm_work
+        if left > LONG_SECONDS:
+            speed = f"at the speed of the last {self._warm_seconds:,.0f} s"
             self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
 
     def _note_timing(self) -> None:
@@ -312,34 +318,6 @@ class Runner:
             self.store.note(
                 "timing", {"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place}
             )
-
-
-class _TimeLeft:
-    """Estimates the time that is left, once, from batches that ran warm; ``work`` is the runner's."""
-
-    def __init__(self, work: Callable[[int], float]) -> None:
-        self._work, self._left = work, 0.0
-        self._done, self.seconds = 0.0, 0.0
-        self._is_warm = self._is_said = False
-
-    def begin(self, batches: Sequence[Batch]) -> None:
-        """Takes the batches to run."""
-        self._left = sum(self._of(batch) for batch in batches)
-
-    def add(self, batch: Batch, passes: int, seconds: float) -> float | None:
-        """Counts a batch. Returns the seconds left as soon as they can be told, and None at any other time."""
-        work = passes * self._of(batch)
-        self._left -= work
-        if self._is_warm:  # the first batch also pays for what is loaded, compiled and allocated once
-            self._done, self.seconds = self._done + work, self.seconds + seconds
-        self._is_warm = True
-        if self._is_said or self.seconds < WARM_SECONDS:
-            return None
-        self._is_said = True
-        return self._left * self.seconds / self._done
-
-    def _of(self, batch: Batch) -> float:
-        return batch.fed * self._work(batch.positions)
 
 
 class Writable(Protocol):
@@ -408,14 +386,14 @@ def carry_out(
             raise
         result = measurement.result()
         if group.world.leads:
-            show = show or (lambda result, kept: None)
+            written = None
             try:
                 if folder:
                     result.save(folder, force=force, files=files)
-            except Exception:
-                show(result, None)
-                raise
-            show(result, folder)
+                    written = folder
+            finally:
+                if show:
+                    show(result, written)
     return result
 
 
@@ -439,15 +417,15 @@ def _keep(
 
 def _changes(last: Facts, about: Facts) -> str:
     """Says how a run differs from the last one in the same folder."""
-    before, now = _flat(last), _flat(about)
-    changed = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
-    pairs = {name: f"{_value(before.get(name))} became {_value(now[name])}" for name in changed}
-    return ", ".join(_CHANGED.get(name) or f"{name.replace('_', '-')} {pair}" for name, pair in pairs.items())
-
-
-def _flat(about: Facts) -> dict[str, object]:
-    facts = about.get("facts")
-    return {**about, **(facts if isinstance(facts, dict) else {})}
+    before, now = ({**each, **cast(Facts, each.get("facts", {}))} for each in (last, about))
+    changed = []
+    for name in now:
+        if name in ("facts", "schedules") or before.get(name) == now[name]:
+            continue
+        pair = (before.get(name), now[name])
+        old, new = (",".join(map(str, each)) if isinstance(each, list) else str(each).lower() for each in pair)
+        changed.append(_CHANGED.get(name) or f"{name.replace('_', '-')} {old} became {new}")
+    return ", ".join(changed)
 
 
 _CHANGED = {
@@ -456,7 +434,3 @@ _CHANGED = {
     "text": "the text differs",
     "tokens": "the tokens differ",
 }
-
-
-def _value(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()

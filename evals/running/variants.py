@@ -76,8 +76,11 @@ class Variant:
         transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state."""
         if patch is not None:
             return bool(patch.length_dependent)
-        before = patching.patches_in(self.model)
-        return any(outer.length_dependent for outer in before) or _updates_itself(self.model)
+        if any(outer.length_dependent for outer in patching.patches_in(self.model)):
+            return True
+        kinds = (getattr(module, "rope_type", None) for module in self.model.modules())
+        flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
+        return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
 
 
 class AsTrained(Variant):
@@ -201,12 +204,6 @@ def label(schedule: object) -> str:
         ScheduleError: a spec that cannot be read.
     """
     return spelled_out(specs.parse(schedule))
-
-
-def _updates_itself(model: nn.Module) -> bool:
-    kinds = (getattr(module, "rope_type", None) for module in model.modules())
-    flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
-    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
 
 
 def trained_length(model: nn.Module) -> int | None:

@@ -10,7 +10,7 @@ is scored in parts, which changes nothing but rounding, and the store says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -122,17 +122,14 @@ class BatchPlan:
         Args:
             parts: by batch number, the scored NLLs of its windows one after the other, fp32.
         """
-        found = [[np.empty(0, np.float32)] for _ in self.sizes]
-        for feed, nll in sorted(self._pieces(parts), key=lambda piece: piece[0].window.start):
-            found[feed.document].append(nll)
-        return [np.concatenate(pieces) for pieces in found]
-
-    def _pieces(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[Feed, np.ndarray]]:
+        pieces: list[tuple[Feed, np.ndarray]] = []
         for batch in self.batches:
-            start = 0
-            for feed in batch.feeds:
-                yield feed, parts[batch.number][start : start + feed.window.count]
-                start += feed.window.count
+            ends = np.cumsum([feed.window.count for feed in batch.feeds])
+            pieces += zip(batch.feeds, np.split(parts[batch.number], ends[:-1]), strict=True)
+        found = [[np.empty(0, np.float32)] for _ in self.sizes]
+        for feed, nll in sorted(pieces, key=lambda piece: piece[0].window.start):
+            found[feed.document].append(nll)
+        return [np.concatenate(each) for each in found]
 
 
 def plan_pass(
@@ -154,23 +151,18 @@ def plan_pass(
     """
     windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
     feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
-    batches = tuple(_batches(feeds, bos, batch_tokens))
+    batches: list[Batch] = []
+    ordered = sorted(feeds, key=lambda feed: -_positions(feed, bos))  # stable: then by document, then by start
+    for positions, equal in groupby(ordered, key=lambda feed: _positions(feed, bos)):
+        together, size = tuple(equal), max(1, batch_tokens // positions)
+        for start in range(0, len(together), size):
+            batches.append(Batch(len(batches), together[start : start + size], positions))
     sizes = [0] * len(tokens)
     for feed in feeds:
         sizes[feed.document] += feed.window.count
     once = sum(n if stride is not None else min(n, length - bos) for n in tokens) + bos * len(tokens)
     fed = sum(batch.fed for batch in batches)
-    return BatchPlan(batches, tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
-
-
-def _batches(feeds: Iterable[Feed], bos: bool, batch_tokens: int) -> Iterator[Batch]:
-    number = 0
-    ordered = sorted(feeds, key=lambda feed: -_positions(feed, bos))  # stable: then by document, then by start
-    for positions, equal in groupby(ordered, key=lambda feed: _positions(feed, bos)):
-        together, size = tuple(equal), max(1, batch_tokens // positions)
-        for start in range(0, len(together), size):
-            yield Batch(number, together[start : start + size], positions)
-            number += 1
+    return BatchPlan(tuple(batches), tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
 
 
 def _positions(feed: Feed, bos: bool) -> int:

@@ -57,7 +57,14 @@ class Executor:
         Raises:
             RunError: logits that are not finite, or a single window that does not fit into memory.
         """
-        nll, parts = self._fed(batch, self._nll)
+
+        @torch.inference_mode()
+        def nll_of(feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
+            rows = self.scorer.score(self._ids(feeds), chunk).numpy()
+            # The scored tokens of a window are its last ones.
+            return [row[len(row) - feed.window.count :] for row, feed in zip(rows, feeds, strict=True)]
+
+        nll, parts = self._fed(batch, nll_of)
         self._check_finite(batch.feeds, nll)
         return Scored(np.concatenate(nll), parts)
 
@@ -116,18 +123,15 @@ class Executor:
         return None
 
     def _smaller(self, batch: Batch, size: int) -> int:
-        if size == 1:
-            self._smaller_chunk(batch)
-            return 1
-        half = (size + 1) // 2
-        self._most = half * batch.positions
-        self.note(
-            f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
-            f"(same numbers up to rounding; {self._most} batch tokens avoid the attempt)"
-        )
-        return half
-
-    def _smaller_chunk(self, batch: Batch) -> None:
+        """Returns how many windows to feed at a time after so many did not fit; one alone is fed in smaller chunks."""
+        if size > 1:
+            half = (size + 1) // 2
+            self._most = half * batch.positions
+            self.note(
+                f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
+                f"(same numbers up to rounding; {self._most} batch tokens avoid the attempt)"
+            )
+            return half
         chunk = self._chunks[batch.positions]
         smaller = min(MOST_CHUNK, batch.positions // 2) if chunk is None else chunk // 2
         if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
@@ -138,6 +142,7 @@ class Executor:
             )
         self._chunks[batch.positions] = smaller
         self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
+        return size
 
     def _estimated_chunk(self, batch: Batch) -> int | None:
         """Returns None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
@@ -153,12 +158,6 @@ class Executor:
     @torch.inference_mode()
     def _chunks_agree(self, batch: Batch) -> bool:
         return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
-
-    @torch.inference_mode()
-    def _nll(self, feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
-        nll = self.scorer.score(self._ids(feeds), chunk).numpy()
-        # The scored tokens of a window are its last ones.
-        return [row[len(row) - feed.window.count :] for row, feed in zip(nll, feeds, strict=True)]
 
     def _divergences(
         self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None

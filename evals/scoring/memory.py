@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,8 +128,11 @@ def total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
-    limits = [_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
-    return min(machine, *(limit for limit in limits if limit), machine)
+    limits = [machine]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no control groups here, or no limit: "max"
+            limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))
+    return min(limit for limit in limits if limit)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -179,10 +183,3 @@ def _stated(model: PreTrainedModel, name: str, usual: int) -> int:
 
 def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
     return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):  # no control groups here, or no limit: "max"
-        return None

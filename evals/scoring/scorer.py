@@ -11,7 +11,7 @@ so whatever the model does to its logits (Gemma's softcap, Cohere's and Granite'
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -102,16 +102,12 @@ class Scorer:
             fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
         """
         ids = ids.to(self.device)
-        return self._nll(self._logits(ids, chunk), ids[:, 1:]).cpu().view(len(ids), -1)
-
-    def _nll(self, blocks: Iterable[tuple[slice, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
-        """Returns the NLL of each target under its row of logits, fp32 [targets]."""
-        targets = targets.reshape(-1)
+        targets = ids[:, 1:].reshape(-1)
         nll = torch.empty(targets.shape, dtype=torch.float32, device=self.device)
-        for rows, logits in blocks:
+        for rows, logits in self._logits(ids, chunk):
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).to(self.device)
-        return nll
+        return nll.cpu().view(len(ids), -1)
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
         """Returns the states that the head makes logits of, for every position but the last, under the live tables.
@@ -145,9 +141,7 @@ class Scorer:
             fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
             most likely token.
         """
-        return self._compared(ids.to(self.device)[:, :-1], one, other)
-
-    def _compared(self, sources: torch.Tensor, one: State, other: State) -> torch.Tensor:
+        sources = ids.to(self.device)[:, :-1]
         found = torch.empty((2, sources.numel()), dtype=torch.float32)
         pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
         for (rows, first), (_, second) in pairs:
@@ -181,20 +175,21 @@ class Scorer:
     def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary]."""
         if not self.split:
-            yield from self._whole_logits(ids)
+            width = ids.shape[1] - 1
+            for row in range(len(ids)):
+                logits = self.model(input_ids=ids[row : row + 1], use_cache=False).logits[0, :-1]
+                for block in self._blocks(width):
+                    yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
         elif chunk is None:
             output = self._run_trunk(ids)
             output.last_hidden_state = output.last_hidden_state[:, :-1]
             yield from self._head_in_blocks(output, ids[:, :-1])
         else:
-            yield from self._chunked_logits(ids, chunk)
-
-    def _chunked_logits(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[slice, torch.Tensor]]:
-        at = 0
-        for part, output in self._chunked_outputs(ids, chunk):
-            for rows, logits in self._head_in_blocks(output, part):
-                yield slice(at + rows.start, at + rows.stop), logits
-            at += part.shape[1]
+            at = 0
+            for part, output in self._chunked_outputs(ids, chunk):
+                for rows, logits in self._head_in_blocks(output, part):
+                    yield slice(at + rows.start, at + rows.stop), logits
+                at += part.shape[1]
 
     def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
         """Feeds one window after the other, ``chunk`` positions at a time; the last one predicts nothing."""
@@ -215,13 +210,6 @@ class Scorer:
         output.last_hidden_state = flat
         for rows in self._blocks(flat.shape[1], share):
             yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
-
-    def _whole_logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        width = ids.shape[1] - 1
-        for row in range(len(ids)):
-            logits = self.model(input_ids=ids[row : row + 1], use_cache=False).logits[0, :-1]
-            for block in self._blocks(width):
-                yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
 
     def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
         """Yields rows whose fp32 logits take one ``share``-th of the budget."""

@@ -17,12 +17,12 @@ import torch
 from ...engines.exported import applied_options
 from ...engines.registry import ENGINES, deviations, engine_warnings
 from ...errors import CheckpointError, VerificationError
-from ...files import local_path
+from ...files import local_path, writable_file, write_checked
 from ...output.formatting import cut, escaped
 from ...planning.plan import Plan, make_plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE, parameters
-from .. import checking, single_file
+from .. import checking
 from ..checking import Wrong
 from ..metrics.stored import AS_IS
 from ..results.saving import Saved, csv_file, sentences_of
@@ -167,7 +167,7 @@ class SearchResult(Searched, Saved):
             return folder if self.file is None else self.save(self.file)
         content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
         content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}
-        return single_file.write((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
+        return write_checked((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
     @property
     def command(self) -> str:
@@ -293,7 +293,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
         CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
     """
     file = schedule_file(out)
-    single_file.target(file, check_ours)
+    writable_file(file, check_ours)
     return file, SearchResult.writable_folder(file.with_name(f"{file.stem}-search"))
 
 

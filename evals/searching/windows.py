@@ -22,8 +22,9 @@ from ..data.chats import Given
 from ..data.documents import check_ids
 from ..data.windows import truncated
 from ..metrics.stored import DataFacts
+from ..running.corpus import Corpus
 from ..running.fingerprints import tokens_sha256
-from ..running.selection import Corpus, PerplexityOptions
+from ..running.options import PerplexityOptions
 from ..store import Facts
 from .options import SearchOptions
 

@@ -17,7 +17,8 @@ from ..recommending.candidates import Candidates
 from ..recommending.deployment import serving_dtype
 from ..recommending.options import Objective, RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
-from ..running.selection import Corpus, PerplexityOptions
+from ..running.corpus import Corpus
+from ..running.options import PerplexityOptions
 from .running import ServedRun, baseline_of
 from .server import Server
 

@@ -22,9 +22,10 @@ from ..metrics.stored import AS_IS, ModelFacts
 from ..parallel.processes import Group
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
+from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
+from ..running.options import PerplexityOptions
 from ..running.runner import Runner, Task
-from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import HeldTables
 from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING

@@ -12,9 +12,8 @@ from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...request import refuse_unknown
 from ..metrics import OPTIONS
-from ..running.options import PerplexityKeywords
+from ..running.options import PerplexityKeywords, PerplexityOptions
 from ..running.progress import Notes
-from ..running.selection import PerplexityOptions
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import Proof, plain, settle_leader
 

@@ -27,10 +27,10 @@ from ...verifying.verification import in_memory
 from ..data.chats import Given
 from ..metrics import paired
 from ..results.result import Result
-from ..running.options import Schedules
+from ..running.corpus import Corpus
+from ..running.options import PerplexityOptions, Schedules
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
-from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import AS_IS
 from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader

@@ -14,14 +14,13 @@ import pytest
 import torch
 from configurations import edit, read, write_checkpoint
 from coverage_models import build, tiny_config
-from crashing import raising
+from crashing import lasting, raising
 from refusing import one_error
 from tiny import byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
-from ropescale.evals.running.runner import Runner
 from ropescale.evals.scoring.scorer import Scorer
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
@@ -294,14 +293,7 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(eval
 
 
 def test_ctrl_c_keeps_the_schedules_that_were_finished(evaluate, tmp_path, monkeypatch):
-    score = Runner._score
-
-    def interrupted(self, each, *rest):
-        if not each.task.title.startswith("as-is"):
-            raise KeyboardInterrupt
-        score(self, each, *rest)
-
-    monkeypatch.setattr(Runner, "_score", interrupted)
+    monkeypatch.setattr(Scorer, "score", lasting(1, KeyboardInterrupt())(Scorer.score))  # a batch is a whole pass
     out, err = evaluate("--lengths", "64", "--schedule", "yarn:factor=2", "-o", tmp_path / "out", code=130)
     assert not out and "the tables of the 1 finished passes; the same command continues" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())

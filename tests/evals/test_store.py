@@ -163,7 +163,7 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_p
 def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
     with opened(tmp_path) as first:
         with (
-            pytest.raises(CheckpointError, match=rf"another run \(process {os.getpid()} on .*\) is writing into"),
+            pytest.raises(CheckpointError, match="another run is writing into"),
             opened(tmp_path),
         ):
             pass
@@ -184,7 +184,7 @@ def test_a_killed_process_does_not_keep_its_lock(tmp_path):
             time.sleep(60)
         os._exit(0)
     assert os.read(reader, 4) == b"held"
-    with pytest.raises(CheckpointError, match=f"process {child} on"):
+    with pytest.raises(CheckpointError, match="another run is writing into"):
         refuse_if_busy(tmp_path)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -198,10 +198,9 @@ def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
         perplexity(llama(), documents(1, 40), [16], out=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["lock", "holder"])
-def test_a_file_of_somebody_elses_in_resume_is_not_written_over(tmp_path, name):
-    write_files(tmp_path / "resume", {"lock": "", name: "years of work"})
-    with untouched(tmp_path, f"{name} is not what an evaluation wrote"):
+def test_a_lock_of_somebody_elses_is_not_written_over(tmp_path):
+    write_files(tmp_path / "resume", {"lock": "years of work"})
+    with untouched(tmp_path, "lock is not what an evaluation wrote"):
         perplexity(llama(), documents(1, 40), [16], out=tmp_path)
 
 
@@ -213,7 +212,7 @@ def test_starting_anew_removes_what_is_finished_and_nothing_else(tmp_path):
     with opened(tmp_path, fresh=True) as store:
         assert store.last == {} and not store.shelf({"a": 1}, PLAN).batches
     names = {path.name for path in (tmp_path / "resume").rglob("*")}
-    assert names == {"lock", "holder", "mine", "notes.txt"}
+    assert names == {"lock", "mine", "notes.txt"}
 
 
 # --- runs ---
@@ -512,7 +511,7 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
 def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_reads_the_model(words, tmp_path, ran):
     with opened(tmp_path / "out"):
         out, err = ran("eval", "/no/such/model", *words[2:], "-o", tmp_path / "out", code=2)
-    assert out == "" and err.startswith(f"error: another run (process {os.getpid()} on ") and err.count("\n") == 1
+    assert out == "" and err.startswith("error: another run is writing into ") and err.count("\n") == 1
 
 
 BEGINS = {

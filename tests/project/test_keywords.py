@@ -12,8 +12,7 @@ import ropescale
 from ropescale.evals.metrics import OPTIONS
 from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
 from ropescale.evals.retrieving.prompt_set import RetrievalKeywords, RetrievalOptions
-from ropescale.evals.running.options import PerplexityKeywords
-from ropescale.evals.running.selection import PerplexityOptions
+from ropescale.evals.running.options import PerplexityKeywords, PerplexityOptions
 from ropescale.evals.searching.options import SearchKeywords, SearchOptions
 from ropescale.request import Request, RequestOptions
 

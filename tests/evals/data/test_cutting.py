@@ -15,7 +15,8 @@ from ropescale.evals.data.documents import Text
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.data.texts import TextFile
-from ropescale.evals.running.selection import Corpus, PerplexityOptions
+from ropescale.evals.running.corpus import Corpus
+from ropescale.evals.running.options import PerplexityOptions
 
 LINES = "".join(f"{'x' * (number % 17)} line {number}\n" for number in range(2500))
 
@@ -195,7 +196,8 @@ MEASURE = """
 import resource, sys
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.running.selection import Corpus, PerplexityOptions
+from ropescale.evals.running.options import PerplexityOptions
+from ropescale.evals.running.corpus import Corpus
 from ropescale.checkpoints.loading import load_tokenizer
 
 options = PerplexityOptions(budget_tokens=8192, max_docs=1)

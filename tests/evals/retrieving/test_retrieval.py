@@ -781,7 +781,7 @@ def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, che
 def test_a_busy_folder_is_refused_before_the_model_is_read(ran, tmp_path):
     with opened(tmp_path):
         out, err = ran("retrieval", "/no/such/model", "--lengths", "700", "-o", tmp_path, code=2)
-    assert out == "" and err.startswith("error: another run (process ") and err.count("\n") == 1
+    assert out == "" and err.startswith("error: another run is writing into ") and err.count("\n") == 1
 
 
 def test_the_python_call_continues_too(tmp_path, asked):

@@ -32,16 +32,18 @@ RUNS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Clocked(runner._TimeLeft):
-    """Keeps the estimate, and when it could be said."""
+SAID: list[tuple[float, float]] = []
+"""The estimate of each run, and when it could be said."""
 
-    said: list[tuple[float, float]] = []  # noqa: RUF012
+COUNT = runner.Runner._count
 
-    def add(self, batch: Any, passes: int, seconds: float) -> float | None:
-        left = super().add(batch, passes, seconds)
-        if left is not None:
-            self.said.append((left, time.process_time()))
-        return left
+
+def counted(self: runner.Runner, batch: Any, passes: int, seconds: float) -> None:
+    """Keeps the estimate."""
+    before = self._said_time
+    COUNT(self, batch, passes, seconds)
+    if self._said_time and not before:
+        SAID.append((self._work_left * self._warm_seconds / self._warm_work, time.process_time()))
 
 
 ENDED: list[float] = []
@@ -51,20 +53,20 @@ ENDED: list[float] = []
 def main() -> None:
     torch.set_num_threads(1)
     runner.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
-    runner._TimeLeft = Clocked  # type: ignore[misc]
+    runner.Runner._count = counted  # type: ignore[method-assign]
     runner.Runner._note_timing = lambda self: ENDED.append(time.process_time())  # type: ignore[method-assign]
     model, tokenizer, texts = load_model(CHECKPOINT), load_tokenizer(CHECKPOINT), held_out_documents()
     within = 0
     print("| run | said | was left | ratio |\n|---|---:|---:|---:|")
     for run in RUNS:
-        Clocked.said.clear()
+        SAID.clear()
         about = {"short_context": False, **run}
         perplexity(model, texts, tokenizer=tokenizer, **about)  # type: ignore[arg-type]
         words = ", ".join(f"{name} {value}" for name, value in run.items())
-        if not Clocked.said:
+        if not SAID:
             print(f"| {words} | - | - | shorter than five warm seconds |")
             continue
-        said, at = Clocked.said[0]
+        said, at = SAID[0]
         left = ENDED[-1] - at
         within += max(said / left, left / said) <= 1.5 if min(said, left) > 0 else 0
         print(f"| {words} | {said:.1f} s | {left:.1f} s | {said / max(left, 1e-9):.2f} |", flush=True)

@@ -27,10 +27,10 @@ from ropescale.evals.recommending.losses import CandidateLosses
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
+from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.corpus_run import SHARES
-from ropescale.evals.running.options import Schedules
+from ropescale.evals.running.options import PerplexityOptions, Schedules
 from ropescale.evals.running.perplexity import PerplexityRun
-from ropescale.evals.running.selection import Corpus, PerplexityOptions
 from ropescale.evals.running.variants import trained_length
 from ropescale.evals.statistics.intervals import LEVEL
 from ropescale.evals.store import opened

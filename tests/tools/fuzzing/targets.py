@@ -394,7 +394,7 @@ class Runs(Target):
         return [_measuring(kind)]
 
     def _damage(self, rng: Random, run: Path) -> None:
-        found = sorted(path for path in run.rglob("*") if path.is_file() and path.name not in ("lock", "holder"))
+        found = sorted(path for path in run.rglob("*") if path.is_file() and path.name != "lock")
         rare = [path for path in found if path.suffix in (".png", ".csv", ".md")]
         path = rng.choice([*found, *[each for each in found if each not in rare] * 3])
         chance, value = rng.random(), _healthy(path)

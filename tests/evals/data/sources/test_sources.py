@@ -28,7 +28,8 @@ from ropescale.evals.data.documents import (
 from ropescale.evals.data.prompts import PromptFields
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
 from ropescale.evals.data.sources.dataset import DATASETS
-from ropescale.evals.running.selection import Corpus, PerplexityOptions
+from ropescale.evals.running.corpus import Corpus
+from ropescale.evals.running.options import PerplexityOptions
 
 
 def contents(texts):

@@ -1,0 +1,273 @@
+"""The documents that are measured on, chosen and checked before any model is there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from ...errors import DataError
+from ..data import chats
+from ..data import documents as data_documents
+from ..data.chats import Given, Unread
+from ..data.cutting import Cutter, Limits, Source
+from ..data.documents import Document, Kind
+from ..data.encoding import TextEncoder
+from ..data.texts import Text
+from ..data.windows import check_lengths, check_stride, prefix
+from ..metrics import METRICS, OPTIONS
+from ..metrics.stored import DataFacts, ShareFacts
+from ..statistics import intervals
+from ..statistics.intervals import LEAST_WINDOWS
+from .options import PerplexityOptions
+from .progress import Notes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..data.sources import TextSource
+
+
+class Corpus:
+    """The documents of a measurement.
+
+    Attributes:
+        lengths: ascending.
+        documents: what is fed: the windows of the texts, in order, or with a stride the whole texts.
+        windows: per text, how many of ``documents`` are from it.
+        skipped: counts the texts that are not measured, by the reason.
+        share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
+        bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
+        special: how many of the tokens are special ones of the tokenizer.
+        source: the name of the documents in the results.
+
+    Raises:
+        DataError: no document is long enough, lengths or a stride that cannot be, or texts without a tokenizer.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+        lengths: int | str | Iterable[int | str],
+        tokenizer: PreTrainedTokenizerBase | None,
+        bos: str | int,
+        options: PerplexityOptions,
+        source: TextSource | None = None,
+    ) -> None:
+        self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
+        self._tokenizer = tokenizer
+        self.share: ShareFacts = {}
+        turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
+        given = cast(Iterable[Given], documents) if turns is None else turns
+        sources = chats.sources_of(given, tokenizer, options.score)
+        if options.stride is None:
+            self._cut(sources)
+        else:
+            self._take_whole(sources)
+        if turns is not None and len(turns.sources) > 1:
+            self.documents = [replace(each, source=turns.names[each.name]) for each in self.documents]
+            for name in turns.sources.keys() - {each.source for each in self.documents}:
+                raise DataError(
+                    f"no document of {name} is measured: they are too short, copies of another source's, or beyond "
+                    "max_docs; leave it out, or use shorter lengths"
+                )
+        for metric in METRICS:
+            metric.check(options.of_metrics, self.documents)
+        self.special = data_documents.special_tokens(self.documents, tokenizer)
+        self.source = options.source or (source.name if source else "in memory")
+        if source and source.asked.left_out:
+            self.skipped["no_text"] = len(source.asked.left_out)
+            Notes.of(options.progress).tell(f"left out: {source.left_out}")
+
+    @property
+    def has_bos(self) -> bool:
+        """Whether BOS is in front of every window."""
+        return self.bos is not None
+
+    @property
+    def texts(self) -> list[Document]:
+        """The first window of each text."""
+        starts = itertools.accumulate([0, *self.windows[:-1]])
+        return [self.documents[start] for start in starts]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the texts' hashes, in order."""
+        return data_documents.documents_sha256(self.texts)
+
+    @property
+    def scored(self) -> int:
+        """The tokens that are scored at the longest length: BOS is not, nor what has nothing before it."""
+        first = 0 if self.has_bos else 1
+        stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
+        parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
+                 for document in self.documents)  # fmt: skip
+        return sum(map(len, parts))
+
+    @property
+    def facts(self) -> DataFacts:
+        """The "data" part of results.json."""
+        counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
+        counts["prompts"] = self.count("prompt")
+        facts: DataFacts = {
+            "source": self.source,
+            "sha256": self.sha256,
+            "documents": len(self.windows),
+            "windows": len(self.documents),
+            "tokens": self.scored,
+            "skipped": self.skipped,
+        }
+        return cast(DataFacts, {**facts, **self.share, **{name: count for name, count in counts.items() if count}})
+
+    @property
+    def interval(self) -> str:
+        """The formula of intervals: over documents; over windows where documents are few and windows are not."""
+        few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
+        return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
+
+    def count(self, kind: Kind) -> int:
+        """Counts the documents of a kind."""
+        return sum(document.kind == kind for document in self.texts)
+
+    def _cut(self, given: Iterable[Source]) -> None:
+        """Cuts texts that reach the longest length into windows of it, the same for every length."""
+        options, tokenizer = self.options, self._tokenizer
+        sources, silent = self._placed(given)
+        size = prefix(self.lengths[-1], self.has_bos).stop
+        needed = max(size, options.min_tokens)
+        each = options.windows if isinstance(options.windows, int) else None
+        in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
+        by_place = any(each.by_place and options.of_metrics[name] != each.default for name, each in OPTIONS.items())
+        limits = Limits(size, needed, each, in_all, placed=by_place)
+        cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
+        cuts = cutter.cuts(sources, options.max_docs)
+        skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
+        self.skipped = skipped | _counted(without_assistant=silent, duplicates=cutter.skipped["duplicates"])
+        if not cuts:
+            instead = "a smaller min_tokens" if needed == options.min_tokens else "shorter lengths"
+            raise data_documents.too_short(cutter.longest, needed, instead)
+        self.documents = [window for cut in cuts for window in cut.windows]
+        self.windows = [len(cut.windows) for cut in cuts]
+        stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
+        chats.answered(self.documents, stops)  # so that there is a figure at each
+        measured = [cut.measured for cut in cuts if cut.measured is not None]
+        units, whole = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
+        if len(measured) == len(cuts) and len(units) == 1 and whole:
+            share = sum(measured) / whole
+            self.share = {"measured": sum(measured), "whole": whole, "unit": units.pop(), "share": share}
+
+    def _placed(self, given: Iterable[Source]) -> tuple[Iterable[Source], int]:
+        """Decides on BOS, and takes it off documents that begin with it.
+
+        If the first is a document, all are read now, up to ``max_docs`` that reach the longest length.
+
+        Returns:
+            What is left, and how many chats have no token of the assistant.
+        """
+        given, tokenizer = iter(given), self._tokenizer
+        first = next(given, None)
+        if not isinstance(first, Document):
+            self.bos = data_documents.bos_id(self.bos_option, tokenizer)
+
+            def placed(each: Source) -> Source:
+                if not isinstance(each, Document):
+                    return each
+                (document,), bos = data_documents.placed([each], self.bos_option, tokenizer)
+                if bos != self.bos:
+                    raise data_documents.unequal_bos(each.name)
+                return document
+
+            return ([] if first is None else itertools.chain([first], map(placed, given))), 0
+        made: list[Document] = []
+        texts: list[Source] = []
+        long: set[str] = set()
+        for each in itertools.chain([first], given):
+            if not isinstance(each, Document):
+                texts.append(each)
+                continue
+            made.append(each)
+            if len(each.ids) >= self.lengths[-1] and (each.scored is None or each.scored.any()):
+                long.add(each.sha256)  # the same one again does not count
+            if len(long) == self.options.max_docs:
+                break
+        made, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
+        if self.bos is None and texts and data_documents.bos_id(self.bos_option, tokenizer) is not None:
+            raise data_documents.unequal_bos(first.name)
+        first_only = self.options.windows == 1
+        stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
+        made, silent = chats.answered(made, stops)
+        return [*made, *texts], silent
+
+    def _take_whole(self, given: Iterable[Source]) -> None:
+        """Takes every document with a token to score, but one must reach the longest length, or nothing would be
+        measured there."""
+        options, tokenizer = self.options, self._tokenizer
+        check_stride(options.stride, self.lengths)
+        known = list(given)
+        if tokenizer is not None:
+            known = data_documents.tokenize(known, tokenizer, split_special_tokens=options.split_special_tokens)
+        made = [each for each in known if isinstance(each, Document)]
+        pool, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
+        longest = prefix(self.lengths[-1], self.has_bos)
+        pool = [
+            each.part(max(0, len(each.ids) - longest.stop), len(each.ids)) if each.kind == "prompt" else each
+            for each in pool
+        ]
+        pool, duplicates = data_documents.distinct(pool)
+        pool, silent = chats.answered(pool, dict.fromkeys(self.lengths))
+        self.documents, skipped = data_documents.select(
+            pool,
+            max(longest.scored + 1, options.min_tokens),
+            min_tokens=options.min_tokens,
+            max_docs=options.max_docs,
+            one_with=longest.stop,
+        )
+        self.skipped = skipped | _counted(without_assistant=silent, duplicates=duplicates)
+        self.windows = [1] * len(self.documents)
+
+
+def _counted(**skipped: int) -> dict[str, int]:
+    """Returns the reasons for which something was left out."""
+    return {reason: number for reason, number in skipped.items() if number}
+
+
+# --- the documents of several sources, in turn
+
+
+class InTurn:
+    """Iterates over documents: the first of each source, then the second of each, as they are asked for.
+
+    So where there is a limit, every source has as many below it as any other that does not end before.
+
+    Args:
+        sources: the documents of each source, by its name.
+
+    Attributes:
+        names: the source of each document that was read, by the document's name.
+    """
+
+    def __init__(self, sources: Mapping[str, Iterable[Given | Unread]]) -> None:
+        if not sources:
+            raise DataError("there is no source of documents; give at least one")
+        self.sources, self.names = sources, dict[str, str]()
+
+    def __iter__(self) -> Iterator[Unread]:
+        left = {
+            name: iter([texts] if isinstance(texts, (str, Text)) else texts) for name, texts in self.sources.items()
+        }
+        for number in itertools.count():
+            for source, texts in list(left.items()):
+                try:
+                    each = next(texts)
+                except StopIteration:
+                    del left[source]
+                    continue
+                name = f"{source} document {number}"
+                made = chats.named(name, each)
+                if made.name in self.names:
+                    made = replace(made, name=f"{source}: {made.name}")
+                self.names[made.name] = source
+                yield made
+            if not left:
+                return
