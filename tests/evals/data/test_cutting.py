@@ -49,9 +49,11 @@ def bytes_as_ids(monkeypatch):
     monkeypatch.setattr(TextEncoder, "_encoded", encoded)
 
 
-def test_all_windows_are_the_text_in_order_and_the_rest_is_left(file):
-    (found,) = ids_of(cut([file], 1000))
-    assert "".join(found) == LINES[: len(found) * 1000] and len(LINES) - len(found) * 1000 < 1000
+def test_a_text_that_fits_its_share_is_cut_from_the_beginning_and_the_rest_is_left(file):
+    for text, size, limits in ((file, 1000, {}), (Text("a", LINES[:1050]), 100, {"total": 10})):
+        whole = text.text
+        (found,) = ids_of(cut([text], size, **limits))
+        assert "".join(found) == whole[: len(found) * size] and len(whole) - len(found) * size < size
 
 
 def test_windows_of_a_longer_text_begin_at_evenly_spaced_lines(file):
@@ -76,11 +78,6 @@ def test_a_budget_is_shared_out_and_what_short_texts_leave_goes_to_the_others():
     assert [len(each.windows) for each in cut(texts, 100, windows=4)] == [1, 4, 3, 4]
 
 
-def test_a_text_that_fits_its_share_is_cut_from_the_beginning():
-    (found,) = ids_of(cut([Text("a", LINES[:1050])], 100, total=10))
-    assert "".join(found) == LINES[:1000]
-
-
 def test_the_identity_of_a_text_is_its_hash_or_of_what_was_read_with_its_size_and_time(file):
     def identity(**limits):
         return cut([file], 1000, **limits)[0].windows[0].sha256
@@ -92,12 +89,6 @@ def test_the_identity_of_a_text_is_its_hash_or_of_what_was_read_with_its_size_an
     again = TextFile("a.txt", file.path)
     assert cut([again], 1000, windows=1)[0].windows[0].sha256 != once
     assert cut([Text("b", LINES)], 1000, windows=1)[0].windows[0].sha256 == hashlib.sha256(LINES.encode()).hexdigest()
-
-
-def test_texts_that_are_short_empty_or_the_same_are_counted():
-    cutter = Cutter(Limits(10, 10), TextEncoder(byte_tokenizer()))
-    cutter.cuts([Text("a", LINES[:30]), Text("b", ""), Text("c", "abc"), Text("d", LINES[:30])])
-    assert cutter.skipped == {"too_short": 1, "empty": 1, "duplicates": 1} and cutter.longest == ("c", 3)
 
 
 def test_no_more_texts_are_asked_for_than_are_measured():
@@ -184,12 +175,6 @@ def test_windows_know_the_hash_of_the_text_and_their_places_in_it_if_that_is_wan
     for each in found.windows:
         assert bytes(each.ids).decode() == LINES[each.offset : each.offset + 100]
         assert KeySpans({whole: [(each.offset, each.offset + 9)]}).marks(each).sum() == 9
-
-
-def test_the_same_document_again_does_not_count_towards_max_docs():
-    rows = [list(range(20)), list(range(20)), list(range(1, 21)), list(range(2, 22))]
-    corpus = Corpus(rows, [16], None, "no", PerplexityOptions(max_docs=2))
-    assert [each.ids[0] for each in corpus.texts] == [0, 1] and corpus.skipped["duplicates"] == 1
 
 
 MEASURE = """

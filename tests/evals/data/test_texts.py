@@ -45,8 +45,9 @@ def test_what_is_no_text_is_named_by_its_byte_once_it_is_reached(tmp_path, wrong
         next(reading)
 
 
-def test_a_small_text_keeps_its_carriage_returns_in_memory():
-    assert "".join(Text("here", "\ufeffa\r\nb").reading()) == "\ufeffa\r\nb"
+@pytest.mark.parametrize("text", ["\ufeffa\r\nb", "a\0b" * 30_000])
+def test_a_text_in_memory_stays_as_it_is(text):
+    assert "".join(Text("here", text).reading()) == text
 
 
 def test_json_lines_are_read_only_as_far_as_they_are_asked_for(tmp_path):
@@ -63,10 +64,6 @@ def test_a_large_text_file_is_not_read_before_it_is_asked_for(tmp_path):
     os.truncate(big(tmp_path / "a.txt", b"hello\n" * 20_000).path, 20 * 10**9)
     (document,) = TextSource([str(tmp_path / "a.txt")]).texts()[str(tmp_path / "a.txt")]
     assert isinstance(document, TextFile) and document.size == 20 * 10**9 and document.stamp.startswith("20000000000 ")
-
-
-def test_a_zero_byte_is_refused_in_a_file_and_not_in_memory():
-    assert "".join(Text("here", "a\0b" * 30_000).reading()) == "a\0b" * 30_000
 
 
 @pytest.mark.parametrize("block", [1, 2, 7, 2**16])

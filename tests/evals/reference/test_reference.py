@@ -36,7 +36,6 @@ def test_it_is_a_small_bf16_llama_trained_at_256_tokens():
     assert sum(parameter.numel() for parameter in model.parameters()) == 3_475_712
     assert (model.dtype, model.config.max_position_embeddings) == (torch.bfloat16, 256)
     assert model.config.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
-    assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) < 10_000_000
 
 
 def test_the_tokenizer_puts_its_one_special_token_first_and_loses_nothing(tokenizer):

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
-from ropescale.errors import CheckpointError
 from ropescale.evals.reference import CHECKPOINT, PASSKEY, held_out_documents
 from ropescale.evals.reference.__main__ import main
 from ropescale.evals.reference.taught import load_taught, save_taught
@@ -80,8 +79,6 @@ def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path
         found = AutoModelForCausalLM.from_pretrained(tmp_path / "TAUGHT", dtype=torch.float32)(ids).logits
         assert torch.equal(found, load_taught()(ids).logits)
     assert AutoTokenizer.from_pretrained(tmp_path / "TAUGHT")("import os\n")["input_ids"] == ids[0].tolist()
-    with pytest.raises(CheckpointError, match="there already"):
-        save_taught(tmp_path / "TAUGHT")
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path):
