@@ -112,12 +112,21 @@ class TextSource:
         return found
 
     def _read(self, name: str, asked: ReadOptions, refused: dict[str, list[Unused]]) -> Iterator[Unread]:
-        """Reads a source without the options that it refuses."""
+        """Reads the first document of a source, and returns all of them; without the options that it refuses."""
+        reader = next((each for each in READERS if each.takes(name)), None)
+        if reader is None:
+            raise DataError(f"no file or folder at {name!r}; give a file, a folder, a dataset's name on the Hub, or -")
         try:
-            texts = _begun(name, asked)
+            texts = iter(reader.read(name, asked))
+            first = next(texts, None)
         except Unused as error:
+            if len(self.names) == 1:
+                raise
             refused.setdefault(error.fields[0], []).append(error)
             return self._read(name, replace(asked, **{error.fields[0]: None}), refused)
+        if first is None:
+            raise DataError(f"no documents in {name}; give text, with one document per row or file")
+        texts = chain([first], texts)
         return iter([Text(name, joined(texts))]) if self.concat else texts
 
 
@@ -146,14 +155,12 @@ def read_texts(
     Raises:
         DataError: nothing there, not text, malformed, without the field, or an option that the source has no use for.
     """
-    asked = ReadOptions(split, text_field, glob, encoding)
-    texts = list(_begun(str(source), asked))
-    if asked.left_out:
-        LOG.warning("%s of %s", no_texts(asked.left_out), source)
-    if concat:
-        return [Text(str(source), joined(texts))]
-    read = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
-    return cast("list[Text | Chat | Document]", read)
+    found = TextSource([str(source)], ReadOptions(split, text_field, glob, encoding), concat)
+    read = list(found.texts()[str(source)])
+    if found.asked.left_out:
+        LOG.warning("%s of %s", no_texts(found.asked.left_out), source)
+    texts = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in read]
+    return cast("list[Text | Chat | Document]", texts)
 
 
 def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
@@ -184,19 +191,3 @@ def joined(texts: Iterable[Unread]) -> str:
             raise DataError(f"{each.name} is no text that can be joined with others; give a field of text")
         parts.append(each.text)
     return "\n\n".join(parts)
-
-
-def _begun(source: str, asked: ReadOptions) -> Iterator[Unread]:
-    """Reads the first document, and returns all of them.
-
-    Raises:
-        DataError: as :func:`read_texts`.
-    """
-    reader = next((each for each in READERS if each.takes(source)), None)
-    if reader is None:
-        raise DataError(f"no file or folder at {source!r}; give a file, a folder, a dataset's name on the Hub, or -")
-    texts = iter(reader.read(source, asked))
-    first = next(texts, None)
-    if first is None:
-        raise DataError(f"no documents in {source}; give text, with one document per row or file")
-    return chain([first], texts)
