@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ..errors import ConfigError, ScheduleError
 from ..files import local_path, sha256
@@ -35,38 +35,50 @@ class Spec:
     """A named schedule with the fields given so far; :meth:`build` makes it.
 
     Attributes:
-        make: the class, or a ready schedule (an object or a function) that was passed or named.
+        make: the class; a function, or an object that is no dataclass, itself.
         fields: the values given so far, already of their fields' types; the schedule inside another is a Spec.
         named: the name that the user gave.
         file: the ``.json`` file that it was read from, as it was named.
+        ready: the schedule that was passed or named, as long as no field of it is changed.
     """
 
     make: type | Schedule
     fields: Mapping[str, object] = field(default_factory=dict)
     named: str = ""
     file: str = field(default="", compare=False)
+    ready: Schedule | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Spec:
+        """Returns the Spec of a ready schedule, with the fields that are not at their default."""
+        held = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
+        inside = {key: cls.of(value) for key, value in held.items() if callable(value) and not isinstance(value, type)}
+        make = type(schedule) if dataclasses.is_dataclass(schedule) else schedule
+        return cls(make, held | inside, ready=schedule)
 
     @property
     def label(self) -> str:
         """A word for messages: the registered name, else the class's or function's."""
-        return label_of(self.make)
+        return label_of(self.make if self.ready is None else self.ready)
 
     @property
     def text(self) -> str:
         """The spec on one line."""
-        if isinstance(self.make, type):
-            return _line(self.named or self.label, self.fields)
-        return describe(self.build())
+        return _line(self._name, self.fields)
 
     @property
     def plainest(self) -> str:
         """The spec on one line without the fields that are at their default."""
-        if not isinstance(self.make, type):
-            return describe(self.build())
         return _line(self.label, self._changed(), plainest=True)
+
+    @property
+    def _name(self) -> str:
+        return self.named if self.named and self.ready is None else self.label
 
     def _changed(self) -> dict[str, object]:
         """Returns the given fields that are not at their default, in the order of the class."""
+        if self.ready is not None:
+            return dict(self.fields)
         known = self._parameters()
         given = {key: self.fields[key] for key in known if key in self.fields}
         return {key: value for key, value in given.items() if _differs(value, known[key].default)}
@@ -78,10 +90,7 @@ class Spec:
     def get(self, key: str) -> object:
         """Returns the value given for a field, here or in the schedule inside; None if not given, or the default."""
         taker = self._taker(key)
-        if taker is None:
-            return None
-        present = getattr(taker.make, key, None) if not isinstance(taker.make, type) else None
-        return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
+        return None if taker is None else taker.fields.get(key)
 
     def lacks(self, key: str) -> bool:
         """Whether the field exists and was not given. A default of 1 counts as given: it means no stretching."""
@@ -91,9 +100,7 @@ class Spec:
     def needs(self, key: str) -> bool:
         """Whether the schedule cannot be built without this field."""
         taker = self._taker(key)
-        if taker is None or not isinstance(taker.make, type):
-            return False
-        return key not in taker.fields and taker._parameters()[key].required
+        return taker is not None and key not in taker.fields and taker._parameters()[key].required
 
     def _taker(self, key: str) -> Spec | None:
         """Returns the spec that a field belongs to: this one, or the one inside it."""
@@ -114,12 +121,10 @@ class Spec:
         Raises:
             ScheduleError: a field missing, unknown, of the wrong type or out of range.
         """
+        if self.ready is not None:
+            return self.ready
         values = {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
-        if isinstance(self.make, type):
-            return build(self.make, values)
-        if not values:
-            return self.make
-        return build(type(self.make), {key: getattr(self.make, key) for key in self._parameters()} | values)
+        return build(cast(type, self.make), values)
 
     def _parameters(self) -> dict[str, Parameter]:
         return parameters(self.make)
@@ -130,16 +135,16 @@ class Spec:
 
     def _inner(self) -> Spec | None:
         """Returns the schedule inside this one, if any."""
-        holder = self._holder()
-        if holder is None:
-            return None
-        held = self.fields.get(holder, None if isinstance(self.make, type) else getattr(self.make, holder, None))
-        return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
+        held = self.fields.get(self._holder() or "")
+        return held if isinstance(held, Spec) else None
 
     def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
+        if not given:
+            return self
         known, holder = self._parameters(), self._holder()
         own = {key: self._value(known[key], value, read) for key, value in given.items() if key in known}
-        spec = dataclasses.replace(self, fields={**self.fields, **own})
+        named = self.named if self.ready is None else ""
+        spec = dataclasses.replace(self, fields={**self.fields, **own}, named=named, ready=None)
         passed_on = {key: value for key, value in given.items() if key not in known}
         inner = spec._inner()
         if not passed_on:
@@ -157,7 +162,7 @@ class Spec:
         if not _holds_schedule(parameter.hint):
             return read(where, parameter.hint, value)
         if isinstance(value, Schedule) and not isinstance(value, type):
-            return Spec(value)
+            return Spec.of(value)
         inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
         if not isinstance(inner, Spec) or inner.fields or inner._holder():
             raise ScheduleError(
@@ -190,7 +195,7 @@ def parse(spec: object) -> Spec | dict[str, Spec]:
     if isinstance(spec, type):
         return load_class(spec)
     if isinstance(spec, Schedule):
-        return Spec(spec)
+        return Spec.of(spec)
     raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
 
 
@@ -210,11 +215,7 @@ def _named(name: str) -> Spec:
 
 def describe(schedule: object) -> str:
     """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
-    return _line(label_of(schedule), _shown(schedule))
-
-
-def _shown(schedule: object) -> dict[str, object]:
-    return {field.name: value for field, value in _held(schedule) if _differs(value, field.default)}
+    return Spec.of(cast(Schedule, schedule)).text
 
 
 def to_dict(schedule: object) -> dict[str, object]:
@@ -241,7 +242,7 @@ def load_class(make: object, named: str = "") -> Spec:
     if not isinstance(make, Schedule) or not any("__call__" in vars(c) for c in kind.__mro__):
         what = f"class {make.__name__} has no __call__(self, rope, length)" if isinstance(make, type) else repr(make)
         raise ScheduleError(f"{named or label_of(make)} is not a schedule: {what}; see `ropescale schedules`")
-    return Spec(make, named=named)
+    return Spec(make, named=named) if isinstance(make, type) else dataclasses.replace(Spec.of(make), named=named)
 
 
 def _from_text(text: str) -> Spec | dict[str, Spec]:
@@ -321,20 +322,13 @@ def _differs(value: object, default: object) -> bool:
 
 
 def _line(label: str, fields: Mapping[str, object], plainest: bool = False) -> str:
-    given = ",".join(f"{key}={_word(value)}" for key, value in _flat(fields, plainest).items())
-    return f"{label}:{given}" if given else label
-
-
-def _flat(fields: Mapping[str, object], plainest: bool) -> dict[str, object]:
-    """Returns fields with the name of a schedule among them in its place, followed by its own fields."""
+    """Returns a name and fields on one line; a schedule among them is its name, followed by its own fields."""
     flat = dict(fields)
     for key, value in fields.items():
-        held = value.make if isinstance(value, Spec) else value
-        if isinstance(value, Spec) and isinstance(held, type):
-            flat |= {key: value.label, **value._changed()} if plainest else {key: value.named, **value.fields}
-        elif callable(held):
-            flat |= {key: label_of(held), **_shown(held)}
-    return flat
+        if isinstance(value, Spec):
+            flat |= {key: value.label, **value._changed()} if plainest else {key: value._name, **value.fields}
+    given = ",".join(f"{key}={_word(value)}" for key, value in flat.items())
+    return f"{label}:{given}" if given else label
 
 
 def _word(value: object) -> str:
@@ -481,16 +475,11 @@ def file_of(spec: ParsedSpec) -> str:
 def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
     """Whether two parsed schedules are the same one, in whichever words."""
     if isinstance(one, Spec) and isinstance(other, Spec):
-        same = _kind(one) is _kind(other) or (one.named == other.named and bool(one.named))
+        same = one.make is other.make or (one.named == other.named and bool(one.named))
         return same and one.plainest == other.plainest
     if isinstance(one, Spec) or isinstance(other, Spec) or one.keys() != other.keys():
         return False
     return all(is_same(one[layers], other[layers]) for layers in one)
-
-
-def _kind(spec: Spec) -> object:
-    """Returns the class of a schedule; a function itself."""
-    return spec.make if isinstance(spec.make, type) or not dataclasses.is_dataclass(spec.make) else type(spec.make)
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
