@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from coverage_oracle import Geometry, yarn_table
 from readme_blocks import QWEN3_5_ROPE, furnish, write_qwen3_5
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -16,19 +17,11 @@ from ropescale.checkpoints.loading import load_model
 SECTIONS = [4, 2, 2]  # pairs that turn by time, height and width, of 8
 
 
-def yarn(theta: float, dim: int, trained: int, factor: float) -> tuple[list[float], float]:
-    """YaRN's frequencies and attention scale by its paper (arXiv:2309.00071, eq. 17 to 22), in Python's floats."""
-
-    def pair_of(turns: float) -> float:
-        return dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-    low, high = max(math.floor(pair_of(32)), 0), min(math.ceil(pair_of(1)), dim - 1)
-    frequencies = []
-    for pair in range(dim // 2):
-        frequency = theta ** (-2 * pair / dim)
-        ramp = min(max((pair - low) / max(high - low, 0.001), 0), 1)
-        frequencies.append(frequency * (1 - ramp) + frequency / factor * ramp)
-    return frequencies, 0.1 * math.log(factor) + 1
+def yarn(theta: float, trained: int) -> tuple[list[float], float]:
+    """YaRN's frequencies and attention scale for 16 coordinates and factor 4, written out again in float64."""
+    plain = torch.tensor([theta ** (-2 * pair / 16) for pair in range(8)], dtype=torch.float64)
+    frequencies, scale = yarn_table(Geometry(theta, plain, trained))
+    return frequencies.tolist(), scale
 
 
 def axis_of(pair: int) -> int:
@@ -53,7 +46,7 @@ def test_images_keep_their_three_axes_under_the_schedule(folder, load):
     ]
     positions = torch.tensor([[[0, 5, 300_000]], [[0, 70, 1_000]], [[0, 9, 40]]])  # [axis, 1, token]
     cos, sin = rotary(torch.zeros(1, 3, 1), positions)
-    frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 16, 262_144, 4)
+    frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 262_144)
     for token in range(3):
         angles = [float(positions[axis_of(pair), 0, token]) * frequencies[pair] for pair in range(8)]
         for found, of in ((cos, math.cos), (sin, math.sin)):
@@ -91,7 +84,7 @@ def test_qwen3_was_trained_below_what_its_configuration_says(tmp_path, ran):
     ran("patch", qwen3, "-o", out, "--schedule", "yarn", "--target-length", "128k")
     rope = json.loads((out / "config.json").read_text())["rope_parameters"]
     assert (rope["factor"], rope["original_max_position_embeddings"]) == (4.0, 32768)
-    frequencies, scale = yarn(1_000_000.0, 16, 32768, 4)
+    frequencies, scale = yarn(1_000_000.0, 32768)
     rotary = AutoModelForCausalLM.from_pretrained(out).model.rotary_emb
     assert torch.allclose(rotary.inv_freq, torch.tensor(frequencies), rtol=1e-6)
     assert rotary.attention_scaling == pytest.approx(scale)

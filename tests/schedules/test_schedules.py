@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -92,22 +93,11 @@ def test_every_registered_schedule_has_its_case_here() -> None:
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
-def test_a_schedule_says_what_it_does_and_where_it_is_from(name: str) -> None:
-    cls = lookup(name)
-    assert cls.paper
-    assert len((cls.__doc__ or "").splitlines()) > 2
-    undocumented = [field.name for field in dataclasses.fields(cls) if f"{field.name}:" not in (cls.__doc__ or "")]  # type: ignore[arg-type]
-    assert undocumented == []
-
-
-@pytest.mark.parametrize("name", list(EXAMPLES))
-def test_a_schedule_survives_json(name: str) -> None:
+def test_a_schedule_says_what_it_does_survives_json_and_looks_at_the_length_only_where_it_says_so(name: str) -> None:
+    cls, schedule = lookup(name), EXAMPLES[name].bound(ROPE)
+    assert cls.paper and len((cls.__doc__ or "").splitlines()) > 2
+    assert all(f"{field.name}:" in (cls.__doc__ or "") for field in dataclasses.fields(cls))  # type: ignore[arg-type]
     assert parse(to_dict(EXAMPLES[name])).build() == EXAMPLES[name]
-
-
-@pytest.mark.parametrize("name", list(EXAMPLES))
-def test_only_schedules_that_say_so_look_at_the_length(name: str) -> None:
-    schedule = EXAMPLES[name].bound(ROPE)
     assert schedule.length_dependent == (name in LENGTH_DEPENDENT)
     assert (compute(schedule, ROPE, 4096) != compute(schedule, ROPE, 32_768)) == (name in LENGTH_DEPENDENT)
 
@@ -120,28 +110,21 @@ def test_pairs_stay_in_order_and_never_turn_faster(name: str, length: int) -> No
     assert all(f <= b * (1 + 1e-15) for f, b in zip(inv_freq, ROPE.inv_freq()))
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [NtkCritical(1), Proportional(1, 1), LongRope(ONES, ONES, factor=1), Table(factors=ONES)],
-    ids=lambda s: s.name,
-)
-def test_factor_one_is_base_bit_for_bit(schedule: BuiltIn) -> None:
-    assert compute(schedule, ROPE) == Frequencies(ROPE.inv_freq(), 1.0)
+ONE = [NtkCritical(1), Proportional(1, 1), LongRope(ONES, ONES, factor=1), Table(factors=ONES)]
+FACTOR_ONE = ["linear", "ntk", "ntk-su", "ntk-mixed", "dynamic", "ntk-by-parts", "yarn", "llama3"]
 
 
-@pytest.mark.parametrize("factor", [1, 1.0])
-@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-su", "ntk-mixed", "dynamic", "ntk-by-parts", "yarn", "llama3"])
-@pytest.mark.parametrize("rope", GEOMETRIES, ids=lambda rope: f"d{rope.rotary_dim}")
-def test_factor_one_is_base_for_every_geometry(name: str, factor: float, rope: Rope) -> None:
-    assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0)
+def test_factor_one_is_base_bit_for_bit() -> None:
+    for schedule in ONE:
+        assert compute(schedule, ROPE) == Frequencies(ROPE.inv_freq(), 1.0)
+    for name, factor, rope in itertools.product(FACTOR_ONE, (1, 1.0), GEOMETRIES):
+        assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0), (name, rope)
 
 
-def test_base_is_the_geometric_series() -> None:
+def test_base_linear_and_abf_are_the_geometric_series() -> None:
     assert list(compute(Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
-
-
-def test_linear_divides_every_pair_by_the_factor() -> None:
     assert ratios(Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
+    assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES[:3], ids=str)
@@ -153,13 +136,9 @@ def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(ro
     assert slower == pytest.approx([factor ** (2 * i / (rope.rotary_dim - 2)) for i in range(rope.pairs)], rel=1e-13)
 
 
-def test_ntk_su_divides_the_first_pair_too_and_the_last_by_exactly_the_factor() -> None:
-    slower = ratios(NtkSu(8))
-    assert slower[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
-    assert slower[-1] == pytest.approx(8, rel=1e-13)
-
-
-def test_ntk_mixed_is_linear_at_b_0_and_ntk_su_at_b_1() -> None:
+def test_ntk_su_divides_the_first_pair_too_and_ntk_mixed_lies_between_it_and_linear() -> None:
+    assert ratios(NtkSu(8))[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
+    assert ratios(NtkSu(8))[-1] == pytest.approx(8, rel=1e-13)
     assert ratios(NtkMixed(8, b=0)) == pytest.approx(ratios(Linear(8)), rel=1e-13)
     assert ratios(NtkMixed(8, b=1)) == pytest.approx(ratios(NtkSu(8)), rel=1e-13)
     assert ratios(NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
@@ -196,10 +175,6 @@ def test_cope_leaves_out_pairs_that_never_turn() -> None:
     assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 
-def test_abf_is_the_geometric_series_of_another_theta() -> None:
-    assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
-
-
 def test_dynamic_grows_from_base_at_the_trained_length() -> None:
     assert compute(Dynamic(2), ROPE, 4096) == compute(Base(), ROPE)
     assert ratios(Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
@@ -227,12 +202,9 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones() -> None:
     assert compute(Yarn(8), ROPE).attention_scale == pytest.approx(0.1 * math.log(8) + 1)
 
 
-@pytest.mark.parametrize("length", [1, 4096])
-def test_dynamic_yarn_is_base_without_a_scale_up_to_the_trained_length(length: int) -> None:
-    assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
-
-
-def test_dynamic_yarn_is_yarn_at_the_stretch_of_the_moment() -> None:
+def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment() -> None:
+    for length in (1, 4096):
+        assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
     assert compute(DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == compute(Yarn(5, beta_fast=16), ROPE)
 
 
@@ -260,12 +232,8 @@ def test_giraffe_truncates_at_the_wavelengths_its_paper_gives() -> None:
     for before, after in zip(geometric(ROPE), compute(Giraffe(truncate=2048), ROPE).inv_freq):
         expected = before if before >= cutoff else cutoff / 16 if before >= cutoff / 8 else 0
         assert after == pytest.approx(expected, rel=1e-14)
-
-
-def test_giraffes_power_reaches_zero_only_past_the_last_pair() -> None:
-    slower = ratios(Giraffe(scale_power=2))
-    assert slower[0] == 1
-    assert slower[-1] == pytest.approx(32**2, rel=1e-12)
+    slower = ratios(Giraffe(scale_power=2))  # which reaches zero only past the last pair
+    assert (slower[0], slower[-1]) == (1, pytest.approx(32**2, rel=1e-12))
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
@@ -281,10 +249,12 @@ def test_resonance_rounds_every_wavelength_of_any_schedule(name: str) -> None:
             assert abs(tokens - 2 * math.pi / slow) <= 0.5 + 1e-9
 
 
-def test_resonance_rounds_half_to_even() -> None:
+def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_twice_per_token() -> None:
     halves = Table(inv_freq=tuple(2 * math.pi / w for w in (6.5, 7.5)))
     result = compute(Resonance(halves), Rope(4, 1e4, 64)).inv_freq
     assert [round(2 * math.pi / f, 9) for f in result] == [6, 8]
+    with pytest.raises(ScheduleError, match="pair 1 turns by 13 radians per token"):
+        compute(Resonance(Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
 
 
 def test_resonance_follows_the_length_where_what_it_holds_does() -> None:
@@ -293,11 +263,6 @@ def test_resonance_follows_the_length_where_what_it_holds_does() -> None:
     dynamic_there = replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})
     assert Resonance(AsIs()).bound(dynamic_there).length_dependent is True
     assert Resonance(AsIs()).bound(ROPE).length_dependent is False
-
-
-def test_resonance_refuses_a_pair_that_turns_more_than_twice_per_token() -> None:
-    with pytest.raises(ScheduleError, match="pair 1 turns by 13 radians per token"):
-        compute(Resonance(Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
 
 
 def test_as_is_follows_the_length_where_what_is_there_does() -> None:
@@ -386,6 +351,7 @@ def test_a_missing_factor_is_named(name: str) -> None:
         (lambda: Proportional(1.5), "a share from 0 to 1, not 1.5"),
         (lambda: compute(Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
         (lambda: compute(NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
+        (lambda: compute(Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "model rotates 16 of 64 coordinates"),
         (lambda: compute(NtkCritical(9, critical_pair=0.01), ROPE), "theta beyond any number"),
         (lambda: Giraffe(), "giraffe needs scale_power, truncate, or both"),
         (lambda: create("giraffe", truncate=2.5), "giraffe: truncate must be a whole number, not 2.5"),
@@ -420,14 +386,10 @@ def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule: BuiltIn, 
             compute(schedule, ROPE, length)
 
 
-def test_proportional_refuses_a_head_that_rotates_in_part() -> None:
-    with pytest.raises(ScheduleError, match="this model rotates 16 of 64 coordinates"):
-        compute(Proportional(0.5), Rope(16, 1e4, 128, head_dim=64))
-
-
 def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(tmp_path: Path) -> None:
     wanted = compute(EXAMPLES["giraffe"], ROPE)
     assert 0.0 in wanted.inv_freq
+    assert len({create("table", factors=[1.0, 2.0]), Table(factors=(1.0, 2.0))}) == 1
     saved = Table.of(replace(wanted, attention_scale=1.25), ROPE).save(tmp_path / "factors.json")
     read = compute(Table.load(saved), ROPE)
     assert list(read.inv_freq) == pytest.approx(list(wanted.inv_freq), rel=1e-15, abs=1e-30)
@@ -468,17 +430,61 @@ def test_what_a_users_schedule_returns_is_checked(returned: Any, message: str) -
 
 
 def test_a_users_schedule_that_raises_is_named() -> None:
-    def mine(rope: Rope, length: int) -> Frequencies:
+    def mine(*given: Any) -> Frequencies:
         raise ZeroDivisionError("no")
-
-    def without_arguments() -> Any: ...
 
     with pytest.raises(ScheduleError, match="schedule mine raised ZeroDivisionError: no"):
         compute(mine, ROPE)
-    with pytest.raises(ScheduleError, match="schedule without_arguments raised TypeError"):
-        compute(without_arguments, ROPE)  # type: ignore[arg-type]
 
 
-def test_lists_become_tuples_so_that_schedules_are_values() -> None:
-    assert create("table", factors=[1.0, 2.0]) == Table(factors=(1.0, 2.0))
-    assert len({create("table", factors=[1.0, 2.0]), Table(factors=(1.0, 2.0))}) == 1
+# ---------------------------------------------------------------------------------------------------------
+# The edges of the formulas: defaults from the papers, limits of ramps, and where a native form would not be exact
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "defaults"),
+    [
+        ("yarn", {"factor": 2}, {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "extrapolation_factor": 1.0}),
+        ("ntk-by-parts", {"factor": 2}, {"beta_fast": 32.0, "beta_slow": 1.0}),
+        ("llama3", {"factor": 2}, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+        ("proportional", {"partial_rotary_factor": 0.5}, {"factor": 1.0}),
+    ],
+)
+def test_defaults_are_those_of_the_papers(name, needed, defaults):
+    schedule = create(name, **needed)
+    assert {field: getattr(schedule, field) for field in defaults} == defaults
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])
+def test_longrope_scales_attention_for_every_stretch(factor, scale):
+    ones = (1.0,) * ROPE.pairs
+    schedule = create("longrope", short_factor=ones, long_factor=ones, factor=factor)
+    assert schedule(ROPE, 4096).attention_scale == scale
+
+
+def test_a_ramp_without_width_is_a_step_that_keeps_only_more_turns():
+    """Pair 16 makes exactly the turns of both ends, so it is not kept."""
+    ends = ROPE.turns()[16]
+    found = create("ntk-by-parts", factor=4.0, beta_fast=ends, beta_slow=ends)(ROPE, 4096).inv_freq
+    assert list(found) == [f if pair < 16 else f / 4 for pair, f in enumerate(ROPE.inv_freq())]
+
+
+@pytest.mark.parametrize("name", ["ntk-by-parts", "longrope"])
+@pytest.mark.parametrize("change", [{"table": tuple(f / 2 for f in ROPE.inv_freq())}, {"rotated_pairs": 16}])
+def test_a_formula_is_not_written_where_transformers_would_start_from_another_series(name, change):
+    pairs = (1.0,) * ROPE.pairs
+    fields = {"short_factor": pairs, "long_factor": pairs} if name == "longrope" else {}
+    schedule = create(name, factor=2.0, **fields)
+    assert schedule.rope_parameters(ROPE) is not None
+    assert schedule.rope_parameters(replace(ROPE, **change)) is None
+
+
+def test_yarns_ramp_ends_at_the_last_coordinate_however_long_the_training_was():
+    """As in transformers, ``high = min(ceil(pair), d - 1)``: here beta_slow's pair, 8.2, lies beyond it."""
+    rope = Rope(8, 10_000.0, 10**9)
+    assert rope.pair_at(1.0) > rope.rotary_dim - 1
+    low, high = math.floor(rope.pair_at(1e6)), rope.rotary_dim - 1
+    kept = [1 - min(max((pair - low) / (high - low), 0.0), 1.0) for pair in range(rope.pairs)]
+    wanted = [k * f + (1 - k) * f / 4 for k, f in zip(kept, rope.inv_freq())]
+    assert list(create("yarn", factor=4.0, beta_fast=1e6)(rope, 10**9).inv_freq) == pytest.approx(wanted, rel=1e-12)
+    assert low == 2 and 0 < kept[-1] < 1
