@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -355,17 +356,14 @@ def test_views_that_contradict_each_other_are_an_error_naming_both(name):
 # Rope itself, against closed forms
 
 
-def test_frequencies_are_the_geometric_series():
+def test_frequencies_are_the_geometric_series_and_pairs_that_do_not_turn_have_none():
     rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096)
     assert rope.inv_freq() == pytest.approx([1, 0.1, 0.01, 0.001], rel=1e-14)
     assert rope.wavelengths() == pytest.approx([2 * math.pi * 10**i for i in range(4)], rel=1e-14)
     assert rope.turns()[1] == pytest.approx(4096 * 0.1 / (2 * math.pi), rel=1e-14)
-
-
-def test_pairs_that_do_not_turn_have_no_frequency_and_no_end():
-    rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096, rotated_pairs=2)
-    assert rope.inv_freq() == [1.0, pytest.approx(0.1), 0.0, 0.0]
-    assert rope.wavelengths()[2:] == [math.inf, math.inf] and rope.turns()[2:] == [0.0, 0.0]
+    still = replace(rope, rotated_pairs=2)
+    assert still.inv_freq() == [1.0, pytest.approx(0.1), 0.0, 0.0]
+    assert still.wavelengths()[2:] == [math.inf, math.inf] and still.turns()[2:] == [0.0, 0.0]
 
 
 def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
@@ -375,18 +373,12 @@ def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
         turns = 8192 * 500000.0 ** (-2 * pair / 128) / (2 * math.pi)
         assert rope.pair_at(turns) == pytest.approx(pair, abs=1e-9)
         assert table.pair_at(turns) == pytest.approx(pair, abs=1e-9)
-
-
-def test_pair_at_extrapolates_beyond_a_table_and_survives_one_pair():
+    # beyond a table it extrapolates, and one pair is enough
     rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096)
     table = Rope(rotary_dim=8, theta=2.0, original_length=4096, table=tuple(rope.inv_freq()))
     assert table.pair_at(4096 * 10**-5.0 / (2 * math.pi)) == pytest.approx(5)
     assert table.pair_at(4096 * 10**1.0 / (2 * math.pi)) == pytest.approx(-1)
     assert Rope(rotary_dim=2, theta=1e4, original_length=64, table=(0.5,)).pair_at(1.0) == 0.0
-
-
-def test_an_odd_rotary_dim_has_half_a_pair_more():
-    assert Rope(rotary_dim=21, theta=1e4, original_length=64).pairs == 11
 
 
 def test_the_text_section_is_the_text_config_with_a_model_type():
@@ -429,7 +421,8 @@ def test_a_slice_of_an_unknown_type_is_read_alike_before_and_after_it_turns_in_p
     assert [rope.rotary_dim for rope in (*plan.ropes.values(), *read_rope(plan.config).values())] == [4, 4]
 
 
-def test_a_head_rotates_up_to_65536_coordinates():
+def test_a_head_rotates_up_to_65536_coordinates_also_an_odd_number():
+    assert Rope(rotary_dim=21, theta=1e4, original_length=64).pairs == 11
     assert Rope(rotary_dim=2**16, theta=1e4, original_length=64).head_dim == 2**16
     with pytest.raises(ConfigError, match="a head would rotate 65538 coordinates"):
         Rope(rotary_dim=2**16 + 2, theta=1e4, original_length=64)

@@ -56,16 +56,12 @@ def test_a_pair_is_a_whole_number_on_the_axis():
         assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
-def test_the_left_panel_shows_wavelengths_before_and_after():
-    left, _ = draw_geometry([SCHEDULED]).axes
+def test_the_left_panel_shows_wavelengths_before_and_after_and_marks_both_lengths():
+    left, right = draw_geometry([SCHEDULED]).axes
     found = curves(left)
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
     assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
     assert left.get_yscale() == "log"
-
-
-def test_the_trained_and_the_target_length_are_marked():
-    left, right = draw_geometry([SCHEDULED]).axes
     levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
     assert levels == {256, 2048}
     assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
@@ -98,17 +94,18 @@ def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"model", "rope.png"}
 
 
-@pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
-def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rope.bmp", "must end in"),
+        ("missing/rope.png", "there is no folder"),
+        ("out.png", r"cannot write a plot to \S*/out\.png: Is a directory"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, name, words):
+    (tmp_path / "out.png").mkdir()
     with pytest.raises(RopescaleError, match=words):
         plotting.save(draw_geometry([SCHEDULED]), tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
-    (tmp_path / "out.png").mkdir()
-    with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
-        plotting.save(draw_geometry([SCHEDULED]), tmp_path / "out.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
