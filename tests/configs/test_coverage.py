@@ -234,15 +234,6 @@ def test_what_transformers_reads_of_older_keys_is_what_is_scaled_in_memory_and_o
     assert torch.equal(logits(model, TOKENS), before)
 
 
-@pytest.mark.parametrize("model_type", ["mixtral", "minimax"])
-def test_a_null_head_dim_is_written_out(model_type, tmp_path):
-    model, source = made(model_type, tmp_path)
-    assert json.loads((source / "config.json").read_text())["head_dim"] is None
-    wanted = {key: expected("yarn", rope) for key, rope in geometries(model, TRAINED).items()}
-    written = assert_both(model, source, "yarn:factor=4", wanted)
-    assert written["head_dim"] == 32
-
-
 def test_a_null_head_dim_of_a_language_model_inside_is_written_out(tmp_path):
     config = tiny_config("qwen2_vl")
     config["text_config"]["head_dim"] = None
@@ -251,15 +242,6 @@ def test_a_null_head_dim_of_a_language_model_inside_is_written_out(tmp_path):
     stock = build(tmp_path / "target")
     [rope] = geometries(stock, TRAINED).values()
     assert_live(stock, {"all": yarn_table(rope)})
-
-
-def test_ministral_3_keeps_the_length_that_its_queries_grow_by(tmp_path):
-    model, source = made("ministral3", tmp_path)
-    wanted = {key: expected("linear", rope) for key, rope in geometries(model, TRAINED).items()}
-    written = assert_both(model, source, "linear:factor=4", wanted, replace_scaling=True)
-    there = json.loads((source / "config.json").read_text())["rope_parameters"]
-    for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
-        assert written["rope_parameters"][key] == there[key]
 
 
 @pytest.mark.parametrize(("schedule", "theta"), [("linear:factor=4", 5e5), ("abf:rope_theta=8e6", 8e6)])

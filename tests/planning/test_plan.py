@@ -283,6 +283,7 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
     [
         (LLAMA | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}, "mrope_section", [8, 12, 12]),
         (MINISTRAL3, "llama_4_scaling_beta", 0.1),
+        (MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
         (MODELS["stablelm"], "partial_rotary_factor", 0.25),
         (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "their_own": "x"}}, "their_own", "x"),
     ],
