@@ -21,7 +21,7 @@ from .base import Metric, Picture, estimated, rests_on
 from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
 from .far_repeats import distance_of
-from .stored import Stored, Totals, Truncation, sums_of
+from .stored import AS_IS, Stored, Totals, Truncation, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,6 +159,24 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
 
 
 METRIC = AgainstTruncation()
+
+
+def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
+    """Returns the mean loss of truncation at each length: up to the trained length that of the model as it is.
+
+    Nothing where truncation was not measured, or the model as it is does not have the tables that it was trained with.
+    """
+    last, found = stored.truncation, {}
+    for (schedule, length), run in stored.read_from.items():
+        if last is None or schedule != AS_IS or run.table_sha256 != last.table_sha256:
+            continue
+        within = [each[: last.length - 1] for each in stored.losses(schedule, length)]  # index 0 is position 1
+        beyond = stored.wanted(last.losses(length))
+        whole = [np.concatenate(pair) for pair in zip(within, beyond, strict=True)]
+        first = np.concatenate(stored.of_texts(whole)[0])
+        found["truncation", length] = estimated(stored, Totals(*sums_of(whole)), first)
+    return found
+
 
 _OWN = "(its loss)"
 

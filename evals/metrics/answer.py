@@ -37,7 +37,8 @@ def answer(stored: Stored) -> list[str]:
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
     beside = f"{_name(stored, other)}{', the unchanged model' if other == AS_IS else ''}: {digits(others[other], 4)}"
     figures = f"{digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
-    first = f"{_name(stored, found.schedule)} has the lowest perplexity at {longest:,} tokens: {figures}."
+    best_one = f"{_name(stored, found.schedule)}{', the unchanged model,' if found.schedule == AS_IS else ''}"
+    first = f"{best_one} has the lowest perplexity at {longest:,} tokens: {figures}."
     return [first, *_cost(stored, found.schedule), *_truncation(stored, found.schedule)]
 
 
@@ -67,7 +68,7 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
     ]
     for row in against_truncation.METRIC.rows(stored):
         if (row.schedule, row.length) == (schedule, stored.lengths[-1]):
-            truncation = f"truncation (only the last {row.context:,} tokens)"
+            truncation = f"truncation ({AS_IS} on the last {row.context:,} tokens only)"
             parts.append(f"{_worse(row.delta_nll, '' if parts else 'nats per token ')} {truncation} at {row.length:,}")
     where = "this document" if documents == 1 else f"these {documents} documents"
     return [f"On {where} alone, {_name(stored, schedule)} is {' and '.join(parts)}."] if parts else []
@@ -105,23 +106,23 @@ def _truncation(stored: Stored, schedule: str) -> list[str]:
     change, far = row.change(against_truncation.ALL), row.change(against_truncation.FAR)
     if change is None or change.sign is None:
         return []
-    truncation = f"truncation ({AS_IS}, only the last {row.context:,} tokens)"
+    truncation = f"truncation ({AS_IS} on the last {row.context:,} tokens only)"
     if change.sign:
         verb = "loses to" if change.sign > 0 else "beats"
         said = f"It {verb} {truncation} by {_by(change if change.sign > 0 else -change)} nats per token"
     else:
-        said = f"It ties with {truncation}: {_undecided(change, 'nats per token ')}"
+        said = f"Against {truncation} it is {_undecided(change, 'nats per token ')}"
     if far is not None and far.sign is not None:
         wins = f"it {'loses' if far.sign > 0 else 'wins'} by {_by(far if far.sign > 0 else -far)}"
-        where = f"on far repeats (from over {distance_of(stored):,} tokens back)"
-        said += f"; {where} {wins if far.sign else f'it ties: {_undecided(far)}'}"
+        where = f"on far repeats (over {distance_of(stored):,} tokens back)"
+        said += f"; {where} {wins if far.sign else _undecided(far)}"
     return [f"{said}."]
 
 
 def _undecided(change: Estimate, unit: str = "") -> str:
     """Says by how much a loss is lower or higher than that of truncation, where the interval includes zero."""
     by, where = (_by(-change), "lower") if change.mean < 0 else (_by(change), "higher")
-    return f"{by} {unit}{where}"
+    return f"undecided: {by} {unit}{where}"
 
 
 def _by(change: Estimate) -> str:

@@ -247,12 +247,17 @@ def paired_change(stored: Stored, schedule: str, baseline: str, length: int, lev
     return estimated(stored, Totals(ours.minus(theirs), theirs.shares), first, level)
 
 
-def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
-    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds."""
+def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, int], Estimate] | None = None) -> str:
+    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds.
+
+    Args:
+        others: mean losses for further lines, by label and length.
+    """
     cells = {
         (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
     }
-    return table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)
+    cells |= {key: interval_cell(*perplexities(loss), loss.over) for key, loss in (others or {}).items()}
+    return table(stored.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in cells), name=stored.named)
 
 
 def held(stored: Stored, documents: int, windows: int) -> str:

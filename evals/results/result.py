@@ -14,7 +14,7 @@ from ..data.chats import ASSISTANT
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import rests_on
+from ..metrics.base import ppl_table, rests_on
 from ..metrics.best import BestRow, together, worse_than_a_guess
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
@@ -153,6 +153,10 @@ class Result(Stored, Saved):
     def sentences(self) -> list[str]:
         """Returns the best schedule at the longest length, its cost, and how truncation compares."""
         return answer(self)
+
+    def main_table(self) -> str:
+        """Returns the perplexities, those of truncation among them."""
+        return ppl_table(self, self.rows, against_truncation.truncated(self))
 
     def rests_on(self) -> str:
         """Returns how many documents there are, and what the intervals hold for."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from tiny import documents, llama
 
+from ropescale.evals import perplexity
 from ropescale.evals.metrics.against_truncation import TruncationRow, pays_off, verdict
 
 Bounds = tuple[float, "float | None", "float | None"]
 BETTER, OPEN, WORSE = (-0.2, -0.3, -0.1), (-0.1, -0.3, 0.1), (0.1, 0.05, 0.15)
 
 
-def row(schedule: str, length: int, change: Bounds, far: Bounds | None = None, documents: int = 12) -> TruncationRow:
+def row(schedule: str, length: int, change: Bounds, far: Bounds | None = None, texts: int = 12) -> TruncationRow:
     """A row with these changes, each with its bounds; far repeats are in two documents fewer."""
     mean, low, high = change
     names = ("far_delta_nll", "far_low", "far_high", "far_tokens", "far_documents")
-    others = {} if far is None else dict(zip(names, (*far, 9, documents - 2), strict=True))
-    about = {"documents": documents, "comparisons": 6}
+    others = {} if far is None else dict(zip(names, (*far, 9, texts - 2), strict=True))
+    about = {"documents": texts, "comparisons": 6}
     return TruncationRow(
         schedule, length, 64, 4, 640, 100, 2 + mean, 2.0, mean, low, high, "documents", **others, **about
     )
@@ -73,6 +76,18 @@ def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
         "Whether reading further than the last 64 tokens pays off is not said: a verdict takes 10 documents, and there"
     )
     far = every.replace("reading", "on far repeats reading")
-    assert verdict([row("yarn", 128, BETTER, documents=9)]) == [f"{every} are 9."]
-    assert verdict([row("yarn", 128, BETTER, documents=1)]) == [f"{every} is 1."]
-    assert verdict([row("yarn", 128, BETTER, BETTER, documents=11)])[1] == f"{far} are 9."
+    assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"{every} are 9."]
+    assert verdict([row("yarn", 128, BETTER, texts=1)]) == [f"{every} is 1."]
+    assert verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1] == f"{far} are 9."
+
+
+def test_the_table_of_the_answer_has_the_perplexity_of_truncation():
+    """Up to the trained 64 tokens that of as-is; beyond them its losses there and those of its windows."""
+    result = perplexity(llama(), documents(12, 128), [32, 64, 128], ["linear:factor=2"], truncation_stride=16)
+    line = next(each for each in result.main_table().splitlines() if each.startswith("| truncation"))
+    shown = [float(cell.split()[0]) for cell in line.split("|")[2:5]]
+    losses = np.array(result.losses("as-is", 128))
+    whole = np.hstack([losses[:, :63], np.array(result.truncation.nll)])
+    wanted = [np.exp(each.mean(dtype=float)) for each in (losses[:, :31], losses[:, :63], whole)]
+    assert shown == pytest.approx(wanted, rel=1e-3) and whole.shape == (12, 127)
+    assert "truncation" not in perplexity(llama(), documents(12, 128), [32, 64], ["linear:factor=2"]).main_table()
