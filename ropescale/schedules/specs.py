@@ -52,7 +52,10 @@ class Spec:
     def of(cls, schedule: Schedule) -> Spec:
         """Returns the Spec of a ready schedule, with the fields that are not at their default."""
         held = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
-        inside = {key: cls.of(value) for key, value in held.items() if callable(value) and not isinstance(value, type)}
+        ready = {
+            key: value for key, value in held.items() if isinstance(value, Schedule) and not isinstance(value, type)
+        }
+        inside = {key: cls.of(value) for key, value in ready.items()}
         make = type(schedule) if dataclasses.is_dataclass(schedule) else schedule
         return cls(make, held | inside, ready=schedule)
 
