@@ -1,6 +1,6 @@
 """Reads stored files that anybody may have changed: within a size limit, and with every value checked before use.
 
-The types in :mod:`ropescale.evals.results.formats` say what each file must hold; pydantic checks it.
+The types in :mod:`ropescale.evals.results.folder` say what each file must hold; pydantic checks it.
 """
 
 from __future__ import annotations

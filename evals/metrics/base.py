@@ -152,7 +152,7 @@ class Metric(ABC, Generic[S_contra, R]):
         part = results.get(self.key, [])
         names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]
         lines = part["rows"] if self.has_facts and part else part
-        return [self.row(**{name: line[name] for name in names if name in line}) for line in lines]
+        return [self.row(**{name: line[name] for name in names}) for line in lines]
 
     def to_markdown(self, stored: S_contra) -> list[str]:
         """Returns its paragraphs and tables."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import comb
-from typing import Any, NotRequired, TypeVar
+from typing import Annotated, Any, NotRequired, TypeVar
 
 import numpy as np
+from annotated_types import Len
 from typing_extensions import TypedDict
 
 from ...output.formatting import escaped
@@ -140,10 +141,10 @@ class Identity:
     name: str
     sha256: str
     ids_sha256: str
-    scored: Sequence[Sequence[int]] | None = None
+    scored: list[Annotated[list[Count], Len(2, 2)]] | None = None
     at: dict[str, str] = field(default_factory=dict)
     source: str = ""
-    size: int | None = None
+    size: Length | None = None
 
     @classmethod
     def of(cls, windows: Sequence[Document], stops: Mapping[int, int | None]) -> Identity:

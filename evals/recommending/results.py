@@ -14,7 +14,7 @@ from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import change_cell, digits, exp, interval_cell
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
-from ..results.formats import read_results
+from ..results.folder import read_results
 from ..results.saving import Saved, csv_file, sentences_of, shown
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
@@ -283,7 +283,7 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
 
 ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
 
-METRICS: tuple[Metric[Recommendation, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
+METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
 
 
 def cells(row: FinalistRow) -> list[str]:

@@ -25,7 +25,7 @@ from ..metrics.cells import change_cell, interval_cell
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
-from ..results.formats import SERIES
+from ..results.folder import SERIES
 from ..results.result import Result
 from ..retrieving.answers import chance
 from ..retrieving.results import ACCURACY, Retrieval, answered

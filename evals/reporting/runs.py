@@ -12,7 +12,7 @@ from typing import TypeVar
 from ...errors import DataError
 from ...files import local_path
 from ..checking import Wrong
-from ..results.formats import RESULTS, Results, damaged, read_results
+from ..results.folder import RESULTS, Results, damaged, read_results
 from ..results.losses import read_losses
 from ..results.result import Result
 

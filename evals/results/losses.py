@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import Annotated, NotRequired, get_type_hints
 
 import numpy as np
 from annotated_types import Interval, Len
@@ -23,7 +23,7 @@ from .. import checking
 from ..checking import Count, Length, Shape, Wrong
 from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
 from ..scoring.batches import Cost
-from .formats import LOSSES, ROWS, Results, damaged
+from .folder import LOSSES, ROWS, Results, damaged
 
 _LARGEST = 2**36
 _KEY = "index"
@@ -33,18 +33,14 @@ _COST = tuple(Cost.__dataclass_fields__)
 # --- the index
 
 
-class StoredDocument(TypedDict):
-    """A document in the index of ``losses.safetensors``."""
-
-    name: str
-    sha256: str
-    ids_sha256: str
-    at: NotRequired[dict[str, str]]
-    windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
-    scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
-    source: NotRequired[str]
-    size: NotRequired[Length]
-
+_IDENTITY = get_type_hints(Identity, include_extras=True)
+_REQUIRED = {"name", "sha256", "ids_sha256"}
+StoredDocument = TypedDict(  # type: ignore[misc]
+    "StoredDocument",
+    {name: hint if name in _REQUIRED else NotRequired[hint] for name, hint in _IDENTITY.items()}
+    | {"windows": NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]},
+)
+"""A document in the index: its identity, and how many windows it has."""
 
 _One = Annotated[list[str], Len(1, 1)]
 _Two = Annotated[list[str], Len(2, 2)]
@@ -205,11 +201,7 @@ def _parsed(content: bytes, results: Results) -> Losses:
         spent, (nll,) = next(ran, {}), read(one)
         split = spent.get("split_batches", 0)
         cut = Truncation(one["length"], one["stride"], one["table_sha256"], nll, split)
-    known = [each.name for each in fields(Identity)]
-    identities = [
-        Identity(**{name: each[name] for name in known if name in each})  # type: ignore[literal-required]
-        for each in index["documents"]
-    ]
+    identities = [Identity(**{name: each[name] for name in _IDENTITY if name in each}) for each in index["documents"]]
     return Losses(index["bos"], identities, passes, compared, windows, cut)
 
 

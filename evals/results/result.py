@@ -24,7 +24,7 @@ from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import Pass, Stored, parts_of, sums_of
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
-from .formats import LOSSES, Results, read_results
+from .folder import LOSSES, Results, read_results
 from .losses import Losses, read_losses, to_bytes
 from .saving import Saved, shown
 

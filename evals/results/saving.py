@@ -20,7 +20,6 @@ from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
 from ..metrics.stored import Measured
 from . import folder
-from .formats import SCHEMA
 
 if TYPE_CHECKING:
     import pandas
@@ -51,7 +50,7 @@ class Saved(Measured, ABC):
 
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
-        return {"schema": SCHEMA, **{name: getattr(self, name) for name in self.about}, **self._parts()}
+        return {"schema": folder.SCHEMA, **{name: getattr(self, name) for name in self.about}, **self._parts()}
 
     @abstractmethod
     def protocol_line(self) -> str:

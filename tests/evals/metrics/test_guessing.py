@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
-from ropescale.evals.checking import sealed
 from ropescale.evals.metrics.best import guessing as said
 from ropescale.evals.metrics.best import worse_than_a_guess
 from ropescale.evals.reporting.page import page_data
@@ -32,17 +30,6 @@ def mean_loss(texts):
     return sum(map(sum, losses)) / sum(map(len, losses))
 
 
-def older(folder):
-    """Takes away what a run of an older version lacks."""
-    file = folder / "results.json"
-    found = json.loads(file.read_text())
-    del found["model"]["vocabulary"]
-    for row in found.get("answer", []):
-        del row["guessed"]
-    file.write_text(sealed(found))
-    return folder
-
-
 def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     result, out = run
     mean = mean_loss(documents(6, 130))
@@ -59,15 +46,6 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     report = (out / "REPORT.md").read_text().split("\n\n")
     assert report[1] == sentence
     assert page_data(load([out]))["headlines"] == [sentence]
-
-
-def test_a_run_of_an_older_version_loads_and_says_what_it_said(tmp_path):
-    perplexity(llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"], out=tmp_path / "run")
-    loaded = Result.load(older(tmp_path / "run"))
-    text = loaded.to_markdown()
-    assert text.startswith("| perplexity") and "owest loss" in text and "pay" in text
-    assert "uniform guess" not in text and "vocabulary" not in loaded.model
-    assert page_data(load([tmp_path / "run"]))["headlines"][0].startswith("Perplexity at 128 tokens")
 
 
 def test_a_guess_itself_is_not_worse_than_a_guess():
@@ -104,12 +82,6 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60])
     assert page_data(load([tmp_path / "run"]))["headlines"] == [answer.answer]
-
-
-def test_a_recommendation_of_an_older_version_loads(tmp_path):
-    recommend(uniform_llama(), documents(8, 132), 128, out=tmp_path / "run", batch_tokens=512)
-    found = Recommendation.load(older(tmp_path / "run"))
-    assert not found.answer.guessed and found.answer.answer in found.to_markdown()
 
 
 def test_a_search_on_random_weights_says_so_and_concludes_nothing():

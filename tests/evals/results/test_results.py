@@ -20,8 +20,7 @@ from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.metrics import paired
 from ropescale.evals.metrics.stored import Divergence, Pass
-from ropescale.evals.results.folder import writable_folder
-from ropescale.evals.results.formats import KINDS
+from ropescale.evals.results.folder import KINDS, writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
 
 

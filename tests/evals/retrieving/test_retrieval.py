@@ -29,10 +29,8 @@ from ropescale.evals import perplexity
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generated
-from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions, check_depths
-from ropescale.evals.retrieving.running import RetrievalRun
+from ropescale.evals.retrieving.prompt_set import check_depths
 from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, prompts
-from ropescale.evals.running.options import Schedules
 from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
@@ -539,19 +537,6 @@ def test_schedules_with_the_same_tables_are_asked_once():
     assert len(result.answers) == 3 * 4
 
 
-def test_a_run_that_stops_keeps_what_is_complete(monkeypatch):
-    model, options = lookup_llama(), RetrievalOptions(trials=1)
-    prompt_set = PromptSelection([256, 512], [0, 1]).made(byte_tokenizer(), options)
-    run = RetrievalRun(model, prompt_set, Schedules(["linear:factor=4"]), options)
-    monkeypatch.setattr(run.answerer, "scores", lasting(3, KeyboardInterrupt())(run.answerer.scores))
-    with pytest.raises(KeyboardInterrupt):
-        run.run()
-    result = run.result()
-    assert list(result.tables) == [("as-is", 256), ("as-is", 512), ("linear:factor=4", 256)]
-    assert "|" in result.to_markdown() and len(result.rows) == 9
-    assert torch.equal(model.model.rotary_emb.inv_freq, llama(vocab_size=257).model.rotary_emb.inv_freq)
-
-
 # --- arguments ---------------------------------------------------------------------------------------------------
 
 
@@ -571,12 +556,9 @@ def test_depths_that_cannot_be_are_refused(depths):
     [
         ({"task": "pass-key"}, "no task is called 'pass-key'; the tasks are passkey, multi-key"),
         ({"trials": 0}, "trials must be a whole number of 1 or more"),
-        ({"threshold": 0}, "threshold must be above 0 and at most 1, .*not 0"),
-        ({"lengths": [50]}, "length 50 is too short for passkey"),
         ({"lengths": []}, "no lengths"),
         ({"haystack": " \n "}, "the haystack is empty"),
         ({"bos": 900}, "bos id 900 is outside the model's vocabulary of 257"),
-        ({"schedules": ["yran:factor=2"]}, "did you mean 'yarn'"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(changes, words):

@@ -14,7 +14,7 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
-from ropescale.evals.results.formats import read_results
+from ropescale.evals.results.folder import read_results
 from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.learner import Evaluator

@@ -17,7 +17,7 @@ from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll
 import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import search
-from ropescale.evals.results.formats import read_results
+from ropescale.evals.results.folder import read_results
 from ropescale.evals.running import progress
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
