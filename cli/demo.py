@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from .options import out_option, say, sectioned_command, show
@@ -20,14 +19,16 @@ def command(out: str) -> None:
     has never seen. Writes the patched checkpoint, the results and plots into OUT. Half a minute on two cores, 41
     seconds of processor time.
     """
+    from ..checkpoints.loading import load_model, load_tokenizer
     from ..checkpoints.patching import patch_checkpoint
-    from ..evals.reference import CHECKPOINT
+    from ..evals import perplexity
+    from ..evals.data.documents import Text
+    from ..evals.reference import CHECKPOINT, HELD_OUT, held_out_documents
     from ..evals.results.folder import writable_folder
     from ..verifying.examining import verify
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
-    _refuse_other_results(folder)
     _refuse_foreign(patched)
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
@@ -36,7 +37,21 @@ def command(out: str) -> None:
     worst = max(module.difference for module in report.modules)
     say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
     say("3. eval: perplexity on held-out library modules, as-is, linear and YaRN, every length from one pass")
-    _evaluate(CHECKPOINT, folder)
+    result = perplexity(
+        load_model(CHECKPOINT),
+        [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)],
+        LENGTHS,
+        SCHEDULES,
+        tokenizer=load_tokenizer(CHECKPOINT),
+        windows=1,
+        truncation_stride=128,
+        source="held-out modules of the Python standard library",
+        path=CHECKPOINT,
+        progress=True,
+    )
+    written = result.save(folder)
+    show(f"{result.summary()}\n\nAll tables: {written / 'REPORT.md'}.", written)
+    say(f"written to {written}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     say(_RETRIEVAL)
 
 
@@ -44,24 +59,6 @@ _RETRIEVAL = (
     "what it does to retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
     "ropescale retrieval TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
 )
-_SOURCE = "held-out modules of the Python standard library"
-
-
-def _refuse_other_results(folder: Path) -> None:
-    """Refuses to replace another evaluation, which may have taken hours.
-
-    Raises:
-        CheckpointError: the folder holds one.
-    """
-    import json
-
-    from ..errors import CheckpointError
-
-    source = _SOURCE
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # what is damaged is named elsewhere
-        source = json.loads((folder / "results.json").read_bytes())["data"].get("source")
-    if source != _SOURCE:
-        raise CheckpointError(f"{folder} holds the results of another evaluation; choose another folder with -o")
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -77,24 +74,3 @@ def _refuse_foreign(target: Path) -> None:
     if why is not None:
         found = why.partition(", so force")[0]  # an option of `ropescale patch`, which nobody has given here
         raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
-
-
-def _evaluate(source: Path, out: Path) -> None:
-    from ..checkpoints.loading import load_model, load_tokenizer
-    from ..evals.data.documents import Text
-    from ..evals.reference import HELD_OUT, held_out_documents
-    from ..evals.running.corpus import Corpus
-    from ..evals.running.options import PerplexityOptions, Schedules
-    from ..evals.running.perplexity import PerplexityRun
-    from ..evals.running.progress import Notes
-
-    texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    notes = Notes(True)
-    options = PerplexityOptions(windows=1, truncation_stride=128, source=_SOURCE, path=source, progress=notes)
-    corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
-    run = PerplexityRun(load_model(source), corpus, Schedules(SCHEDULES), options)
-    run.run()
-    result = run.result()
-    written = result.save(out)
-    show(f"{result.summary()}\n\nAll tables: {written / 'REPORT.md'}.", written)
-    say(f"written to {written}: {', '.join(sorted(path.name for path in out.iterdir()))}")

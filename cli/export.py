@@ -80,11 +80,6 @@ def _page(done: Export) -> str:
         known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
         return "\n\n".join([f"{done.engine} {done.version}: all {kept} fields honoured; {known}.", *blocks])
     answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
-    return "\n\n".join([answer, *blocks, _table(done)])
-
-
-def _table(done: Export) -> str:
-    """Returns the table of fields; a column for the layers only where there is more than one kind."""
     header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
     rows = []
     for row in done.rows:
@@ -92,5 +87,6 @@ def _table(done: Export) -> str:
         how = f"served ({done.served_version})" if row.how == "served" else row.how
         rows.append([field, row.asked, row.status, row.computes, how])
     if len({row.layers for row in done.rows}) > 1:
+        # A column for the layers only where there is more than one kind.
         header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
-    return markdown(header, rows)
+    return "\n\n".join([answer, *blocks, markdown(header, rows)])

@@ -75,22 +75,19 @@ def _debug_option() -> click.Option:
 _VERSION = "Show the version, and for reports of errors Python's and the libraries'."
 
 
-def _print_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        click.echo(environment.described())
-        ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     params=[_debug_option()],
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions, help=_VERSION)
+@click.option("--version", is_flag=True, help=_VERSION)
 @click.pass_context
-def group(ctx: click.Context) -> None:
+def group(ctx: click.Context, version: bool) -> None:
     """Extend the context of RoPE language models, and measure what that did."""
+    if version:
+        click.echo(environment.described())
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

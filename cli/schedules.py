@@ -55,15 +55,12 @@ def command(name: str | None, as_json: bool) -> None:
     elif name:
         show(_page(described[0]))
     else:
-        rows = [
-            [
-                each["name"],
-                each["does"],
-                ", ".join(field["name"] for field in each["fields"] if field["required"]) or "-",
-                _source(each["paper"] or ""),
-            ]
-            for each in described
-        ]
+        rows = []
+        for each in described:
+            needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
+            paper = each["paper"] or ""  # by its number at arXiv, else its author and year
+            cited = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
+            rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
         show(markdown(["schedule", "what it does", "needs", "paper"], rows))
 
 
@@ -98,12 +95,6 @@ def _field(parameter: Parameter) -> Field:
 
 _FEW = 34
 """The most characters of what a schedule does, in the list."""
-
-
-def _source(paper: str) -> str:
-    """Returns the paper's number at arXiv, else its author and year."""
-    found = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
-    return found[0] if found else "-"
 
 
 def _page(described: Described) -> str:

@@ -69,18 +69,20 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
       ropescale verify qwen3-128k --server http://localhost:8000
     """
     from ..errors import DataError, VerificationError
-    from ..evals.servers.server import Server
-    from ..evals.servers.verifying import verify_served
-    from ..verifying.examining import examine
 
     [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
     if urls:
+        from ..evals.servers.server import Server
+        from ..evals.servers.verifying import verify_served
+
         if generate or max(map(len, (urls, names, lengths))) > 1:
             raise DataError("one server is verified at one length, without generate", "server", "lengths", "generate")
         server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
         report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
         page = _served_page(report)
     else:
+        from ..verifying.examining import examine
+
         unused = "is for a server, and none is named; leave it out, or name one"
         refuse_given(unused, "server", "served_name", "timeout")
         report = examine(model, generate=generate, lengths=lengths, say=lambda text: tell(note=[text]), **options)

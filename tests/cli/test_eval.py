@@ -16,24 +16,12 @@ from configurations import edit, read, write_checkpoint
 from coverage_models import build, tiny_config
 from crashing import lasting, raising
 from refusing import one_error
-from tiny import byte_tokenizer, llama, naive_nll
+from tiny import TEXT, byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
 from ropescale.evals.scoring.scorer import Scorer
-
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
-
-
-@pytest.fixture
-def texts(tmp_path):
-    """A folder of three documents, one too short."""
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for name, text in [("a", TEXT * 3), ("b", TEXT[::-1] * 3), ("c", "short")]:
-        (folder / f"{name}.txt").write_text(text)
-    return str(folder)
 
 
 @pytest.fixture
@@ -144,16 +132,6 @@ def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, d
     found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
     assert found["model"]["dtype"] == dtype
     assert found["rows"][0]["nll"] == pytest.approx(mean_nll(stock, 64), abs=2e-6)
-
-
-def test_out_holds_the_whole_run(evaluate, checkpoint, texts, tmp_path):
-    words = ["--lengths", "32,64", "--schedule", "yarn", "--schedule", "abf:rope_theta=5e4"]
-    _, err = evaluate(*words, "--factor", "2", "-o", tmp_path / "out")
-    assert f"written to {tmp_path / 'out'}" in err
-    saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [row["schedule"] for row in saved["rows"][::2]] == ["as-is", "yarn:factor=2", "abf:rope_theta=50000"]
-    assert saved["model"]["path"] == checkpoint
-    assert saved["data"]["source"] == texts
 
 
 @pytest.mark.parametrize(
@@ -417,20 +395,3 @@ def test_a_tokenizer_whose_longest_text_is_no_number_is_refused(ran, checkpoint,
     edit(tmp_path / "model", "tokenizer_config.json", model_max_length="text")
     err = ran("eval", tmp_path / "model", "--data", texts, "--lengths", "32", code=2).err
     assert err == f"error: {tmp_path}/model/tokenizer_config.json: model_max_length is 'text'; write a number\n"
-
-
-@pytest.mark.parametrize("command", ["eval", "retrieval", "recommend"])
-def test_at_80_columns_the_answer_and_one_table_fit(ran, checkpoint, texts, monkeypatch, command):
-    words = {
-        "eval": ["--data", texts, "--lengths", "32,64,128", "--schedule", "yarn", "--schedule", "ntk", "--factor", "2"],
-        "retrieval": ["--lengths", "150,256", "--depths", "0,1", "--trials", "2", "--schedule", "yarn:factor=4"],
-        "recommend": ["--data", texts, "--target-length", "128", "--schedule", "yarn:factor=2,beta_fast=8"],
-    }
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    out, err = ran(command, checkpoint, *words[command])
-    lines = [line for line in (out + err).splitlines() if not re.match("ropescale patch |.*tok/s", line)]
-    assert max(map(len, lines)) <= 80, "\n".join(line for line in lines if len(line) > 80)
-    if command == "eval":
-        assert len(out.splitlines()) <= 20 and out.count("\n| -") == 1

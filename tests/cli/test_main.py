@@ -15,8 +15,6 @@ from crashing import raising
 import ropescale
 from ropescale import errors
 from ropescale.cli import main as shell
-from ropescale.cli import options
-from ropescale.output.formatting import markdown
 
 
 @pytest.fixture
@@ -47,13 +45,6 @@ def test_an_option_that_counts_once_is_refused_twice(words, ran):
     assert "is given 2 times; give it once" in ran(*words, code=2).err
 
 
-def test_help_lists_every_command_with_its_line(ran):
-    out = ran("-h").out
-    for name, line in shell.COMMANDS.items():
-        assert f"  {name}" in out
-        assert line[:40] in out
-
-
 def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
     first, python, libraries, extras = ran("--version").out.splitlines()
     assert first == f"ropescale {ropescale.__version__}"
@@ -76,6 +67,14 @@ def test_nothing_asked_shows_the_help(ran):
         (["schedules", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["schedules", "a", "b"], "got unexpected extra argument (b); see `ropescale schedules -h`"),
         (["inspect"], "missing argument 'MODEL'; see `ropescale inspect -h`"),
+        (
+            ["inspect", "m", "--set", "factor"],
+            "invalid value for '--set': 'factor' is not key=value; see `ropescale inspect -h`",
+        ),
+        (
+            ["inspect", "m", "--set", "a=1", "--set", "a=2"],
+            "invalid value for '--set': a is set 2 times; set it once; see `ropescale inspect -h`",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, ran):
@@ -182,46 +181,6 @@ def test_a_schedules_page_explains_its_fields(ran):
     page = ran("schedules", "yarn").out
     assert page.startswith("# yarn\n")
     assert "beta_slow: pairs with fewer turns than this" in page
-
-
-def test_a_markdown_table_pads_for_the_eye():
-    table = markdown(["a", "n"], [["x|y", "1"], ["z", "12345"]], right=[1])
-    assert table.splitlines() == ["| a    |     n |", "| ---- | ----: |", "| x\\|y |     1 |", "| z    | 12345 |"]
-
-
-def test_json_output_is_standard_json(capsys):
-    options.print_json({"wavelength": [6.5, float("inf")], "scale": float("nan")})
-    assert json.loads(capsys.readouterr().out) == {"wavelength": [6.5, None], "scale": None}
-
-
-def shared_options() -> click.Command:
-    sections = options.request_sections(options.option("--lengths", None, "", options.Lengths()))
-
-    @options.sectioned_command("shared", sections)
-    def command(**values):
-        click.echo(json.dumps(values))
-
-    return command
-
-
-def test_lengths_are_read_with_binary_suffixes(capsys):
-    shared_options().main(["--target-length", "128k", "--lengths", "256,2k,1m"], standalone_mode=False)
-    values = json.loads(capsys.readouterr().out)
-    assert values["target_length"] == 131072
-    assert values["lengths"] == [256, 2048, 1048576]
-
-
-def test_a_bad_length_names_its_option():
-    with pytest.raises(click.BadParameter) as caught:
-        shared_options().main(["--target-length", "long"], standalone_mode=False)
-    assert "'--target-length'" in caught.value.format_message()
-
-
-def test_set_reads_pairs_and_refuses_the_rest(capsys):
-    shared_options().main(["--set", "factor=8", "--set", "over=yarn:beta_fast=16"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out)["overrides"] == {"factor": "8", "over": "yarn:beta_fast=16"}
-    with pytest.raises(click.BadParameter, match="'factor' is not key=value"):
-        shared_options().main(["--set", "factor"], standalone_mode=False)
 
 
 def test_a_closed_stdout_is_not_an_error(monkeypatch):

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 import yaml
 from crashing import tree
-
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+from tiny import TEXT
 
 
 @pytest.fixture

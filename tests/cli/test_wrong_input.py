@@ -14,22 +14,13 @@ import pytest
 import torch
 from configurations import edit
 from safetensors.torch import load_file, save_file
+from tiny import TEXT
 
 from ropescale.checkpoints import folders
 from ropescale.cli.main import main
 from ropescale.evals.checking import sealed
 
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 ONE = ["--lengths", "64", "--windows", "1"]
-
-
-@pytest.fixture
-def texts(tmp_path):
-    """A folder of one document."""
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text(TEXT * 3)
-    return folder
 
 
 @pytest.fixture
@@ -126,7 +117,7 @@ def test_two_columns_of_one_name_are_refused(refused, checkpoint, tmp_path):
 def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
     said = refused("eval", checkpoint, "--data", texts, *ONE, "-o", f"{texts}/")
     assert said == f"error: {texts}/ holds the text that is measured; choose another folder (-o, --data)"
-    assert os.listdir(texts) == ["a.txt"]
+    assert sorted(os.listdir(texts)) == ["a.txt", "b.txt", "c.txt"]
 
 
 # --- the surroundings ---

@@ -23,7 +23,7 @@ from forking import struck
 from losses import records_in
 from refusing import untouched
 from safetensors.numpy import load_file
-from tiny import documents, llama
+from tiny import TEXT, documents, llama
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
@@ -33,9 +33,6 @@ from ropescale.evals.running import fingerprints
 from ropescale.evals.scoring.batches import Scored, plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
-
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
-
 
 PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
 """Only its sizes matter: batch n has 8 scored tokens."""
@@ -99,13 +96,6 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
         assert not aside or (aside[0].read_bytes() == changed and not found)
         lost += len(found) < 5
     assert lost >= 3
-
-
-def test_the_files_of_all_who_worked_on_a_pass_are_read_by_one_process(tmp_path):
-    for rank in (0, 1, 7):
-        put(tmp_path, {rank % 5: eights()[rank % 5]}, rank, a=1)
-    assert sorted(path.name for path in (tmp_path / "resume").glob("*.sqlite")) == ["0.sqlite", "1.sqlite", "7.sqlite"]
-    assert plain(kept(tmp_path, a=1)) == {n: plain(eights())[n] for n in (0, 1, 2)}
 
 
 def test_a_batch_that_has_not_the_size_of_the_plans_is_not_taken(tmp_path):
@@ -563,9 +553,3 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
     with pytest.raises(CheckpointError):
         _stopping(tmp_path / "out", CheckpointError("no"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
-
-
-def test_a_run_that_stops_keeps_what_it_had(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        _stopping(tmp_path / "out", KeyboardInterrupt(), begun=True)
-    assert (tmp_path / "out" / "resume" / "0.sqlite").exists()

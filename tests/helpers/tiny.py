@@ -16,6 +16,8 @@ from ropescale.evals.data.documents import Document, of_ids
 
 VOCABULARY = 61
 
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,

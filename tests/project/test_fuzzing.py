@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 from configurations import edit_rope
-from crashing import raising, tree
+from crashing import raising
 from fuzzing import judging, targets
-from fuzzing.mutating import RAW, as_bytes, as_text, mutated, pool, raw, spoiled
-from fuzzing.running import keep, make_case, replay, run_case
+from fuzzing.mutating import as_bytes, mutated, pool
+from fuzzing.running import keep, replay, run_case
 from fuzzing.seeds import CONFIGS, Made, write_checkpoint
 from launching import HELPERS, TOOLS, environment
 
@@ -61,44 +61,12 @@ def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
 # The mutators
 
 
-def test_a_case_follows_from_its_seed_and_number_alone(made, tmp_path):
-    each = [kind(made) for kind in targets.ALL]
-    folders = [tmp_path / name for name in ("one", "other")]
-    for number in range(20):
-        found = []
-        for folder in folders:
-            (folder / str(number)).mkdir(parents=True)
-            found.append(make_case("x", number, each, folder / str(number))[1])
-        assert found[0] == found[1]
-    assert tree(folders[0]) == tree(folders[1])
-
-
 def test_a_mutated_configuration_differs_and_its_seed_does_not():
     before = as_bytes(CONFIGS["phi3"])
     known = pool(CONFIGS.values())
     changed = sum(as_bytes(mutated(Random(n), CONFIGS["phi3"], known)) != before for n in range(300))
     assert changed > 250
     assert as_bytes(CONFIGS["phi3"]) == before
-
-
-def test_bytes_are_spoiled_where_asked():
-    content = bytes(range(256)) * 4
-
-    def first_changes(within):
-        """Where each of 200 copies begins to differ; those that are as before are left out."""
-        each = (spoiled(Random(number), content, within) for number in range(200))
-        return [next(n for n in range(2000) if one[:n] != content[:n]) - 1 for one in each if one != content]
-
-    near, anywhere = first_changes(16), first_changes(None)
-    assert min(len(near), len(anywhere)) > 170
-    assert sum(place <= 16 for place in near) > 0.85 * len(near)
-    assert sum(place <= 16 for place in anywhere) < 0.5 * len(anywhere)
-
-
-def test_raw_text_and_keys_twice_reach_the_file():
-    assert as_text({"a": raw("9" * 5000)}, None) == '{"a": ' + "9" * 5000 + "}"
-    assert as_text({"a": 1, "a\u0001again7": 2}, None) == '{"a": 1, "a": 2}'
-    assert [as_text(raw(text)) for text in RAW] == list(RAW)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -155,14 +123,6 @@ def test_the_judge_sees_what_was_written_and_what_is_gone(monkeypatch, tmp_path)
 def test_the_judge_stops_what_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(judging, "SECONDS", 0.1)
     assert judged(monkeypatch, tmp_path, lambda: time.sleep(60)) == ["TooLong"]
-
-
-def test_the_place_of_a_fault_is_the_innermost_line_of_ropescale(made, tmp_path):
-    from ropescale.lengths import parse_length
-
-    with pytest.raises(Exception, match="length") as caught:
-        parse_length("long")
-    assert judging.place(caught.value).startswith("ropescale/lengths.py:")
 
 
 @pytest.mark.parametrize(("changes", "kinds"), [({}, []), ({"factor": 8.0}, ["other frequencies"])])

@@ -86,11 +86,6 @@ def test_every_public_name_resolves_and_is_listed(name):
     assert name in dir(ropescale)
 
 
-def test_public_functions_are_not_shadowed_by_modules():
-    for name in ("patch", "patch_checkpoint", "restore", "verify", "frequencies"):
-        assert callable(getattr(ropescale, name))
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'pach'"):
         _ = ropescale.pach

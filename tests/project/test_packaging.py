@@ -61,14 +61,6 @@ def test_the_packages_listed_are_the_packages_in_the_tree(repository, settings):
     assert set(settings["tool"]["setuptools"]["packages"]) == tree_packages(repository)
 
 
-def test_every_package_has_an_init(repository):
-    for package in tree_packages(repository):
-        folder = next(f for p, f in reversed(FOLDERS.items()) if package == p or package.startswith(f"{p}."))
-        prefix = next(p for p, f in FOLDERS.items() if f == folder)
-        inside = package.removeprefix(prefix).strip(".").split(".")
-        assert (repository.joinpath(folder, *inside) / "__init__.py").is_file(), package
-
-
 def test_the_wheel_holds_only_ropescale_at_its_top(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     assert {re.sub(r"-[\d.]+\.dist-info$", ".dist-info", top) for top in tops} == {"ropescale", "ropescale.dist-info"}

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import tracing
 
 from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.lengths import parse_length
-from ropescale.rope import Rope
-
-
-def test_it_counts_the_functions_that_are_entered_in_every_thread_and_no_others():
-    def act():
-        thread = threading.Thread(target=lambda: parse_length("2k"))
-        thread.start()
-        thread.join()
-        [rope.turns() for rope in [Rope(8, 10000.0, 64)]]
-
-    found = {Path(name).name: functions for name, functions in tracing.entered(act).items()}
-    assert found.keys() == {"lengths.py", "rope.py"}
-    assert "parse_length" in found["lengths.py"] and "Rope.turns" in found["rope.py"]
-    assert not any("<" in function.replace("<locals>", "") for each in found.values() for function in each)
 
 
 def test_a_patch_enters_few_files(model, capsys):

@@ -177,20 +177,6 @@ def test_windows_know_the_hash_of_the_text_and_their_places_in_it_if_that_is_wan
         assert KeySpans({whole: [(each.offset, each.offset + 9)]}).marks(each).sum() == 9
 
 
-MEASURE = """
-import resource, sys
-from ropescale.evals.data.sources import TextSource
-from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.running.options import PerplexityOptions
-from ropescale.evals.running.corpus import Corpus
-from ropescale.checkpoints.loading import load_tokenizer
-
-options = PerplexityOptions(budget_tokens=8192, max_docs=1)
-corpus = Corpus(TextSource([sys.argv[1]]).texts()[sys.argv[1]], 512, load_tokenizer(CHECKPOINT), "auto", options)
-print(len(corpus.documents), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
 def vast(folder: Path) -> tuple[Path, Path, Path]:
     """Writes 30 kB and 200 MB of text, and 20 GB of JSON lines that take no room on the disk."""
     small, book, rows = (folder / name for name in ("small.txt", "book.txt", "rows.jsonl"))
@@ -199,19 +185,6 @@ def vast(folder: Path) -> tuple[Path, Path, Path]:
     rows.write_text(json.dumps({"text": LINES}) + "\n")
     os.truncate(rows, 20 * 2**30)
     return small, book, rows
-
-
-@pytest.mark.slow
-def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
-    """200 MB of text, and 20 GB of JSON lines of which one is asked for, within 120 MB of 30 kB."""
-    taken = []
-    for path in vast(tmp_path):
-        done = python("-c", MEASURE, str(path))
-        assert done.returncode == 0, done.stderr
-        windows, megabytes = map(int, done.stdout.split())
-        assert windows == 16
-        taken.append(megabytes)
-    assert max(taken[1:]) < taken[0] + 120
 
 
 COMMAND = """

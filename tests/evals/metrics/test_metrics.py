@@ -106,11 +106,3 @@ def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monke
     assert f"The worst loss is {max(row.worst for row in rows):.3f}." in (out / "REPORT.md").read_text()
     assert Worst().rows(Result.load(out)) == rows
     assert page_data(load([out]))["series"][0]["worst"] == [row.worst for row in rows[: len(LENGTHS)]]
-
-
-def test_results_that_were_stored_before_have_a_new_metric_once_they_are_loaded(run, monkeypatch):
-    result, out = run
-    monkeypatch.setattr(Result, "metrics", (*metrics.METRICS, Worst()))
-    loaded = Result.load(out)
-    assert Worst().rows(loaded) == Worst().reduce(result)
-    assert "The worst loss is" in loaded.to_markdown()

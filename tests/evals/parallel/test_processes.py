@@ -45,12 +45,6 @@ def test_every_batch_has_one_owner_and_no_process_has_more_than_graham_allows(si
     assert max(loads) <= 4 / 3 * best + max(map(cost, batches)) / 3
 
 
-def test_the_costliest_batches_are_dealt_first():
-    batches = plan_pass([900, 100, 100, 700], 1024, 1000, bos=True, batch_tokens=1).batches
-    by_length = {batch.positions: who for batch, who in zip(batches, owners(list(map(cost, batches)), 2), strict=True)}
-    assert by_length[901] != by_length[701] == by_length[101]
-
-
 def test_the_world_is_what_the_launcher_says():
     assert world({}) == World(0, 1, 0, launched=False)
     given = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
@@ -103,17 +97,6 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
 
 
 @pytest.mark.slow
-def test_two_processes_share_truncation_and_write_the_same_bytes(checkpoint, texts, tmp_path):
-    words = [checkpoint, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
-    words += ["--batch-tokens", 256, "--schedule", "yarn:factor=2", "-o"]
-    runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2)]
-    assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
-    for name in ("results.json", "results.csv", "losses.safetensors"):
-        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1
-    assert json.loads((tmp_path / "2" / "results.json").read_text())["truncation"]["rows"]
-
-
-@pytest.mark.slow
 def test_processes_agree_with_one_that_no_launcher_started(checkpoint, texts, tmp_path, command_line):
     words = [checkpoint, "--data", str(texts), "--lengths", LENGTHS, "--json"]
     alone = command_line("eval", *words)
@@ -157,16 +140,6 @@ def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, words,
     done = launch(2, checkpoint, *given)
     assert done.returncode and done.stdout == ""
     assert done.stderr.count(said) == 1 and done.stderr.count("error: ") == 1
-
-
-@pytest.mark.slow
-def test_a_busy_folder_stops_every_process(checkpoint, texts, tmp_path):
-    from filelock import FileLock
-
-    (tmp_path / "resume").mkdir()
-    with FileLock(tmp_path / "resume" / "lock"):
-        done = launch(2, checkpoint, "--data", texts, "--lengths", "64", "-o", tmp_path)
-    assert done.returncode and done.stderr.count("another run is writing into") == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 from tiny import documents, llama
 
 import ropescale
-from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
+from ropescale.errors import CheckpointError, ConfigError, ScheduleError
 from ropescale.evals import Recommendation, recommend
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending import wording
@@ -274,13 +274,6 @@ def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_pat
     (folder / "results.csv").write_text("mine")
     found.save(folder)
     assert (folder / "results.csv~").read_text() == "mine"
-
-
-def test_what_cannot_be_is_refused(model):
-    with pytest.raises(DataError):
-        recommend(model, documents(4, 100), TARGET)
-    with pytest.raises(TypeError):
-        recommend(model, documents(4, 200), TARGET, short_wieght=0.5)
 
 
 # --- the command ---

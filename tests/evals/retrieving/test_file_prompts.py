@@ -17,9 +17,8 @@ from fake_engine import serving
 from lookup import lookup_llama
 from tiny import byte_tokenizer, llama, naive_nll
 
-import ropescale
 from ropescale.errors import DataError
-from ropescale.evals import Retrieval, perplexity, retrieval
+from ropescale.evals import Retrieval, retrieval
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row, task_of
 from ropescale.evals.data.sources import read_prompts
@@ -366,15 +365,6 @@ def test_nothing_is_written_into_the_folder_of_the_prompts(refused, checkpoint, 
     assert [each.name for each in tmp_path.iterdir()] == ["code.jsonl"]
 
 
-def test_a_result_repeats_itself_from_its_run_file(ran, checkpoint, tmp_path):
-    write(tmp_path / "code.jsonl", [row("amber", "48213"), row("onyx", "11213")])
-    about = ["--prompts", tmp_path / "code.jsonl", "--lengths", "512", "--new-tokens", "3", "--match", "any"]
-    ran("retrieval", checkpoint, *about, "-o", tmp_path / "one")
-    ran("retrieval", "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
-    one, two = ((tmp_path / name / "results.json").read_bytes() for name in ("one", "two"))
-    assert one == two
-
-
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, ran, refused):
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
@@ -399,18 +389,6 @@ def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, r
         assert float(mine["nll"]) == pytest.approx(float(theirs["nll"]), abs=1e-4)
 
 
-def test_python_asks_a_server_too(checkpoint):
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    about = {"writes": lambda ids, count: naive_greedy(model, ids, count)}
-    with serving(logprobs=lambda ids: [-each for each in naive_nll(model, list(ids))], **about) as engine:
-        served = retrieval(
-            ropescale.evals.Server(engine.url, "base"), tokenizer, [512], prompts=ROWS, new_tokens=3, path=checkpoint
-        )
-    loaded = retrieval(model, tokenizer, [512], prompts=ROWS, new_tokens=3)
-    assert [each.generated for each in served.answers] == [each.generated for each in loaded.answers]
-
-
 # --- the losses of answers, by eval ------------------------------------------------------------------------------
 
 
@@ -427,14 +405,6 @@ def test_eval_scores_the_answers_alone_after_as_much_of_the_prompt_as_a_window_h
         wanted += naive_nll(model, [256, *ids])[-6:]
     rows = {each["length"]: each for each in found["rows"]}
     assert rows[512]["nll"] == pytest.approx(np.mean(wanted), abs=1e-5) and rows[512]["tokens"] == 66
-
-
-def test_perplexity_takes_prompts_with_answers_from_python():
-    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
-    rows = [PromptRow(f"row {n}", f"{FILLER}The code is", (str(48213 + n),)) for n in range(3)]
-    found = perplexity(model, rows, [73], tokenizer=tokenizer, stride=48, short_context=False)
-    wanted = [naive_nll(model, [256, *ids_of(f"{each.prompt} {each.answers[0]}")])[-6:] for each in rows]
-    assert found.rows[0].nll == pytest.approx(np.mean(wanted), abs=1e-5)
 
 
 def test_rows_of_every_table_are_read(tmp_path):

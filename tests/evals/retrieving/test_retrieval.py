@@ -17,21 +17,18 @@ from crashing import lasting, raising
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lookup import SURE, lookup_llama
-from refusing import untouched
-from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll
+from tiny import byte_tokenizer, llama, markov_llama, naive_nll
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
 from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
-from ropescale.evals import perplexity
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Generated
 from ropescale.evals.retrieving.prompt_set import check_depths
 from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, prompts
-from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 
@@ -591,14 +588,6 @@ def test_saved_files_hold_every_number(result, tmp_path, pictures):
     assert (tmp_path / "out" / "REPORT.md").read_text().count("| 0.5 ") == 2
 
 
-def test_a_folder_with_another_kind_of_run_is_refused(result, tmp_path, monkeypatch):
-    perplexity(llama(), documents(2, 40), [16], out=tmp_path)
-    with untouched(tmp_path, "holds a perplexity run, and this is a retrieval run; choose another folder"):
-        result.save(tmp_path)
-    result.save(tmp_path / "own")
-    result.save(tmp_path / "own")  # and its own kind is replaced
-
-
 @pytest.fixture
 def caught(monkeypatch):
     """The figures that are written to a file, in order."""
@@ -685,9 +674,6 @@ def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
         (["--lengths", "200", "--threshold", "85"], "threshold must be above 0 and at most 1, like 0.85, not 85.0"),
         (["--lengths", "200", "--threshold", "nan"], "threshold must be above 0 and at most 1, like 0.85, not nan"),
         (["--lengths", "200", "--haystack", "no/such/tale.txt"], "no file or folder at 'no/such/tale.txt'; give"),
-        (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
-        (["--lengths", "200", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
-        (["--lengths", "200", "--bos", "yess"], "bos 'yess' is none of"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(refused, checkpoint, words, sentence):
@@ -758,18 +744,3 @@ def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, che
     ran(*words, "--lengths", "700", "--force")
     asked.clear()
     assert "resuming: 1 of 2 batches are done" in ran(*words, "--lengths", "700,800")[1] and len(asked) == 1
-
-
-def test_a_busy_folder_is_refused_before_the_model_is_read(ran, tmp_path):
-    with opened(tmp_path):
-        out, err = ran("retrieval", "/no/such/model", "--lengths", "700", "-o", tmp_path, code=2)
-    assert out == "" and err.startswith("error: another run is writing into ") and err.count("\n") == 1
-
-
-def test_the_python_call_continues_too(tmp_path, asked):
-    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
-    first, second = (
-        ropescale.evals.retrieval(model, tokenizer, [700], [0.5], trials=2, out=tmp_path) for _ in range(2)
-    )
-    assert asked == [2] and second.answers == first.answers and second.cost == first.cost
-    assert json.loads((tmp_path / "results.json").read_text())["rows"] == [dataclasses.asdict(r) for r in first.rows]

@@ -246,20 +246,6 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     assert f",{pair.kl},{pair.kl_low}," in result.to_csv()
 
 
-def test_a_batch_that_is_on_the_shelf_is_not_compared_again(tmp_path, monkeypatch):
-    """One schedule more takes the baseline's trunk once more and its own, and none of the first one's."""
-    perplexity(llama(), IDS, [64], SCHEDULES[:1], out=tmp_path)
-    seen: list[int] = []
-    compare = Executor.compare
-    monkeypatch.setattr(
-        Executor, "compare", lambda s, b, one, others: seen.append(len(others)) or compare(s, b, one, others)
-    )
-    both = perplexity(llama(), IDS, [64], SCHEDULES, out=tmp_path)
-    assert seen == [1]
-    fresh = perplexity(llama(), IDS, [64], SCHEDULES)
-    assert [p.kl for p in both.paired] == [p.kl for p in fresh.paired]
-
-
 def test_the_command_says_what_it_costs_and_can_leave_it_out(evaluating, ran):
     words = [*evaluating, "--lengths", "64,128", "--schedule", "yarn:factor=2", "--verbose"]
     out, err = ran(*words)

@@ -83,11 +83,6 @@ def test_without_nlls_there_is_no_perplexity(half_done):
     assert half_done() == "t: 100 of 200 tokens (50%), 1 tokens/s, about 2 min to go\n"
 
 
-def test_a_long_title_leaves_room_for_the_bar():
-    with Progress("x" * 200, 10, shown=False) as progress:
-        assert progress.title == "x" * 47 + "…"
-
-
 @pytest.mark.parametrize(
     ("nll", "shown"),
     [(0.0, "1.000"), (math.log(999.9), "999.9"), (math.log(12345.6), "12,346"), (1e4, "8.2e+307")],

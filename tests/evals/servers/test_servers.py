@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ import tiny
 import transformers
 from fake_engine import Engine, arithmetic, serving
 from fake_hub import share_ssl_context
-from launching import environment
 from safetensors.numpy import load_file
 
 import ropescale
@@ -239,25 +237,6 @@ def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoi
         refused(*command)
         engine.fault, engine.logprobs = lambda number, ids: "", lambda ids: [each * 1.1 for each in arithmetic(ids)]
         assert "answers otherwise than when this run began" in refused(*command)
-
-
-@pytest.mark.slow
-def test_sigkill_at_random_moments_costs_no_number(checkpoint, text, undisturbed, tmp_path, ran):
-    out, drawn = tmp_path / "out", random.Random(0)
-    with serving(seconds=0.2) as engine:
-        command = [sys.executable, "-m", "ropescale"]
-        command += map(str, words(engine, checkpoint, text, "--served-as", "base", "-o", out, "--concurrency", "1"))
-        for _ in range(10):
-            process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            asked = len(engine.scored)
-            while process.poll() is None and len(engine.scored) == asked:
-                time.sleep(0.02)
-            time.sleep(drawn.uniform(0, 1.0))
-            process.kill()
-            process.wait()
-        engine.seconds = 0
-        ran(*words(engine, checkpoint, text, "--served-as", "base", "-o", out))
-    assert same(losses(out), undisturbed)
 
 
 @pytest.mark.slow

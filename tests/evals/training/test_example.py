@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import checkpoint, llama
+from tiny import TEXT, checkpoint, llama
 from transformers import AutoModelForCausalLM
 
 import ropescale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
 
 @pytest.mark.parametrize("kind", ["full", "lora", "pose"])
