@@ -287,7 +287,7 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     if owner == "llamacpp":
         raise ServerError(
             f"{client.url} is llama-server, which gives no log-probabilities of a prompt; measure the file with "
-            "llama-perplexity -m model.gguf -f text, or with llama-cpp-python (logits_all=True)"
+            "llama-perplexity -m model.gguf -f text, or with llama-cpp-python, which gives the logits of all tokens"
         )
     if kind is None:
         what = f"a server of {named(owner)}" if owner else "no server that says which engine it is"

@@ -309,7 +309,7 @@ DAMAGES = {
     "nothing found": ("search", _without("found")),
     "two found": ("search", lambda found: found["found"].append(found["found"][0])),
     "no comparison": ("search", _with([], "paired")),
-    "a method of a number": ("search", _with(5, "protocol", "method")),
+    "a protocol named by a number": ("search", _with(5, "protocol", "name")),
     "no history": ("search", _without("history")),
     "NaN": ("search", _with(float("nan"), "rows", 0, "nll")),
     "another type": ("recommendation", _with("x", "rows", 0, "windows")),
