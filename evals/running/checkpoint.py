@@ -177,5 +177,5 @@ def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, 
 def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
     """Returns a spec with its overrides and the factor that it was resolved to; it keeps its name, such as a path."""
     spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
-    factor = Spec.of(plan.layers[key].asked).get("factor") if key in plan.layers else None
+    factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
     return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)

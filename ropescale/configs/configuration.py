@@ -125,10 +125,10 @@ class Configuration:
         Raises:
             ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
         """
-        found = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
-        if not found:
+        ropes = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
+        if not ropes:
             raise ConfigError(f"no layer of this {self.model_type} rotates; there is nothing to scale")
-        return found
+        return ropes
 
     def default_of(self, field: str) -> object:
         """Returns a field of the language model: the stated value, null included, or its class's default."""
@@ -326,4 +326,4 @@ def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str
         section["attn_config"] = {**attention, "rope_theta": merged[ALL_LAYERS]["rope_theta"]}
     thetas = section.get("layer_rope_theta")
     if isinstance(thetas, list):  # Granite's SWA models; 0 marks a layer that does not rotate
-        section["layer_rope_theta"] = [merged[ALL_LAYERS]["rope_theta"] if there else there for there in thetas]
+        section["layer_rope_theta"] = [merged[ALL_LAYERS]["rope_theta"] if theta else theta for theta in thetas]

@@ -32,15 +32,16 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
                 f"rope_parameters leave out {listed(left[:1])}, which {section.model_type} does not fill in; state its "
                 "parameters too"
             )
-        found = {key: _of_type(section, key) for key in types}
+        parameters = {key: _of_type(section, key) for key in types}
     else:
         if section.new and section.old:
             _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
-        found = {ALL_LAYERS: _filled(section, ALL_LAYERS, section.old or section.new)}
+        parameters = {ALL_LAYERS: _filled(section, ALL_LAYERS, section.old or section.new)}
     beside = section.stated.get("partial_rotary_factor")
-    if section.is_known and beside not in (None, 1) and not any("partial_rotary_factor" in it for it in found.values()):
+    ignored = all("partial_rotary_factor" not in each for each in parameters.values())
+    if section.is_known and beside not in (None, 1) and ignored:
         section.ignored["partial_rotary_factor"] = beside
-    return found
+    return parameters
 
 
 def _of_type(section: Section, key: str) -> Parameters:

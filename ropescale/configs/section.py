@@ -111,8 +111,8 @@ class Section:
 
     def default(self, key: str) -> Mapping[str, object]:
         """Returns the class's own parameters of a layer type."""
-        found = self.default_parameters.get(key) if self.per_type else self.default_parameters
-        return found if isinstance(found, Mapping) else {}
+        parameters = self.default_parameters.get(key) if self.per_type else self.default_parameters
+        return parameters if isinstance(parameters, Mapping) else {}
 
     def way(self, given: Mapping[str, object]) -> str:
         """Returns how the file states these parameters, in the words of ``beside`` in the table of defaults."""
@@ -134,8 +134,8 @@ class Section:
         Without a ``way`` of stating parameters, the usual reach of the keys counts.
         """
         reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
-        found = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
-        return next(((name, value) for name, value in found if value is not None), None)
+        stated = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
+        return next(((name, value) for name, value in stated if value is not None), None)
 
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
         """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""

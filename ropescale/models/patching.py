@@ -77,12 +77,12 @@ def patch(
     """
     refuse_unknown("ropescale.patch", options, ("length", *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
-    held = None if length is None else parse_length(length)
+    frozen_at = None if length is None else parse_length(length)
     plan = make_plan(configuration_before(model, request.on_top), request)
     if not plan.changes:  # as it is now, which need not be as it was before
         now = make_plan(whole_config(model).to_dict(), Request(schedule))
         plan = dataclasses.replace(now, original=plan.original)
-    return Patch(model, plan, held)
+    return Patch(model, plan, frozen_at)
 
 
 class Patch:
@@ -109,9 +109,9 @@ class Patch:
         _owner(model).__dict__.setdefault(_STACK, []).append(self)
 
     def __repr__(self) -> str:
-        said = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
+        labels = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
         held = f", held at {self.frozen_at} tokens" if self.frozen_at else ""
-        return f"<Patch {said}, to {self.plan.length} tokens{held}{'' if self._undo else ', reverted'}>"
+        return f"<Patch {labels}, to {self.plan.length} tokens{held}{'' if self._undo else ', reverted'}>"
 
     def __enter__(self) -> Patch:
         return self
@@ -259,8 +259,8 @@ def held_at(model: nn.Module) -> int | None:
 
 def why_held(model: nn.Module) -> str | None:
     """Returns why a model whose tables are held at a length cannot be saved; None where they are not held."""
-    held = held_at(model)
-    return None if held is None else _HELD.format(held)
+    length = held_at(model)
+    return None if length is None else _HELD.format(length)
 
 
 def patches_in(model: nn.Module) -> list[Patch]:

@@ -150,7 +150,7 @@ def _check_ours(path: Path) -> None:
     """Refuses to replace anything but a picture of ours.
 
     Raises:
-        CheckpointError: what is there is neither a picture with our mark nor an empty file.
+        CheckpointError: the existing file is neither a picture with our mark nor empty.
         OSError: it is no file at all.
     """
     try:
@@ -164,5 +164,5 @@ def _check_ours(path: Path) -> None:
         return
     if start and not any(start.startswith(kind) and mark.search(start + end) for kind, mark in _MARKS):
         raise CheckpointError(
-            f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+            f"cannot write a plot to {path}: the existing file was not written by ropescale; choose another name"
         )

@@ -35,35 +35,35 @@ class PlannedLayer:
     """A layer type that changes.
 
     Attributes:
-        there: the geometry in the configuration.
+        current: the geometry in the configuration.
         rope: the geometry that the schedule builds on.
-        asked: the requested schedule.
+        requested: the requested schedule.
         freeze_at: the length in tokens at which a length-dependent schedule is frozen.
     """
 
-    there: Rope
+    current: Rope
     rope: Rope
-    asked: Schedule
+    requested: Schedule
     freeze_at: int | None = None
     _tables: dict[int, Frequencies] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def is_frozen(self) -> bool:
         """Whether the schedule is replaced by its table at one length."""
-        return self.freeze_at is not None and length_dependent(self.asked)
+        return self.freeze_at is not None and length_dependent(self.requested)
 
     @cached_property
     def schedule(self) -> Schedule:
         """The schedule that changes the layers: the requested one, or its frozen table."""
         if not self.is_frozen:
-            return self.asked
-        table = compute(self.asked, self.rope, self.freeze_at)
+            return self.requested
+        table = compute(self.requested, self.rope, self.freeze_at)
         return Table(inv_freq=tuple(table.inv_freq), attention_factor=table.attention_scale / self.rope.table_scale)
 
     @property
     def label(self) -> str:
         """The schedule in one line: ``dynamic:factor=4 frozen at 16384 tokens``."""
-        return describe(self.asked) + (f" frozen at {self.freeze_at} tokens" if self.is_frozen else "")
+        return describe(self.requested) + (f" frozen at {self.freeze_at} tokens" if self.is_frozen else "")
 
     def table(self, length: int) -> Frequencies:
         """Returns the frequencies at a length in tokens."""
@@ -101,7 +101,7 @@ class PlannedLayer:
     def stretches_by_one(self, length: int) -> bool:
         """Whether its factor is 1, so that the model computes what it computed before."""
         factor = getattr(innermost(self.schedule), "factor", 0)
-        if self.there.is_scaled or length_dependent(self.schedule) or factor != 1:
+        if self.current.is_scaled or length_dependent(self.schedule) or factor != 1:
             return False
         return self.table(length).attention_scale == self.rope.table_scale and self.leaves_all(length)
 

@@ -75,7 +75,7 @@ class Plan:
     def beneath(self) -> dict[str, str]:
         """The scaling, in words, of each layer type whose schedule is composed with it."""
         composed = {key: layer for key, layer in self.layers.items() if layer.rope.table is not None}
-        return {key: describe_scaling(layer.there) for key, layer in composed.items()}
+        return {key: describe_scaling(layer.current) for key, layer in composed.items()}
 
     @property
     def frozen(self) -> dict[str, str]:
@@ -273,11 +273,12 @@ def _notes_on_freezing(layers: Sequence[PlannedLayer], length: int) -> Iterator[
     idle = [layer for layer in layers if layer.is_frozen and layer.leaves_all(length)]
     if idle and len(idle) == len(layers):
         raise ScheduleError(
-            f"{describe(idle[0].asked)} frozen at {length} tokens leaves every frequency as it is: the trained length "
-            f"is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer length"
+            f"{describe(idle[0].requested)} frozen at {length} tokens leaves every frequency as it is: the trained "
+            f"length is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer "
+            "length"
         )
     for layer in layers:
-        label = describe(layer.asked)
+        label = describe(layer.requested)
         if layer in idle:
             yield f"{label} leaves every frequency as it is at {length} tokens"
         elif layer.is_frozen:
@@ -289,9 +290,9 @@ def _notes_on_freezing(layers: Sequence[PlannedLayer], length: int) -> Iterator[
 def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
     """Yields the losses with the vendor's scaling: its softmax scale, fields and length."""
     lost = [  # DeepSeek's models were trained with a softmax scale that follows mscale_all_dim
-        layer.there.scaling
+        layer.current.scaling
         for layer in layers
-        if layer.there.scaling.get("mscale_all_dim") and not getattr(layer.asked, "mscale_all_dim", None)
+        if layer.current.scaling.get("mscale_all_dim") and not getattr(layer.requested, "mscale_all_dim", None)
     ]
     if lost:
         weights = ",".join(f"{key}={lost[0][key]:g}" for key in ("mscale", "mscale_all_dim") if lost[0].get(key))
@@ -301,9 +302,9 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
         )
     fields = {}
     for layer in layers:
-        theirs, label = layer.there.scaling, label_of(layer.asked)
+        theirs, label = layer.current.scaling, label_of(layer.requested)
         for name in ("beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"):
-            ours = plain(getattr(layer.asked, name, None))
+            ours = plain(getattr(layer.requested, name, None))
             if theirs.get("rope_type") == label and ours is not None and theirs.get(name, ours) != ours:
                 fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
     for name, (label, their_value, our_value) in fields.items():
@@ -311,7 +312,7 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
             f"the vendor's {label} has {name}={their_value}, and this one {name}={our_value}; "
             f"keep theirs with {name}={their_value}"
         )
-    had = max(layer.there.max_length for layer in layers)
+    had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)
     if length < had:
         yield f"the context becomes {length} tokens, shorter than the vendor's {had}; a target length of {had} keeps it"

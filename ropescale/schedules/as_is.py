@@ -27,8 +27,8 @@ class AsIs(BuiltIn):
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        schedule, there = from_rope_parameters(rope)
-        return compute(schedule, there, length)
+        schedule, own = from_rope_parameters(rope)
+        return compute(schedule, own, length)
 
     def bound(self, rope: Rope) -> Self:
         known = type(self)()

@@ -179,8 +179,8 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
     except ScheduleError:
         raise
     except Exception as error:
-        given, said = brief(fields), cut(str(error), 300)
-        raise ScheduleError(f"{label}({given}) could not be made: {type(error).__name__}: {said}") from error
+        given, reason = brief(fields), cut(str(error), 300)
+        raise ScheduleError(f"{label}({given}) could not be made: {type(error).__name__}: {reason}") from error
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -296,9 +296,9 @@ def partial_factor(rope: Rope, turning: int) -> float:
 
     A half coordinate more keeps rounding from losing a pair.
     """
-    there = rope.scaling.get("partial_rotary_factor")
-    if isinstance(there, (int, float)) and int(there * rope.head_dim // 2) == turning:
-        return there
+    stated = rope.scaling.get("partial_rotary_factor")
+    if isinstance(stated, (int, float)) and int(stated * rope.head_dim // 2) == turning:
+        return stated
     return (2 * turning + 0.5) / rope.head_dim if 2 * turning < rope.head_dim else 1.0
 
 

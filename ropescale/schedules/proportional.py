@@ -53,5 +53,5 @@ class Proportional(BuiltIn):
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        asked = {"partial_rotary_factor": self.partial_rotary_factor}
-        return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=asked), factor=self.factor)
+        scaling = {"partial_rotary_factor": self.partial_rotary_factor}
+        return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=scaling), factor=self.factor)

@@ -51,13 +51,13 @@ class Spec:
     @classmethod
     def of(cls, schedule: Schedule) -> Spec:
         """Returns the Spec of a ready schedule, with the fields that are not at their default."""
-        held = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
+        values = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
         ready = {
-            key: value for key, value in held.items() if isinstance(value, Schedule) and not isinstance(value, type)
+            key: value for key, value in values.items() if isinstance(value, Schedule) and not isinstance(value, type)
         }
         inside = {key: cls.of(value) for key, value in ready.items()}
         make = type(schedule) if dataclasses.is_dataclass(schedule) else schedule
-        return cls(make, held | inside, ready=schedule)
+        return cls(make, values | inside, ready=schedule)
 
     @property
     def label(self) -> str:
@@ -138,8 +138,8 @@ class Spec:
 
     def _inner(self) -> Spec | None:
         """Returns the schedule inside this one, if any."""
-        held = self.fields.get(self._holder() or "")
-        return held if isinstance(held, Spec) else None
+        inner = self.fields.get(self._holder() or "")
+        return inner if isinstance(inner, Spec) else None
 
     def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
         if not given:
@@ -228,11 +228,11 @@ def to_dict(schedule: object) -> dict[str, object]:
     not listed.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
-    found: dict[str, object] = {"name": label_of(schedule)}
+    content: dict[str, object] = {"name": label_of(schedule)}
     for name, value in kept:
         inner = to_dict(value) if callable(value) else None
-        found |= {name: _plain(value)} if inner is None else {**inner, name: inner["name"], "name": found["name"]}
-    return found
+        content |= {name: _plain(value)} if inner is None else {**inner, name: inner["name"], "name": content["name"]}
+    return content
 
 
 def load_class(make: object, named: str = "") -> Spec:
@@ -278,12 +278,12 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
 def _from_json_file(name: str) -> Spec | dict[str, Spec]:
     """Reads a schedule's file, and notes in each spec that it is from there."""
     try:
-        found = parse(load_json(local_path(name)))
+        parsed = parse(load_json(local_path(name)))
     except RecursionError:
         raise ScheduleError(f"{name} names itself, at once or through other files; give numbers, or a name") from None
-    if isinstance(found, Spec):
-        return dataclasses.replace(found, file=name)
-    return {layers: dataclasses.replace(part, file=name) for layers, part in found.items()}
+    if isinstance(parsed, Spec):
+        return dataclasses.replace(parsed, file=name)
+    return {layers: dataclasses.replace(part, file=name) for layers, part in parsed.items()}
 
 
 def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
@@ -487,11 +487,11 @@ def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
     """Returns each schedule once, in the words in which it comes first."""
-    found: list[ParsedSpec] = []
+    unique: list[ParsedSpec] = []
     for spec in given:
-        if not any(is_same(spec, each) for each in found):
-            found.append(spec)
-    return found
+        if not any(is_same(spec, each) for each in unique):
+            unique.append(spec)
+    return unique
 
 
 @contextmanager
@@ -508,10 +508,10 @@ def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:
     """Says of each schedule that is given again, in the same words or in others, which one it is."""
-    said = []
+    notes = []
     for place, spec in enumerate(given):
         first = next((each for each in given[:place] if is_same(spec, each)), None)
         if first is not None:
             words, known = (file_of(each) or spelled_out(each) for each in (spec, first))
-            said.append(f"{words} is given twice" if words == known else f"{words} is the same schedule as {known}")
-    return list(dict.fromkeys(said))
+            notes.append(f"{words} is given twice" if words == known else f"{words} is the same schedule as {known}")
+    return list(dict.fromkeys(notes))

@@ -63,8 +63,8 @@ def _is_schedule(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        there = "is no regular file" if os.path.lexists(path) else "does not exist"
-        problem = "is a folder" if path.is_dir() else there
+        exists = "is a folder" if path.is_dir() else "is no regular file"
+        problem = exists if os.path.lexists(path) else "does not exist"
         raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
 
 
@@ -95,8 +95,8 @@ def _guarded(where: str, act: Callable[[], T]) -> T:
     except SyntaxError as error:
         raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
     except (Exception, SystemExit) as error:
-        said = cut(str(error), 300)
-        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {said}") from error
+        reason = cut(str(error), 300)
+        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {reason}") from error
 
 
 def load_json(path: Path) -> dict[str, object]:

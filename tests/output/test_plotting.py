@@ -143,11 +143,11 @@ def test_a_picture_of_somebody_elses_is_named_and_left(model, capsys, ending):
     figure.text(0, 0, "made with ropescale")
     figure.savefig(path)
     theirs = path.read_bytes()
-    said = f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+    said = f"cannot write a plot to {path}: the existing file was not written by ropescale; choose another name"
     refused(capsys, ["inspect", "model", "--plot", str(path)], said)
     for content in (b"years of work", theirs[:5]):
         path.write_bytes(content)
-        with pytest.raises(RopescaleError, match="is no picture of ropescale"):
+        with pytest.raises(RopescaleError, match="was not written by ropescale"):
             plotting.save(figure, path)
         assert path.read_bytes() == content
 
