@@ -149,20 +149,6 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
     assert [row["schedule"] for row in json.loads(out)["rows"]] == labels
 
 
-def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(refused, checkpoint, texts, tmp_path):
-    makers = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-    write_checkpoint(tmp_path, read(Path(checkpoint, "config.json")) | {"rope_parameters": makers})  # and no weights
-    byte_tokenizer().save_pretrained(tmp_path)
-    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2"]
-    assert "this model is already scaled (linear x4" in refused("eval", str(tmp_path), *words)
-
-
-def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
-    words = ["--lengths", "64", "--schedule", "yarn:factor=2", "--baseline", "linear:factor=2"]
-    out, _ = evaluate(*words, "--json")
-    assert {pair["baseline"] for pair in json.loads(out)["paired"]} == {"linear:factor=2"}
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -242,14 +228,6 @@ def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(ran, refu
     assert (out / "results.json").read_bytes() == before
 
 
-def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(evaluate, refused, checkpoint, tmp_path):
-    out = tmp_path / "out"
-    evaluate("--lengths", "64", "-o", out)
-    (out / "results.json").unlink()  # as if it had been killed
-    sentence = refused("retrieval", checkpoint, "--lengths", "300", "-o", out)
-    assert f"{out} holds a perplexity run, and this is a retrieval run" in sentence
-
-
 def test_the_result_is_printed_even_when_it_cannot_be_saved(evaluate, tmp_path, monkeypatch):
     monkeypatch.setattr(Result, "save", raising(CheckpointError("cannot write: no space left")))
     out, err = evaluate("--lengths", "64", "-o", tmp_path / "out", code=2)
@@ -304,13 +282,6 @@ def test_a_field_is_set_in_every_schedule_that_has_it_and_stands_in_its_label(ev
     assert set(found) == {"as-is", "yarn:beta_fast=16,factor=4", "linear:factor=4"}
     assert found["yarn:beta_fast=16,factor=4"] == pytest.approx(expected("yarn:factor=4,beta_fast=16"), rel=1e-6)
     assert found["linear:factor=4"] == pytest.approx(expected("linear:factor=4"), rel=1e-6)
-
-
-def test_an_original_length_holds_for_every_schedule(evaluate):
-    words = ["--schedule", "yarn:factor=4", "--original-length", "32"]
-    found = tables(evaluate, *words)
-    assert found["yarn:factor=4"] == pytest.approx(expected("yarn:factor=4", original_length=32), rel=1e-6)
-    assert found["yarn:factor=4"] != pytest.approx(expected("yarn:factor=4"), rel=1e-6)
 
 
 def test_a_length_dependent_schedule_is_measured_frozen(evaluate):

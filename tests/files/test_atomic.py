@@ -12,7 +12,7 @@ import pytest
 from crashing import failures, kills, raising
 
 from ropescale import files
-from ropescale.files import atomic_path, atomic_write, hidden_path, set_aside, sweep_leftovers
+from ropescale.files import atomic_path, atomic_write, hidden_path, sweep_leftovers
 
 linux = pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="needs the boot's id")
 
@@ -107,18 +107,6 @@ def test_what_a_writer_on_another_host_or_before_a_restart_left_is_named_and_lef
     assert str(beside) in caplog.text
 
 
-def test_a_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / ("é" * 127)
-    atomic_write(path, "new")
-    assert path.read_text() == "new"
-
-
-def test_no_folder_is_made_for_a_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        atomic_write(tmp_path / "missing" / "x", "new")
-    assert os.listdir(tmp_path) == []
-
-
 @linux
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("act", [atomic_write, create])
@@ -145,13 +133,6 @@ def test_what_a_killed_command_left_in_a_folder_is_swept_with_it(tmp_path: Path)
     assert len(os.listdir(tmp_path)) == 2
     sweep_leftovers(tmp_path / "out")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_name_that_is_taken_is_never_overwritten_by_what_is_set_aside(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / "x").write_text(str(number))
-        set_aside(tmp_path / "x")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"x~": "0", "x~2": "1", "x~3": "2"}
 
 
 # --- replacing what a check allows to go ---

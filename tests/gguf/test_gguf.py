@@ -82,41 +82,40 @@ def stock_table(kind: str, width: int, trained: int, theta: float, **more: float
 # ---------------------------------------------------------------------------------------------------------
 # What is written
 
+TABLE = {"name": "table", "factors": HALVED, "attention_factor": 1.25}
+TRAINED_KEYS = {"rope.dimension_count": 16, "rope.freq_base": 10000.0}
+BETAS = {S + "yarn_beta_fast": 8.0, S + "yarn_beta_slow": 1.0}
+NATURAL = 0.1 * math.log(8) + 1
+LINEAR = {S + "type": "linear", S + "factor": 4.0}
+YARN = {S + "type": "yarn", S + "factor": 8.0, S + "original_context_length": 256}
 
-def test_yarn_becomes_the_keys_that_llama_cpp_reads():
-    assert patched("yarn:factor=8") == {
-        "context_length": 2048,
-        "rope.dimension_count": 16,
-        "rope.freq_base": 10000.0,
-        S + "type": "yarn",
-        S + "factor": 8.0,
-        S + "original_context_length": 256,
+
+@pytest.mark.parametrize(
+    ("arch", "asked", "options", "length", "keys"),
+    [
+        ("llama", "yarn:factor=8", {}, 2048, YARN),
+        ("llama", "yarn:factor=8,attention_factor=1.5", {}, 2048, YARN | {S + "attn_factor": 1.5 / NATURAL}),
+        ("mistral3", "yarn:factor=8,beta_fast=8", {}, 2048, YARN | BETAS),  # which reads it
+        ("llama", "linear:factor=4", {}, 1024, LINEAR),
+        ("llama", {"name": "table", "factors": [4.0] * 8}, {"target_length": 1024}, 1024, LINEAR),
+        ("qwen2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
+        ("deepseek2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
+        ("qwen2", "dynamic:factor=4", {"freeze_at": 1024}, 1024,
+         {"rope.freq_base": 10000 * (4 * 1024 / 256 - 3) ** (16 / 14), S + "type": "none"}),
+        ("llama", TABLE, {"target_length": 512}, 512, {S + "type": "none", S + "attn_factor": 1.25}),
+    ],
+)  # fmt: skip
+def test_a_schedule_becomes_the_keys_that_llama_cpp_reads(arch, asked, options, length, keys):
+    found = patched(asked, arch=arch, **options)
+    wanted = TRAINED_KEYS | {"context_length": length} | keys
+    numbers = {
+        name: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for name, value in wanted.items()
     }
-
-
-def test_another_attention_factor_of_yarn_is_divided_by_the_one_that_llama_cpp_computes():
-    scale = patched("yarn:factor=8,attention_factor=1.5")[S + "attn_factor"]
-    assert scale == pytest.approx(1.5 / (0.1 * math.log(8) + 1), rel=1e-7)
-
-
-@pytest.mark.parametrize("asked", ["linear:factor=4", {"name": "table", "factors": [4.0] * 8}])
-def test_linear_becomes_a_factor_however_it_is_asked_for(asked):
-    keys = patched(asked, target_length=1024)
-    assert (keys[S + "type"], keys[S + "factor"], keys["context_length"]) == ("linear", 4.0, 1024)
-    assert list(tensors_of("out.gguf")) == ["token_embd.weight"]
-
-
-def test_ntk_becomes_theta():
-    keys = patched("ntk:factor=8", arch="qwen2")
-    assert keys["rope.freq_base"] == pytest.approx(10000 * 8 ** (16 / 14), rel=1e-7)
-    assert keys[S + "type"] == "none"
-
-
-def test_frozen_dynamic_ntk_becomes_theta_where_no_table_would_be_carried():
-    theta = 10000 * (4 * 1024 / 256 - 3) ** (16 / 14)
-    keys = patched("dynamic:factor=4", arch="qwen2", freeze_at=1024)
-    assert keys["rope.freq_base"] == pytest.approx(theta, rel=1e-6)
-    assert keys["context_length"] == 1024
+    assert found == numbers
+    if asked is TABLE:
+        assert factors_of("out.gguf") == HALVED
+    else:
+        assert list(tensors_of("out.gguf")) == ["token_embd.weight"]
 
 
 def test_llama3_becomes_the_divisors_of_transformers_own_table():
@@ -124,13 +123,6 @@ def test_llama3_becomes_the_divisors_of_transformers_own_table():
     keys = patched("llama3:factor=8")
     assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, inv_freq)], rel=1e-6)
     assert keys[S + "type"] == "none"
-
-
-def test_a_table_carries_its_attention_scale():
-    asked = {"name": "table", "factors": HALVED, "attention_factor": 1.25}
-    keys = patched(asked, target_length=512)
-    assert factors_of("out.gguf") == HALVED
-    assert (keys[S + "type"], keys[S + "attn_factor"], keys["context_length"]) == ("none", 1.25, 512)
 
 
 def test_a_pair_that_never_turns_is_divided_by_1e30():
@@ -167,14 +159,6 @@ def test_what_llama_cpp_would_drop_of_yarn_becomes_a_table(fields):
     assert keys[S + "type"] == "none"
 
 
-def test_an_architecture_that_reads_betas_is_given_them(ran):
-    write_keys(Path("in.gguf"), "mistral3")
-    said = ran("gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn:factor=8,beta_fast=8").err
-    keys = keys_of("out.gguf")
-    assert (keys[f"mistral3.{S}yarn_beta_fast"], keys[f"mistral3.{S}type"]) == (8.0, "yarn")
-    assert "llama-cpp-python" in said
-
-
 def test_gemma_4_keeps_the_pairs_that_do_not_turn():
     """Its proportional RoPE is a table of 1 and 1e30; another theta goes beside it, and another table over it."""
     tables = {"rope_freqs.weight": [1.0, 1.0, *[1e30] * 6]}
@@ -196,6 +180,17 @@ def test_the_length_keeps_the_type_it_has(kind):
     patch_gguf("in.gguf", "out.gguf", "ntk:factor=2")
     field = gguf.GGUFReader("out.gguf").fields["llama.context_length"]
     assert (field.types[0].name, field.contents()) == (kind, 512)
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [("gemma2", "change as well"), ("gemma3", "layers stay unchanged"), ("novel", "no architecture novel")],
+)
+def test_it_says_what_becomes_of_layers_with_a_window_and_of_what_nobody_looked_at(arch, words):
+    source = write_keys(Path("in.gguf"), arch, **WINDOW if arch.startswith("gemma") else {})
+    done = patch_gguf(source, None, "yarn:factor=8", dry_run=True)
+    assert any(words in note for note in (*done.notes, *done.warnings))
+    assert any("sliding_window is 64" in warning for warning in done.warnings) == arch.startswith("gemma")
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
@@ -251,6 +246,8 @@ def test_every_other_key_and_every_tensor_is_kept_byte_for_byte(schedule, monkey
     monkeypatch.setattr(ropescale.gguf.files, "BLOCK", 13)  # many blocks, none of which fits
     source = rich_file(Path("in.gguf"))
     content = source.read_bytes()
+    open_gguf(source).rewrite(Path("same.gguf"), {}, {})
+    assert Path("same.gguf").read_bytes() == content
     done = patch_gguf(source, "out.gguf", schedule)
     assert source.read_bytes() == content
     before, after = raw_keys(source), raw_keys("out.gguf")
@@ -262,12 +259,6 @@ def test_every_other_key_and_every_tensor_is_kept_byte_for_byte(schedule, monkey
     tensors.pop("rope_freqs.weight", None)
     assert tensors == tensors_of(source)
     assert gguf.GGUFReader("out.gguf").alignment == 64
-
-
-def test_a_rewrite_that_changes_nothing_gives_the_same_file():
-    source = rich_file(Path("in.gguf"))
-    open_gguf(source).rewrite(Path("out.gguf"), {}, {})
-    assert Path("out.gguf").read_bytes() == source.read_bytes()
 
 
 def test_a_file_of_ours_is_computed_from_the_original_again():
@@ -339,14 +330,11 @@ def test_a_record_that_cannot_be_read_is_an_error(record):
         patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
 
 
-def test_a_table_of_more_pairs_than_any_head_has_is_refused():
-    source = write_keys(Path("in.gguf"), tables={"rope_freqs.weight": [1.0] * (2**16 + 1)})
-    with pytest.raises(ConfigError, match="65537 numbers"):
-        patch_gguf(source, None, "ntk:factor=2", dry_run=True)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What is there already
+
+
+HEADS = {"rope.dimension_count": None, "embedding_length": 64, "attention.head_count": 4}
 
 
 def parameters(arch: str, tables: dict[str, list[float]] | None = None, **keys: Any) -> dict[str, Any]:
@@ -364,6 +352,8 @@ def test_scaling_in_the_file_is_read_as_llama_cpp_computes_it():
     )
     assert yarn["attention_factor"] == pytest.approx(2 * (0.1 * math.log(4) + 1))
     assert yarn["beta_fast"] == 32.0  # the key is there, and not read
+    read = read_model(open_gguf(write_keys(Path("heads.gguf"), **HEADS)))
+    assert config_of(read)["head_dim"] == 16  # of a file without a rotary width
     assert parameters("grok", **{S + "type": "yarn", S + "factor": 4.0, S + "yarn_beta_fast": 8.0})["beta_fast"] == 8.0
 
 
@@ -379,23 +369,6 @@ def test_tables_in_the_file_are_read_where_llama_cpp_rotates_by_them():
     assert (read["long_factor"], read["short_factor"]) == (HALVED, LLAMA31)
     assert read["original_max_position_embeddings"] == 64
     assert parameters("phi3", lists)["long_factor"] == HALVED
-
-
-def test_a_file_without_a_rotary_width_has_that_of_its_heads():
-    made = write_keys(
-        Path("in.gguf"), **{"rope.dimension_count": None, "embedding_length": 64, "attention.head_count": 4}
-    )
-    assert config_of(read_model(open_gguf(made)))["head_dim"] == 16
-
-
-def test_scaling_of_the_makers_must_be_replaced_or_built_upon():
-    keys = {S + "type": "yarn", S + "factor": 4.0, S + "original_context_length": 64}
-    source = write_keys(Path("in.gguf"), **keys)
-    with pytest.raises(ConfigError, match=r"already scaled \(yarn x4 of 64\)"):
-        patch_gguf(source, "out.gguf", "yarn:factor=8")
-    patch_gguf(source, "out.gguf", "yarn:factor=8", replace_scaling=True)
-    found = keys_of("out.gguf")
-    assert (found[f"llama.{S}factor"], found["llama.context_length"]) == (8.0, 512)
 
 
 def test_qwen3_is_computed_from_what_it_was_trained_at():
@@ -440,6 +413,10 @@ WINDOW = {"attention.sliding_window": 64}
         ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*rotates pairs"),
         ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
         ("llama", {"rope.freq_base": "x"}, "ntk:factor=8", ConfigError, "must be a number"),
+        ("llama", {"rope.dimension_count": 16.0}, "llama3:factor=4", ConfigError, "must be a whole number"),
+        ("x" * 100_000, {}, "ntk:factor=2", ConfigError, "^.{0,499}general.architecture.{0,499}$"),
+        ("llama", {S + "type": "yarn", S + "factor": 4.0}, "yarn:factor=8", ConfigError, r"already scaled \(yarn x4"),
+        ("llama", {"tables": {"rope_freqs.weight": [1.0] * (2**16 + 1)}}, "ntk:factor=2", ConfigError, "65537 numbers"),
         (
             "llama",
             {"rope.freq_base": math.nan},
@@ -465,50 +442,29 @@ def test_what_llama_cpp_cannot_carry_is_refused_and_nothing_is_written(arch, key
         patch_gguf("in.gguf", "out.gguf", schedule, target_length=1024 if schedule.startswith("abf") else None)
 
 
-def test_deepseek_takes_another_theta():
-    assert patched("ntk:factor=8", arch="deepseek2")[S + "type"] == "none"
-
-
-@pytest.mark.parametrize(
-    ("arch", "words"), [("gemma2", "change as well"), ("gemma3", "sliding-window layers stay unchanged")]
-)
-def test_it_says_what_becomes_of_layers_with_a_window(arch, words):
-    source = write_keys(Path("in.gguf"), arch, **WINDOW)
-    done = patch_gguf(source, None, "yarn:factor=8", dry_run=True)
-    assert any(words in note for note in done.notes)
-    assert any("sliding_window is 64" in warning for warning in done.warnings)
-
-
-def test_an_architecture_that_nobody_looked_at_is_a_warning():
-    done = patch_gguf(write_keys(Path("in.gguf"), "novel"), None, "yarn:factor=8", dry_run=True)
-    assert any("has no architecture novel" in warning for warning in done.warnings)
-
-
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that an error is; the folder stays as it is."""
     return refusing.refused(capsys, ["gguf", *words])
 
 
-def test_a_file_cut_off_anywhere_is_one_line(capsys):
-    data = rich_file(Path("whole.gguf")).read_bytes()
-    for size in (0, 3, 6, 10, 30, 100, 400, 700, len(data) - 700, len(data) - 70):
-        Path("cut.gguf").write_bytes(data[:size])
-        error = refused(capsys, "cut.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
-        assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be read as GGUF" in error
-
-
-def test_other_files_are_one_line(capsys):
+def test_files_that_are_none_or_cut_off_anywhere_are_one_line(capsys):
     big = gguf.GGUFWriter("big.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
     add_key(big, "llama.context_length", 256)
     big.add_tensor("x", np.zeros(4, dtype=np.float32))
     close(big, Path("big.gguf"))
-    Path("text.gguf").write_text("not weights")
     Path("folder").mkdir()
     ask = ["--schedule", "ntk:factor=2", "-o", "out.gguf"]
     assert "big.gguf is big-endian" in refused(capsys, "big.gguf", *ask)
-    assert "text.gguf is not a GGUF file" in refused(capsys, "text.gguf", *ask)
     assert "folder is a folder" in refused(capsys, "folder", *ask)
-    assert "file none.gguf does not exist" in refused(capsys, "none.gguf", *ask)
+    assert "none.gguf does not exist" in refused(capsys, "none.gguf", *ask)
+    data = rich_file(Path("whole.gguf")).read_bytes()
+    for content in (
+        b"not weights",
+        *(data[:size] for size in (0, 3, 6, 10, 30, 100, 400, 700, len(data) - 700, len(data) - 70)),
+    ):
+        Path("cut.gguf").write_bytes(content)
+        error = refused(capsys, "cut.gguf", *ask)
+        assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be read as GGUF" in error
 
 
 def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
@@ -551,6 +507,11 @@ def test_without_gguf_py_the_error_names_the_extra(monkeypatch, ran):
 
 def test_the_page_says_what_becomes_of_what(ran):
     write_keys(Path("in.gguf"), "llama")
+    found = json.loads(ran("gguf", "in.gguf", "--schedule", "llama3:factor=8", "--dry-run", "--json").out)
+    assert (found["written"], found["out"], found["length"], found["architecture"]) == (False, None, 2048, "llama")
+    assert found["keys"]["llama.context_length"] == [256, 2048] and os.listdir() == ["in.gguf"]
+    before, after = found["tensors"]["rope_freqs.weight"]
+    assert before is None and after[-1] == 8.0
     captured = ran("gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn", "--factor", "8")
     assert captured.err == ""
     table, _, difference = captured.out.partition("\n\n")
@@ -577,35 +538,12 @@ def test_the_page_says_what_becomes_of_what(ran):
     ]
 
 
-def test_json_has_every_digit_and_a_dry_run_writes_nothing(ran, here):
-    write_keys(Path("in.gguf"))
-    with unchanged(here):
-        found = json.loads(ran("gguf", "in.gguf", "--schedule", "llama3:factor=8", "--dry-run", "--json").out)
-    assert (found["written"], found["out"], found["length"], found["architecture"]) == (False, None, 2048, "llama")
-    before_and_after = found["tensors"]["rope_freqs.weight"]
-    assert before_and_after[0] is None
-    assert before_and_after[1][-1] == 8.0
-    assert found["keys"]["llama.context_length"] == [256, 2048]
-
-
 def test_the_help_needs_neither_gguf_py_nor_numpy(python):
     code = "import sys\nfrom ropescale.cli.main import main\nmain(['gguf', '--help'])\n"
     code += "assert not {'gguf', 'numpy', 'torch', 'yaml'} & set(sys.modules)"
     done: subprocess.CompletedProcess[str] = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert "byte for\n  byte" in done.stdout or "byte for byte" in done.stdout
-
-
-def test_an_architecture_whose_name_has_a_hundred_thousand_characters_is_one_short_line(capsys):
-    write_keys(Path("in.gguf"), "x" * 100_000)
-    said = refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
-    assert "general.architecture" in said
-    assert len(said) < 500
-
-
-def test_a_rotation_of_a_fraction_of_a_coordinate_is_one_line(capsys):
-    write_keys(Path("in.gguf"), **{"rope.dimension_count": 16.0}, tables={"rope_freqs.weight": [1.0] * 8})
-    assert "must be a whole number" in refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "llama3:factor=4")
 
 
 def test_force_leaves_what_another_program_made_of_our_file(capsys):
