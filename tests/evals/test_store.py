@@ -28,7 +28,6 @@ from tiny import TEXT, documents, llama
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals import perplexity
-from ropescale.evals import store as finished
 from ropescale.evals.running import fingerprints
 from ropescale.evals.scoring.batches import Scored, plan_pass
 from ropescale.evals.scoring.executor import Executor
@@ -63,20 +62,6 @@ def kept(out, **facts):
 
 
 # --- the store ---
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_put_is_there_with_its_type_when_the_store_is_opened_again(tmp_path, dtype):
-    put(tmp_path, eights(3, dtype), a=1)
-    assert plain(kept(tmp_path, a=1)) == plain(eights(3, dtype))
-    assert kept(tmp_path, a=2) == {}
-
-
-def test_a_store_without_a_folder_keeps_a_pass_for_the_process():
-    store = Store()
-    store.shelf({"a": 1}, PLAN).put(0, eights()[0])
-    assert plain(store.shelf({"a": 1}, PLAN).batches) == plain(eights(1)) and store.finished == 1
-    assert store.last == {} and list(store.records("any")) == []
 
 
 def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_other_numbers(tmp_path, capsys):
@@ -362,10 +347,6 @@ def test_fewer_results_or_others_than_the_folder_holds_need_force(out, scored, c
     measured(out, **change)
 
 
-def test_more_results_than_the_folder_holds_need_no_force(out):
-    measured(out, (32, 48, 80), [*SCHEDULES, "linear:factor=2"], force=False)
-
-
 def test_a_stopped_run_does_not_replace_results_by_fewer(out, whole, monkeypatch, scored):
     with monkeypatch.context() as patched:
         stopping(patched, 1)
@@ -396,11 +377,14 @@ def test_a_file_of_the_hubs_cache_is_known_by_its_name_and_not_read(tmp_path, mo
     assert fingerprints.files_fingerprint(tmp_path / "snapshot") == wanted
 
 
-def test_going_back_to_what_was_measured_before_runs_nothing(whole, out, scored):
+def test_going_back_to_what_was_measured_before_runs_nothing_and_fresh_measures_anew(whole, out, scored):
     measured(out, schedules=[], bos=3)
     scored.clear()
     measured(out)
     assert scored == [] and written(out) == written(whole)
+    measured(out, fresh=True)
+    assert len(scored) == 36 and written(out) == written(whole)
+    measured(out, (32, 48, 80), [*SCHEDULES, "linear:factor=2"], force=False)  # more results need no force
 
 
 @pytest.mark.parametrize(("fact", "value"), [("torch", "3.0"), ("transformers", "6.0"), ("attention", "eager")])
@@ -413,27 +397,12 @@ def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, sc
     assert scored and f"{fact} {arithmetic(llama())[fact]} became {value}" in lines[0]
 
 
-def test_fresh_measures_anew(whole, out, scored):
-    measured(out, fresh=True)
-    assert len(scored) == 36 and written(out) == written(whole)
-
-
 def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
     first = measured(tmp_path, schedules=[], batch_tokens=None)
     scored.clear()
     monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 2**20)  # a smaller machine
     second = measured(tmp_path, schedules=[], batch_tokens=None)
     assert scored == [] and second.protocol["batch_tokens"] == first.protocol["batch_tokens"] == 8192
-
-
-def test_a_full_disk_stops_the_run_with_one_sentence_and_the_next_one_goes_on(whole, tmp_path, monkeypatch, scored):
-    full = lasting(20, sqlite3.OperationalError("database or disk is full"))
-    with monkeypatch.context() as patched:
-        patched.setattr(finished, "_digest", full(finished._digest))
-        with pytest.raises((CheckpointError, sqlite3.OperationalError), match="disk is full"):
-            measured(tmp_path)
-    measured(tmp_path)
-    assert written(tmp_path) == written(whole)
 
 
 def test_how_long_it_took_is_apart_from_the_results(whole):
@@ -538,10 +507,8 @@ def test_fresh_without_a_folder_is_refused(words, refused):
     assert "fresh is given, and no folder to write into; name one (--fresh, -o)" in refused(*words, "--fresh")
 
 
-def _stopping(out, error, begun=False):
-    with opened(out) as store:
-        if begun:
-            store.begin({"facts": {}})
+def _stopping(out, error):
+    with opened(out):
         raise error
 
 

@@ -81,21 +81,6 @@ def judged(monkeypatch, tmp_path, act):
 
 
 @pytest.mark.parametrize(
-    ("error", "kinds"),
-    [
-        (CheckpointError("it is not there; look elsewhere"), []),
-        (RunError("it failed"), []),
-        (KeyError("x"), ["KeyError"]),
-        (MemoryError(), ["MemoryError"]),
-        (EOFError(), ["EOFError"]),
-    ],
-    ids=["refusal", "failed run", "KeyError", "MemoryError", "EOFError"],
-)
-def test_the_judge_knows_a_refusal_from_a_fault(monkeypatch, tmp_path, error, kinds):
-    assert judged(monkeypatch, tmp_path, raising(error)) == kinds
-
-
-@pytest.mark.parametrize(
     ("said", "kinds"),
     [
         ("error: it is not there; look elsewhere\n", []),
@@ -114,13 +99,14 @@ def test_the_judge_wants_one_line(said, kinds):
     assert [fault.kind for fault in judging.said(outcome)] == kinds
 
 
-def test_the_judge_sees_what_was_written_and_what_is_gone(monkeypatch, tmp_path):
+def test_the_judge_sees_a_fault_what_was_written_what_is_gone_and_what_does_not_end(monkeypatch, tmp_path):
+    for error in (CheckpointError("it is not there; look elsewhere"), RunError("it failed")):
+        assert judged(monkeypatch, tmp_path, raising(error)) == []
+    for error in (KeyError("x"), MemoryError(), EOFError()):
+        assert judged(monkeypatch, tmp_path, raising(error)) == [type(error).__name__]
     assert judged(monkeypatch, tmp_path, lambda: (tmp_path / ".x.part").write_text("")) == ["files changed"]
     assert judged(monkeypatch, tmp_path, lambda: (tmp_path / "file").unlink()) == ["files changed"]
     assert judged(monkeypatch, tmp_path, lambda: None) == []
-
-
-def test_the_judge_stops_what_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(judging, "SECONDS", 0.1)
     assert judged(monkeypatch, tmp_path, lambda: time.sleep(60)) == ["TooLong"]
 
