@@ -94,11 +94,3 @@ def test_what_only_the_command_line_may_hold_is_named_and_not_written(ran, check
     written = (run() and tmp_path / "out" / "run.yaml").read_text()
     assert "# and, which only the command line may hold: --schedule, --trust-remote-code" in written
     assert set(yaml.safe_load(written)) == {"model", "data", "lengths"}
-
-
-def test_an_edited_file_is_moved_aside_like_any_other_of_a_run(ran, checkpoint, text, tmp_path):
-    run = partial(ran, "eval", checkpoint, "--data", text, "--lengths", "32", "-o", tmp_path / "out")
-    run()
-    (tmp_path / "out" / "run.yaml").write_text("mine: 1")
-    assert "run.yaml~" in run().err
-    assert (tmp_path / "out" / "run.yaml~").read_text() == "mine: 1"

@@ -75,12 +75,6 @@ def test_a_dtype_that_torch_does_not_have_is_named_with_its_file(refused, copied
     assert said.startswith(f"error: dtype is 'evil' in {copied}/config.json, which is no dtype of torch")
 
 
-def test_a_device_without_numbers_is_refused(refused, checkpoint, texts):
-    assert "error: device 'meta' cannot be used" in refused(
-        "eval", checkpoint, "--data", texts, *ONE, "--device", "meta"
-    )
-
-
 # --- texts ---
 
 
@@ -237,17 +231,6 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
     assert (tmp_path / "out" / "results.json").exists() and "| as-is" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
-def test_a_table_that_was_saved_with_other_line_ends_is_moved_aside(ran, checkpoint, texts, tmp_path, fresh):
-    words = ["eval", checkpoint, "--data", texts, *ONE, "-o", tmp_path / "out"]
-    ran(*words)
-    table = tmp_path / "out" / "results.csv"
-    before = table.read_bytes()
-    table.write_bytes(before.replace(b"\n", b"\r\n"))
-    ran(*words, *fresh)
-    assert table.read_bytes() == before and table.with_name("results.csv~").exists()
-
-
 # --- two at once, and signals ---
 
 
@@ -327,20 +310,6 @@ def test_a_damaged_search_or_recommendation_is_refused_by_the_report(refused, le
     (tmp_path / "results.json").write_text(text)
     said = refused("report", tmp_path, "-o", tmp_path / "page.html")
     assert said.startswith(f"error: {tmp_path / 'results.json'} ") and not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize("kind", ["search", "recommendation"])
-@pytest.mark.parametrize("damaged", ["cut", "bare", "changed"])
-def test_a_search_or_recommendation_that_is_not_as_it_was_sealed_is_refused(refused, learned, tmp_path, kind, damaged):
-    text = (learned[kind] / "results.json").read_text()
-    found = json.loads(text)
-    bare = {key: value for key, value in found.items() if key != "sha256"}
-    found["protocol"]["target_length"] += 1
-    (tmp_path / "results.json").write_text(
-        {"cut": text[:-9], "bare": json.dumps(bare), "changed": json.dumps(found)}[damaged]
-    )
-    said = {"cut": "is not valid JSON", "bare": "lacks sha256", "changed": "its checksum differs"}[damaged]
-    assert said in refused("report", tmp_path, "-o", tmp_path / "page.html")
 
 
 def test_hostile_words_in_a_search_are_shown_as_words(ran, learned, tmp_path):
