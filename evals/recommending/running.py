@@ -25,7 +25,7 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
 from ..running.corpus import Corpus
-from ..running.corpus_run import CorpusRun, Truncating
+from ..running.corpus_run import CorpusRun, plan_truncation
 from ..running.options import PerplexityOptions, Schedules, TextOptions
 from ..running.perplexity import PerplexityRun
 from ..running.progress import Notes
@@ -256,7 +256,7 @@ class RecommendRun:
         finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
         rest = finalists * len(self.held_out) * self.objective.target
         part = self._part(self.held_out)
-        planned, told = Truncating.of(part, short, self.whole.as_trained, rest, self.batch_tokens)
+        planned, told = plan_truncation(part, short, self.whole.as_trained, rest, self.batch_tokens)
         return planned and planned.stride, told
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task
-from ..running.variants import HeldTables, Labelled, Variant, names_for, trained_length, variants
+from ..running.variants import HeldTables, WithTables, names_for, trained_length, variants
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Cost, Feed, Scored
 from ..statistics.intervals import PERCENT
@@ -53,7 +53,7 @@ class RetrievalRun:
         self,
         prompt_set: RetrievalPrompts,
         options: RetrievalOptions,
-        made: Sequence[Labelled],
+        made: Sequence[WithTables],
         baseline: str,
         trained: int | None,
     ) -> None:
@@ -82,7 +82,7 @@ class RetrievalRun:
         device, work = self.answerer.device, partial(memory.work, self.answerer.model)
         runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device, work)
         with evaluating(self.answerer.model):
-            held = (cast(Variant, each).tables(self.prompt_set.lengths) for each in self.variants)
+            held = (each.tables(self.prompt_set.lengths) for each in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)

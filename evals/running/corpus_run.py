@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 
 from ...errors import DataError, RopescaleError
 from ..data import chats
@@ -27,7 +28,7 @@ from .corpus import Corpus
 from .options import PerplexityOptions
 from .progress import Notes
 from .runner import Facts, Runner, ScoresBatches, Task, task_of
-from .variants import HeldPass, HeldTables, Labelled, names_for, passes_of
+from .variants import HeldPass, HeldTables, WithTables, names_for, passes_of
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,10 @@ class Job(HeldPass):
         return self.tables.rotation, self.plan.sha256
 
 
-class WithTables(Labelled, Protocol):
-    """A schedule in a loaded model, or on a server."""
-
-    def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
-        """Returns the tables at each length, which are the same ones where they do not depend on it."""
-        ...
-
-
 class CorpusRun(ABC):
     """A measurement of a corpus that can be interrupted: :meth:`result` holds the passes that are complete.
 
-    Whoever computes the losses, a loaded model or servers, says what runs (:meth:`_runner`, :meth:`_ready`), who scores
+    Whoever computes the losses, a loaded model or servers, makes itself ready (:meth:`_ready`), and says who scores
     under some tables (:meth:`_scoring`), and which tables are those that the model was trained with.
 
     Attributes:
@@ -71,12 +64,14 @@ class CorpusRun(ABC):
         trained_length: the context that the model was trained at, if known.
         title: the name of the round that this is of a run that says the rest itself; "" for a run of its own.
         about: what the next run in the same folder is told besides.
+        device: where it runs, for the record of its speed.
         facts: what the numbers of every pass depend on, next to the pass's own.
         model_facts: the "model" part of results.json.
         batch_tokens: positions that are fed together.
     """
 
     variants: Sequence[WithTables]
+    device: torch.device | str
     facts: Facts
     model_facts: ModelFacts
 
@@ -115,11 +110,15 @@ class CorpusRun(ABC):
                 self._check(runner.left[0])
             runner.run(self._about)
 
+    def _runner(self, store: Store, group: Group) -> Runner:
+        part = "in this round" if self.title else "to go"
+        return Runner(self.facts, store, group, self.notes, self.device, self.work, part)
+
     # --- what a loaded model and servers do in ways of their own ---
 
-    @abstractmethod
-    def _runner(self, store: Store, group: Group) -> Runner:
-        """Returns what runs the tasks."""
+    def work(self, positions: int) -> float:
+        """Returns the work of a token in a window of so many positions, in any unit."""
+        return 1.0
 
     @abstractmethod
     def _ready(self) -> AbstractContextManager[object]:
@@ -163,7 +162,7 @@ class CorpusRun(ABC):
                 jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
         compared = self._comparing(jobs)
         rest = sum(job.plan.cost.positions for job in distinct(jobs))
-        planned, told = Truncating.of(
+        planned, told = plan_truncation(
             self.corpus, self.trained_length, self.as_trained, rest, self.batch_tokens, self._stride
         )
         last = []
@@ -314,45 +313,6 @@ SHARES = (16, 8, 4, 2)
 """The strides that are tried, as parts of the trained length: the smallest that costs no more than the rest."""
 
 
-def choose(corpus: Corpus, trained: int | None, rest: int, before: int | None = None) -> tuple[int | None, str]:
-    """Decides on the stride: asked for, the one of the last run, or the smallest of a few that costs at most the rest.
-
-    Args:
-        trained: the trained length, if it is known.
-        rest: the positions that all other passes feed.
-        before: the stride of the last run with the same numbers, if there was one: another would run all of it again.
-
-    Returns:
-        The tokens that a window scores, None where it is left out; and what the user is told of it, "" for nothing.
-
-    Raises:
-        DataError: truncation is asked for and cannot be, or a stride leaves a token nothing before it.
-    """
-    options, longest = corpus.options, corpus.lengths[-1]
-    refuse_impossible(options.asks_truncation, longest, trained)
-    if options.truncation is False or options.stride is not None or trained is None or longest <= trained:
-        return None, ""
-
-    def positions(stride: int) -> int:
-        return positions_of([longest - trained] * len(corpus.documents), trained, stride)
-
-    known = options.truncation_stride or before
-    if known is not None and known >= trained:
-        raise DataError(
-            f"truncation_stride {known} leaves a token nothing before it in windows of the trained {trained:,} "
-            f"positions; use 1 to {trained - 1}",
-            "truncation_stride",
-        )
-    *finer, coarsest = (max(1, trained // share) for share in SHARES)
-    stride = known or next((each for each in (*finer, coarsest) if positions(each) <= rest), coarsest)
-    fed = positions(stride)
-    if known is None and fed > rest and options.truncation is None:
-        return None, (
-            f"truncation is left out: {fed:,} tokens, {fed / rest:.0%} of the rest; ask for truncation to measure it"
-        )
-    return stride, f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
-
-
 def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
     """Refuses truncation that is asked for and cannot be.
 
@@ -389,42 +349,6 @@ class Truncating:
     stride: int
     plan: BatchPlan
 
-    @classmethod
-    def of(
-        cls,
-        corpus: Corpus,
-        trained: int | None,
-        as_trained: Callable[[int], HeldTables],
-        rest: int,
-        batch_tokens: int,
-        before: int | None = None,
-    ) -> tuple[Truncating | None, str]:
-        """Plans truncation where it is to be measured, and returns what the user is told of it.
-
-        Args:
-            trained: the trained length, if it is known.
-            as_trained: returns the tables that the model was trained with at a length.
-            rest: the positions that all other passes feed.
-            before: the stride of the last run with the same numbers, if there was one.
-        """
-        stride, said = choose(corpus, trained, rest, before)
-        if stride is None or trained is None:
-            return None, said
-        try:
-            tables = as_trained(trained)
-        except RopescaleError as error:
-            if asked := corpus.options.asks_truncation:
-                message = f"{asked} is given, and it cannot be measured: {error}"
-                raise DataError(message, asked, *error.fields) from error
-            return None, f"truncation is left out: {error}"
-
-        def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
-            return truncated(tokens, length, stride, corpus.has_bos)
-
-        stop = prefix(corpus.lengths[-1], corpus.has_bos).stop  # of each document, up to the longest length
-        plan = plan_pass([stop] * len(corpus.documents), trained, stride, False, batch_tokens, windows)
-        return cls(tables, trained, stride, plan), said
-
     def task(self, executor: ScoresBatches, finish: Callable[[Truncation], None]) -> Task:
         """Returns the task that runs it.
 
@@ -438,3 +362,62 @@ class Truncating:
 
         title = f"truncation to {self.length:,}"
         return task_of(title, self.plan, self.length, self.tables, executor, finished, truncation=self.stride)
+
+
+def plan_truncation(
+    corpus: Corpus,
+    trained: int | None,
+    as_trained: Callable[[int], HeldTables],
+    rest: int,
+    batch_tokens: int,
+    before: int | None = None,
+) -> tuple[Truncating | None, str]:
+    """Plans truncation: at the stride asked for, that of the last run, or the smallest of a few that costs at most the
+    rest.
+
+    Args:
+        trained: the trained length, if it is known.
+        as_trained: returns the tables that the model was trained with at a length.
+        rest: the positions that all other passes feed.
+        before: the stride of the last run with the same numbers, if there was one: another would run all of it again.
+
+    Returns:
+        None where it is left out; and what the user is told of it, "" for nothing.
+
+    Raises:
+        DataError: truncation is asked for and cannot be, or a stride leaves a token nothing before it.
+    """
+    options, longest, asked = corpus.options, corpus.lengths[-1], corpus.options.asks_truncation
+    refuse_impossible(asked, longest, trained)
+    if options.truncation is False or options.stride is not None or trained is None or longest <= trained:
+        return None, ""
+    known = options.truncation_stride or before
+    if known is not None and known >= trained:
+        raise DataError(
+            f"truncation_stride {known} leaves a token nothing before it in windows of the trained {trained:,} "
+            f"positions; use 1 to {trained - 1}",
+            "truncation_stride",
+        )
+    strides = [known] if known else [max(1, trained // share) for share in SHARES]
+    costs = {each: positions_of([longest - trained] * len(corpus.documents), trained, each) for each in strides}
+    stride = next((each for each in strides if costs[each] <= rest), strides[-1])
+    fed = costs[stride]
+    if known is None and fed > rest and options.truncation is None:
+        return None, (
+            f"truncation is left out: {fed:,} tokens, {fed / rest:.0%} of the rest; ask for truncation to measure it"
+        )
+    try:
+        tables = as_trained(trained)
+    except RopescaleError as error:
+        if asked:
+            message = f"{asked} is given, and it cannot be measured: {error}"
+            raise DataError(message, asked, *error.fields) from error
+        return None, f"truncation is left out: {error}"
+
+    def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
+        return truncated(tokens, length, stride, corpus.has_bos)
+
+    stop = prefix(longest, corpus.has_bos).stop  # of each document, up to the longest length
+    plan = plan_pass([stop] * len(corpus.documents), trained, stride, False, batch_tokens, windows)
+    told = f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
+    return Truncating(tables, trained, stride, plan), told

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,7 @@ from .corpus import Corpus
 from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
 from .options import PerplexityOptions, Schedules
 from .progress import Notes, duration
-from .runner import Facts, Runner, Task
+from .runner import Facts, Task
 from .variants import AsTrained, HeldTables, trained_length, variants
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class PerplexityRun(CorpusRun):
         self.variants = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
         self.scorer = Scorer(model, options.logits_bytes)
+        self.device = self.scorer.device
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
         self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
             self.scorer.model, corpus.lengths[-1], options.logits_bytes
@@ -82,17 +83,17 @@ class PerplexityRun(CorpusRun):
                 start = time.perf_counter()
                 self._executor.score(widest)
                 seconds = time.perf_counter() - start
-        model, left = self.scorer.model, runner.left_of
         passes = [
             PlannedPass(
                 title, sum(len(each.feeds) for each in batches), len(batches), sum(each.fed for each in batches)
             )
-            for title, batches in left.items()
+            for title, batches in runner.left_of.items()
             if batches
         ]
-        work = sum(each.fed * memory.work(model, each.positions) for each in runner.left)
-        seconds *= work / (widest.fed * memory.work(model, widest.positions))
-        return DryRun(passes, memory.described(model, widest, self.options.logits_bytes), seconds, widest.fed)
+        work = sum(each.fed * self.work(each.positions) for each in runner.left)
+        seconds *= work / (widest.fed * self.work(widest.positions))
+        about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
+        return DryRun(passes, about, seconds, widest.fed)
 
     @cached_property
     def model_facts(self) -> ModelFacts:  # type: ignore[override]
@@ -119,9 +120,8 @@ class PerplexityRun(CorpusRun):
 
     # --- what a loaded model does in its own way ---
 
-    def _runner(self, store: Store, group: Group) -> Runner:
-        work, part = partial(memory.work, self.scorer.model), "in this round" if self.title else "to go"
-        return Runner(self.facts, store, group, self.notes, self.scorer.device, work, part)
+    def work(self, positions: int) -> float:
+        return memory.work(self.scorer.model, positions)
 
     def _ready(self) -> AbstractContextManager[object]:
         return evaluating(self.scorer.model)
@@ -148,8 +148,8 @@ class PerplexityRun(CorpusRun):
             return []
         at = {job.label: job.tables for job in jobs if length in job.lengths}
         base, plan = at.pop(self.baseline), self._plan(length)
-        found = [Comparison(base, tables, length, plan) for tables in at.values()]
-        return [comparing(found, self._executor, self.divergences.extend)] if found else []
+        others = list(at.values())
+        return [comparing(base, others, length, plan, self._executor, self.divergences.extend)] if others else []
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Says what the run will take."""
@@ -257,69 +257,52 @@ VALUES = 2
 """Numbers that are kept of every scored token."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A schedule beside the baseline.
+def comparing(
+    base: HeldTables,
+    others: Sequence[HeldTables],
+    length: int,
+    plan: BatchPlan,
+    executor: Executor,
+    finish: Callable[[list[Divergence]], None],
+) -> Task:
+    """Returns the task that compares schedules with the baseline, which runs once for each batch.
 
-    Attributes:
-        base, other: the tables that are compared.
-        length: positions of the windows that both are run on.
-        plan: the batches of those windows; the same for all comparisons of a run.
-    """
-
-    base: HeldTables
-    other: HeldTables
-    length: int
-    plan: BatchPlan
-
-    @property
-    def facts(self) -> Facts:
-        """The facts that the numbers depend on, as the store keeps them."""
-        rotations = [self.base.rotation, self.other.rotation]
-        return {"length": self.length, "divergence": rotations, "plan": self.plan.sha256}
-
-    def divergence(self, shelf: Shelf | None, shares: int) -> Divergence:
-        """Returns the comparison for the results, once all batches are on the shelf.
-
-        Args:
-            shelf: None where both have the same tables, so that nothing can differ and nothing need run.
-            shares: how many trunks its windows went through: its own, and the baseline's where that ran for it; 0
-                where another schedule had the same tables.
-        """
-        kl, same = ([np.full(size, value, np.float32) for size in self.plan.sizes] for value in (0.0, 1.0))
-        if shelf is not None:
-            halves = {number: np.split(each.nll, VALUES) for number, each in shelf.batches.items()}
-            kl, same = (self.plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES))
-        cost = self.plan.cost
-        return Divergence(
-            schedule=self.other.variant.label,
-            baseline=self.base.variant.label,
-            length=self.length,
-            kl=kl,
-            same=same,
-            forward_passes=shares * cost.forwards,
-            positions=shares * cost.positions,
-        )
-
-
-def comparing(found: Sequence[Comparison], executor: Executor, finish: Callable[[list[Divergence]], None]) -> Task:
-    """Returns the task that runs all comparisons, the baseline once for each batch; those that take passes have facts.
+    Schedules with the same tables share their passes. The baseline's own tables differ in nothing, and take none.
 
     Args:
-        found: of one length and with one baseline.
-        finish: takes all of them for the results.
+        base, others: the tables of the baseline and of each schedule.
+        length: positions of the windows that all are run on.
+        plan: the batches of those windows.
+        finish: takes all comparisons for the results.
     """
-    distinct = {each.other.rotation: each for each in found if each.other.rotation != each.base.rotation}
+    distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-        others = [each.other.live for each in distinct.values()]
-        return executor.compare(batch, found[0].base.live, [others[number] for number in lacking])
+        live = [each.live for each in distinct.values()]
+        return executor.compare(batch, base.live, [live[number] for number in lacking])
 
     def finished(shelves: Sequence[Shelf]) -> None:
-        kept = dict(zip(distinct, shelves, strict=True))
-        # The first carries the baseline's forward passes.
-        shares = {rotation: 1 if number else 2 for number, rotation in enumerate(kept)}
-        finish([each.divergence(kept.get(each.other.rotation), shares.pop(each.other.rotation, 0)) for each in found])
+        unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
+        numbers = {}
+        for rotation, shelf in zip(distinct, shelves, strict=True):
+            halves = {number: np.split(each.nll, VALUES) for number, each in shelf.batches.items()}
+            numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
+        # Each feeds the windows once; the first one carries the baseline's forward passes, too.
+        shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
+        for other in others:
+            (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)
+            found.append(
+                Divergence(
+                    schedule=other.variant.label,
+                    baseline=base.variant.label,
+                    length=length,
+                    kl=kl,
+                    same=same,
+                    forward_passes=share * plan.cost.forwards,
+                    positions=share * plan.cost.positions,
+                )
+            )
+        finish(found)
 
-    plan, facts = found[0].plan, [each.facts for each in distinct.values()]
+    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
     return Task("short-context cost", plan, facts, score, finished, values=VALUES, besides=1, nll=False)

@@ -123,7 +123,7 @@ class _Shelved:
         if self.task.stream is None:
             for batch in self.own:
                 yield batch, self.task.score(batch, self.lacking(batch))
-        else:
+        elif self.own:
             for batch, found in self.task.stream(self.own):
                 yield batch, [found]
 
@@ -222,8 +222,7 @@ class Runner:
         if world.leads:
             self.store.begin(about)
         for each in self._tasks if self.left else ():
-            finished = each.shelves[0].batches if each.task.confirm else {}
-            if each.task.confirm and finished:
+            if each.task.confirm and (finished := each.shelves[0].batches):
                 each.task.confirm(each.task.plan.batches[min(finished)], finished[min(finished)])
         try:
             for title, group in groupby(self._tasks, key=lambda each: each.task.title):

@@ -177,21 +177,18 @@ def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list
     return list(found.values()), next(same, made[-1].label)
 
 
-class Labelled(Protocol):
-    """A schedule, or the unchanged model, measured under a label."""
+class WithTables(Protocol):
+    """A schedule in a loaded model, or on a server; ``label`` is its name in the results."""
 
-    @property
-    def label(self) -> str:
-        """The name in the results."""
-        ...
+    label: str
+    asked: specs.ParsedSpec
 
-    @property
-    def asked(self) -> specs.ParsedSpec:
-        """The schedule."""
+    def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
+        """Returns the tables at each length, which are the same ones where they do not depend on it."""
         ...
 
 
-def names_for(made: Iterable[Labelled]) -> dict[str, dict[str, str]]:
+def names_for(made: Iterable[WithTables]) -> dict[str, dict[str, str]]:
     """Returns the part of the protocol with short names of schedules that came from files; empty without any."""
     files = {each.label: file for each in made if (file := file_of(each.asked))}
     return {"named": names_of(files)} if files else {}

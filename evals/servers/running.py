@@ -19,17 +19,16 @@ from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..metrics.paired import short_length
 from ..metrics.stored import AS_IS, ModelFacts
-from ..parallel.processes import Group
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
-from ..running.runner import Runner, Task
+from ..running.runner import Task
 from ..running.variants import HeldTables
 from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING
-from ..store import Facts, Store, key_of
+from ..store import Facts, key_of
 from .server import UNNAMED, ServedTables, ServedWindows, Server
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ class ServedRun(CorpusRun):
         about = facts_of(servers, options.path, tokenizer)
         super().__init__(corpus, options, labelled, about.trained)
         self.variants = self.servers = servers
+        self.device = "server"
         self.model_facts = about.model
         for server in servers:
             server.client.notes = self.notes
@@ -74,9 +74,6 @@ class ServedRun(CorpusRun):
     def protocol(self) -> dict[str, object]:
         """The engines of the servers, for the results; not their addresses."""
         return {"servers": {each.label: each.engine.about for each in self.servers}}
-
-    def _runner(self, store: Store, group: Group) -> Runner:
-        return Runner(self.facts, store, group, self.notes, "server")
 
     @contextmanager
     def _ready(self) -> Iterator[None]:

@@ -152,21 +152,17 @@ def test_tokens_that_neither_can_give_add_nothing():
     assert float(found) == pytest.approx(-np.log(2) - (0 + 1) / 2 + np.log(1 + np.e), abs=1e-6)
 
 
-def test_the_same_tables_are_not_run_again():
-    result = perplexity(llama(), documents(5, 140), [64], ["base", "linear:factor=1"])
-    assert [(p.kl, p.kl_low, p.kl_high, p.top1) for p in result.paired] == [(0.0, 0.0, 0.0, 1.0)] * 2
-    assert [c["forward_passes"] for c in result.cost if "compared_with" in c] == [0, 0]
-
-
 def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypatch):
     """Windows that go through the trunk: 4 for the baseline and 4 for each schedule."""
     rows: list[int] = []
     states = Scorer.states
     monkeypatch.setattr(Scorer, "states", lambda self, ids, chunk: rows.append(len(ids)) or states(self, ids, chunk))
-    result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0"], batch_tokens=64)
+    result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
     compared = [each for each in result.cost if "compared_with" in each]
-    assert [each["forward_passes"] for each in compared] == [8, 4] and sum(rows) == 12
-    assert [each["positions"] for each in compared] == [8 * 64, 4 * 64]
+    assert [each["forward_passes"] for each in compared] == [8, 4, 0] and sum(rows) == 12
+    assert [each["positions"] for each in compared] == [8 * 64, 4 * 64, 0]
+    same = at(result, "base", 64)  # the baseline's own tables
+    assert (same.kl, same.top1) == (0.0, 1.0)
 
 
 def test_it_can_be_left_out_and_is_not_known_beyond_the_trained_length():

@@ -5,11 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from tiny import Unigram, byte_tokenizer, contexts, documents, llama, naive_nll
+from tiny import byte_tokenizer, contexts, documents, llama, naive_nll
 
-import ropescale
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 
@@ -34,20 +31,6 @@ def test_short_documents_are_scored_and_those_with_nothing_to_score_are_counted(
     assert list(map(len, stored(result))) == sizes
     assert (row.tokens, row.documents, row.mode, row.documents_at_length) == (sum(sizes), len(sizes), "sliding", 1)
     assert result.data["skipped"] == {"too_short": 3 - len(sizes), "empty": 1}
-
-
-@settings(max_examples=15, deadline=None)
-@given(tokens=st.integers(2, 40), length=st.integers(2, 16), stride=st.integers(1, 15), batch_tokens=st.integers(1, 60))
-def test_every_window_is_fed_once_and_every_token_scored_once(tokens, length, stride, batch_tokens):
-    assume(stride < length <= tokens)
-    model = Unigram(64)
-    result = perplexity(model, [list(range(tokens))], [length], stride=stride, batch_tokens=batch_tokens)
-    (row,) = result.rows
-    assert (row.tokens, len(result.passes[0].nll[0])) == (tokens - 1, tokens - 1)
-    windows = sorted(model.seen)
-    assert windows == [list(range(k * stride, min(k * stride + length, tokens))) for k in range(len(windows))]
-    assert row.forward_passes == len(windows)
-    assert result.cost[0]["positions"] == sum(map(len, windows))
 
 
 @pytest.mark.parametrize("bos", [None, 3])
@@ -89,15 +72,6 @@ def test_every_length_has_its_own_windows_and_its_own_frozen_tables():
     assert rows["as-is", 100].forward_passes == 3 + 1
 
 
-def test_a_patch_that_follows_the_positions_is_held_at_the_length():
-    model, ids = llama(), documents(2, 150)
-    apart = perplexity(model, ids, [70, 100], ["dynamic:factor=4"], stride=30)
-    with ropescale.patch(model, "dynamic:factor=4"):
-        within = perplexity(model, ids, [70, 100], stride=30)
-    expected = [row.nll for row in apart.rows if row.schedule == "dynamic:factor=4"]
-    assert [row.nll for row in within.rows] == pytest.approx(expected, abs=1e-6)
-
-
 def test_bits_per_byte_are_over_the_bytes_of_every_scored_token():
     model, tokenizer = llama(vocab_size=257), byte_tokenizer()
     texts = ["a small text of some fifty bytes, or a few more. ", "another one"]
@@ -127,8 +101,3 @@ def test_the_protocol_says_sliding_and_names_the_stride():
     line = result.to_markdown().splitlines()[-1]
     assert "perplexity in sliding windows of L positions, stride 8 (no BOS)" in line
     assert "3 documents (2 of 16 positions or more)" in line
-    # W = 16, S = 8 over 40 and 41 tokens: 4 and 5 windows, and one for the short document.
-    cost = result.cost[0]
-    assert (cost["forwards"], cost["positions"]) == (10, 4 * 16 + 4 * 16 + 9 + 10)
-    assert cost["times_one_pass"] == pytest.approx(147 / 91)
-    assert cost["useful_fraction"] == pytest.approx((39 + 40 + 9) / 147)

@@ -76,6 +76,8 @@ def test_a_single_window_that_does_not_fit_says_what_to_do():
     plan = plan_pass([40, 41], 40, None, False, 80)
     with pytest.raises(RunError, match=r"40 positions .*memory of cpu; use shorter"):
         executed(Small(llama(), positions=39), plan)
+    with pytest.raises(RuntimeError, match="device-side assert"):  # another error is not taken for missing memory
+        executed(Small(llama(), positions=39, error=RuntimeError("device-side assert triggered")), plan)
 
 
 def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
@@ -107,12 +109,6 @@ def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypa
         monkeypatch.undo()
         whole = Executor(Scorer(model), ids, None, notes.append).score(batch)
     assert whole.parts == 1 and np.abs(found - whole.nll).max() < 1e-5
-
-
-def test_another_error_is_not_taken_for_missing_memory():
-    plan = plan_pass([40, 41], 40, None, False, 80)
-    with pytest.raises(RuntimeError, match="device-side assert"):
-        executed(Small(llama(), positions=39, error=RuntimeError("device-side assert triggered")), plan)
 
 
 def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
@@ -262,10 +258,7 @@ def test_windows_of_another_length_are_weighed_by_their_work(monkeypatch):
     [line], total = told(monkeypatch, documents_of_both, [16, 64])
     minutes = int(line.split()[2])
     assert minutes == pytest.approx(total / 60 - 1, abs=0.7)
-
-
-def test_a_short_run_says_nothing_of_time(monkeypatch):
-    assert told(monkeypatch, documents(20, 64), [64])[0] == []
+    assert told(monkeypatch, documents(20, 64), [64])[0] == []  # a short run says nothing
 
 
 def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_attends_to():

@@ -104,18 +104,11 @@ def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
     assert_close_to_naive(model, ids, nll)
 
 
-def test_a_compiled_model_is_scored_as_the_model_inside():
-    model = llama()
-    ids = ids_of(1, 30)
-    with torch.inference_mode():
-        assert torch.equal(Scorer(torch.compile(model)).score(ids), Scorer(model).score(ids))
-
-
-def test_scoring_leaves_the_model_as_it_was():
+def test_a_compiled_model_is_scored_as_the_model_inside_and_left_as_it_was():
     model, ids = llama(), ids_of(1, 30)
     before = model(ids).logits
     with torch.inference_mode():
-        Scorer(model, logits_bytes=1000).score(ids)
+        assert torch.equal(Scorer(torch.compile(model)).score(ids), Scorer(model, logits_bytes=1000).score(ids))
     assert torch.equal(model(ids).logits, before)
     assert "forward" not in vars(model.model)
 
