@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
@@ -93,14 +93,18 @@ def tokenize(
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    encoder, made = TextEncoder(tokenizer, split_special_tokens), []
-    for number, each in enumerate(texts):
-        if not isinstance(each, Document):
-            text = Text(f"document {number}", each) if isinstance(each, str) else Text(each.name, each.text)
-            tokens = encoder.whole([text.text])
-            each = Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256(text.encoded))
-        made.append(each)
-    return made
+    encoder = TextEncoder(tokenizer, split_special_tokens)
+    given = (Text(f"document {number}", each) if isinstance(each, str) else each for number, each in enumerate(texts))
+    return [encoded(each, encoder) for each in given]
+
+
+def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Document:
+    """Encodes a whole text in memory; tokens stay as they are, and need no encoder."""
+    if isinstance(text, Document):
+        return text
+    held = text if isinstance(text, Text) else Text(text.name, text.text)
+    tokens = cast(TextEncoder, encoder).whole([held.text])
+    return Document(held.name, tokens.ids.tolist(), tokens.byte_ends, sha256(held.encoded))
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
@@ -147,49 +151,6 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
     return found
 
 
-def distinct(documents: Iterable[Document]) -> tuple[list[Document], int]:
-    """Returns the documents without those that have the same tokens as an earlier one, and how many those are.
-
-    Two of the same would count as independent and make intervals too short. Empty documents stay.
-    """
-    kept: dict[str, Document] = {}
-    given = list(documents)
-    for number, document in enumerate(given):
-        kept.setdefault(document.ids_sha256 if len(document.ids) else str(number), document)
-    return list(kept.values()), len(given) - len(kept)
-
-
-def select(
-    documents: Iterable[Document],
-    needed: int,
-    *,
-    min_tokens: int = 0,
-    max_docs: int | None = None,
-    one_with: int = 0,
-) -> tuple[list[Document], dict[str, int]]:
-    """Selects the documents that are long enough, at most ``max_docs``; counts the others by the reason.
-
-    Args:
-        needed: tokens (without BOS) that every document must have.
-        min_tokens: skip documents with fewer tokens than this, too.
-        one_with: tokens that one of the documents must have.
-
-    Raises:
-        DataError: none is long enough; names the longest.
-    """
-    pool = list(documents)
-    needed = max(needed, min_tokens)
-    enough = [document for document in pool if len(document.ids) >= needed]
-    empty = sum(not len(document.ids) for document in pool)
-    if not enough:
-        raise too_short(_longest(pool), needed, "a smaller min_tokens" if needed == min_tokens else "shorter lengths")
-    kept = enough if max_docs is None else enough[:max_docs]
-    if all(len(document.ids) < one_with for document in kept):
-        raise too_short(_longest(kept), one_with, "shorter lengths")
-    skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
-    return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
-
-
 def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = None) -> None:
     """Refuses ids that the model has no row for, before anything is run.
 
@@ -214,10 +175,6 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
 def documents_sha256(documents: Iterable[Document]) -> str:
     """Hashes the documents' hashes, in order."""
     return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
-
-
-def _longest(pool: list[Document]) -> tuple[str, int] | None:
-    return max(((each.name, len(each.ids)) for each in pool), key=lambda each: each[1], default=None)
 
 
 def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> DataError:

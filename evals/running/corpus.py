@@ -61,10 +61,8 @@ class Corpus:
         turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
         given = cast(Iterable[Given], documents) if turns is None else turns
         sources = chats.sources_of(given, tokenizer, options.score)
-        if options.stride is None:
-            self._cut(sources)
-        else:
-            self._take_whole(sources)
+        check_stride(options.stride, self.lengths)
+        self._cut(sources)
         if turns is not None and len(turns.sources) > 1:
             self.documents = [replace(each, source=turns.names[each.name]) for each in self.documents]
             for name in turns.sources.keys() - {each.source for each in self.documents}:
@@ -131,24 +129,42 @@ class Corpus:
         return sum(document.kind == kind for document in self.texts)
 
     def _cut(self, given: Iterable[Source]) -> None:
-        """Cuts texts that reach the longest length into windows of it, the same for every length."""
+        """Cuts texts that reach the longest length into windows of it, the same for every length.
+
+        With a stride it takes every document with a token to score as a whole; of a prompt, the last tokens.
+        """
         options, tokenizer = self.options, self._tokenizer
+        encoder = None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens)
         sources, silent = self._placed(given)
-        size = prefix(self.lengths[-1], self.has_bos).stop
-        needed = max(size, options.min_tokens)
-        each = options.windows if isinstance(options.windows, int) else None
-        in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-        by_place = any(each.by_place and options.of_metrics[name] != each.default for name, each in OPTIONS.items())
-        limits = Limits(size, needed, each, in_all, placed=by_place)
-        cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
+        longest = prefix(self.lengths[-1], self.has_bos)
+        if options.stride is None:
+            each = options.windows if isinstance(options.windows, int) else None
+            in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
+            by_place = any(each.by_place and options.of_metrics[name] != each.default for name, each in OPTIONS.items())
+            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), each, in_all, placed=by_place)
+        else:
+
+            def whole(text: Source) -> Document:
+                document = data_documents.encoded(text, encoder)
+                start = max(0, len(document.ids) - longest.stop) if document.kind == "prompt" else 0
+                return document.part(start, None)
+
+            sources = map(whole, sources)
+            limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
+        cutter = Cutter(limits, encoder)
         cuts = cutter.cuts(sources, options.max_docs)
         skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
         self.skipped = skipped | _counted(without_assistant=silent, duplicates=cutter.skipped["duplicates"])
         if not cuts:
-            instead = "a smaller min_tokens" if needed == options.min_tokens else "shorter lengths"
-            raise data_documents.too_short(cutter.longest, needed, instead)
+            instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
+            raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]
         self.windows = [len(cut.windows) for cut in cuts]
+        if options.stride is not None:
+            name, tokens = max(((each.name, len(each.ids)) for each in self.documents), key=lambda each: each[1])
+            if tokens < longest.stop:  # nothing would be measured at the longest length
+                raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
+            return
         stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
         chats.answered(self.documents, stops)  # so that there is a figure at each
         measured = [cut.measured for cut in cuts if cut.measured is not None]
@@ -182,49 +198,23 @@ class Corpus:
         made: list[Document] = []
         texts: list[Source] = []
         long: set[str] = set()
+        needed = max(self.lengths[-1], self.options.min_tokens)
         for each in itertools.chain([first], given):
             if not isinstance(each, Document):
                 texts.append(each)
                 continue
             made.append(each)
-            if len(each.ids) >= self.lengths[-1] and (each.scored is None or each.scored.any()):
+            if len(each.ids) >= needed and (each.scored is None or each.scored.any()):
                 long.add(each.sha256)  # the same one again does not count
             if len(long) == self.options.max_docs:
                 break
         made, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
         if self.bos is None and texts and data_documents.bos_id(self.bos_option, tokenizer) is not None:
             raise data_documents.unequal_bos(first.name)
-        first_only = self.options.windows == 1
+        first_only = self.options.windows == 1 and self.options.stride is None
         stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
         made, silent = chats.answered(made, stops)
         return [*made, *texts], silent
-
-    def _take_whole(self, given: Iterable[Source]) -> None:
-        """Takes every document with a token to score, but one must reach the longest length, or nothing would be
-        measured there."""
-        options, tokenizer = self.options, self._tokenizer
-        check_stride(options.stride, self.lengths)
-        known = list(given)
-        if tokenizer is not None:
-            known = data_documents.tokenize(known, tokenizer, split_special_tokens=options.split_special_tokens)
-        made = [each for each in known if isinstance(each, Document)]
-        pool, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
-        longest = prefix(self.lengths[-1], self.has_bos)
-        pool = [
-            each.part(max(0, len(each.ids) - longest.stop), len(each.ids)) if each.kind == "prompt" else each
-            for each in pool
-        ]
-        pool, duplicates = data_documents.distinct(pool)
-        pool, silent = chats.answered(pool, dict.fromkeys(self.lengths))
-        self.documents, skipped = data_documents.select(
-            pool,
-            max(longest.scored + 1, options.min_tokens),
-            min_tokens=options.min_tokens,
-            max_docs=options.max_docs,
-            one_with=longest.stop,
-        )
-        self.skipped = skipped | _counted(without_assistant=silent, duplicates=duplicates)
-        self.windows = [1] * len(self.documents)
 
 
 def _counted(**skipped: int) -> dict[str, int]:
