@@ -265,22 +265,6 @@ def test_a_base_that_was_changed_in_memory_is_refused(source, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["cast", "merged", "source"]
 
 
-@pytest.mark.slow
-def test_stock_peft_needs_no_ropescale(source, tmp_path, python):
-    model = loaded(source)
-    with ropescale.patch(model, "yarn:factor=4"):
-        ropescale.save(with_adapter(model), tmp_path / "out")
-    code = """
-import sys
-sys.modules["ropescale"] = None
-import peft
-model = peft.AutoPeftModelForCausalLM.from_pretrained("out")
-print(model.config.rope_parameters["rope_type"], model.get_base_model().model.rotary_emb.attention_scaling)
-"""
-    done = python("-c", code, cwd=tmp_path)
-    assert done.stdout.split() == ["yarn", "1.138629436111989"], done.stderr  # 0.1 ln 4 + 1
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Adapters on disk
 
@@ -302,6 +286,9 @@ def renamed(adapter: Path, folder: Path, base: Path) -> Path:
 def test_verify_takes_an_adapter_and_names_its_base(adapter_once, ran):
     report = ropescale.verify(adapter_once)
     assert (report.base, report.intended, report.length) == (str(adapter_once / "base"), "all: yarn:factor=4", 256)
+    shown = json.loads(ran("inspect", adapter_once, "--json").out)
+    assert shown["layers"]["all"]["scaling"]["rope_type"] == "yarn"
+    assert any("is an adapter; what is shown is its base" in warning for warning in shown["warnings"])
     told = ran("verify", adapter_once).out
     assert f"base: {adapter_once / 'base'}" in told and "live: yes (all: yarn:factor=4, at 256 tokens)" in told
 
@@ -315,13 +302,6 @@ def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(ad
     (moved / "ropescale.json").unlink()
     (warning,) = ropescale.verify(moved).warnings
     assert "nothing says under which frequencies" in warning and "default of 64" in warning
-
-
-def test_inspect_shows_the_base_of_an_adapter(adapter_once, source, tmp_path, ran):
-    told = json.loads(ran("inspect", adapter_once, "--json").out)
-    assert told["layers"]["all"]["scaling"]["rope_type"] == "yarn"
-    assert any("is an adapter; what is shown is its base" in warning for warning in told["warnings"])
-    assert "was trained under yarn:factor=4" in ran("inspect", renamed(adapter_once, tmp_path / "moved", source)).err
 
 
 def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, ran):

@@ -82,13 +82,6 @@ def test_a_patched_model_decodes_as_whole_passes_do(spec: str) -> None:
     assert {stretch.verdict for stretch in report.generation} == {EQUAL}
 
 
-def test_the_stretches_lie_around_half_the_trained_length_the_trained_length_and_below_the_extended_one() -> None:
-    found = compare(build(), TRAINED, 256)
-    assert [(s.region, s.first, s.last) for s in found] == [("below", 28, 36), ("across", 60, 68), ("above", 248, 256)]
-    found = compare(build(), TRAINED, 256, lengths=[100, 2])
-    assert [(s.region, s.first, s.last) for s in found] == [("below", 1, 6), ("above", 96, 104)]
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Tables that change with the length
 
@@ -289,7 +282,10 @@ def test_settings_of_generation_do_not_interfere() -> None:
 
 def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    compare(build(), TRAINED, 256, say=said.append)
+    found = compare(build(), TRAINED, 256, say=said.append)
+    assert [(s.region, s.first, s.last) for s in found] == [("below", 28, 36), ("across", 60, 68), ("above", 248, 256)]
+    found = compare(build(), TRAINED, 256, lengths=[100, 2])
+    assert [(s.region, s.first, s.last) for s in found] == [("below", 1, 6), ("above", 96, 104)]
     assert said[0].startswith(
         "decoding around 32, 64, 252 tokens and running the same text in full passes: 720 tokens through"
     )

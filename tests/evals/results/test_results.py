@@ -1,7 +1,6 @@
 """The tables, files and pictures of a measurement."""
 
 import dataclasses
-import errno
 import hashlib
 import html
 import json
@@ -12,7 +11,6 @@ import sys
 import numpy as np
 import pytest
 from configurations import write_files
-from crashing import raising
 from losses import index, tensors
 from tiny import documents, from_ids, llama
 
@@ -383,19 +381,6 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
 
 
-def test_of_many_schedules_only_the_baseline_has_a_band():
-    pytest.importorskip("matplotlib")
-    few = made_up([1.0, 1.5] * 3, [1.25, 1.5] * 3)
-    few = dataclasses.replace(few, passes=[dataclasses.replace(each, lengths=(2, 3)) for each in few.passes])
-    many = dataclasses.replace(
-        few, passes=[*few.passes, *(dataclasses.replace(few.passes[1], schedule=n) for n in "abc")]
-    )
-    for result, bands, said in [(few, 2, ", bands: 95%"), (many, 1, ", band of as-is: 95%")]:
-        (axes,) = result.plot().axes
-        assert len(axes.collections) == bands
-        assert said in axes.get_title(loc="left")
-
-
 def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
     pytest.importorskip("matplotlib")
     (axes,) = result.plot_change().axes
@@ -404,13 +389,6 @@ def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
     assert curve.get_ydata().tolist() == [row.delta_nll for row in rows]
     bars = [each.get_segments()[0][:, 1].tolist() for each in axes.collections]
     assert bars == [[row.low, row.high] for row in rows]
-
-
-def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
-    assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
-    monkeypatch.setattr("tempfile.TemporaryFile", raising(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(CheckpointError, match=r"Permission denied.*another"):
-        writable_folder(tmp_path / "a" / "b")
 
 
 MODELS = ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]

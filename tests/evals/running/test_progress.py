@@ -13,7 +13,7 @@ from tiny import documents, llama
 
 from ropescale.evals import perplexity
 from ropescale.evals.running import progress as module
-from ropescale.evals.running.progress import Progress, duration
+from ropescale.evals.running.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -79,20 +79,9 @@ def test_what_another_run_scored_counts_for_the_perplexity_and_not_for_the_speed
     assert f"perplexity {math.exp(2.0):.4g} so far, 1 tokens/s, about 2 min to go" in said
 
 
-def test_without_nlls_there_is_no_perplexity(half_done):
-    assert half_done() == "t: 100 of 200 tokens (50%), 1 tokens/s, about 2 min to go\n"
-
-
 @pytest.mark.parametrize(
     ("nll", "shown"),
     [(0.0, "1.000"), (math.log(999.9), "999.9"), (math.log(12345.6), "12,346"), (1e4, "8.2e+307")],
 )
 def test_a_perplexity_of_any_size_is_short(half_done, nll, shown):
     assert f"perplexity {shown} so far" in half_done(np.full(1, nll))
-
-
-def test_durations_in_words():
-    assert [duration(s) for s in (0, 29, 31, 3599, 7260)] == [
-        *["less than a minute"] * 2,
-        *["about 1 min", "about 1 h 0 min", "about 2 h 1 min"],
-    ]
