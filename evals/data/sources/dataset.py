@@ -94,10 +94,16 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         DataError: the folder cannot be read, neither the Hub nor its cache has the dataset, or it lacks the split or
             the field.
     """
+    import datasets
+
     used = ("split", "text_field", "prompt_field")
     if local_path(source).exists():
         asked.only(source, "a saved dataset", *used)
-        return texts_of(*_rows(_saved(source), source, asked.split), asked, source)
+        try:
+            saved = datasets.load_from_disk(str(local_path(source)))
+        except Exception as error:
+            raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+        return texts_of(*_rows(saved, source, asked.split), asked, source)
     asked.only(source, "a dataset", *used, "streaming")
     if source not in DATASETS:
         return texts_of(*_rows(_on_hub(source, asked.streaming), source, asked.split), asked, source)
@@ -110,15 +116,6 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         return texts_of(rows, part, asked, source)
     asked.resolved[source] += f", {field}, at most {named.documents} documents"
     return texts_of(islice(rows, named.documents), part, replace(asked, text_field=field), source)
-
-
-def _saved(source: str) -> Loaded:
-    import datasets
-
-    try:
-        return datasets.load_from_disk(str(local_path(source)))
-    except Exception as error:
-        raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
 
 
 def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:
