@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +22,7 @@ from pydantic import AfterValidator, FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import atomic_write, local_path, sha256, sha256_of
+from ...files import atomic_write, local_path, sha256, sha256_of, translated
 from ...output.formatting import listed
 from .. import checking, store
 from ..checking import Count, Length, Shape, Wrong, sealed
@@ -346,18 +345,3 @@ def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:
     ours = not path.is_symlink() and path.is_file() and sha256_of(path) in digests
     if os.path.lexists(path) and not ours:
         store.move_aside(path, "is not what an evaluation wrote, or was edited since")
-
-
-@contextmanager
-def translated(folder: Path) -> Iterator[None]:
-    """Turns what the system says about the disk into one sentence.
-
-    Raises:
-        CheckpointError: something below the folder cannot be read or written.
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error

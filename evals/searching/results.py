@@ -165,8 +165,8 @@ class SearchResult(Searched, Saved):
         if path.suffix != ".json":
             folder = Saved.save(self, path, force, files)
             return folder if self.file is None else self.save(self.file)
-        content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
-        content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}
+        content, origin = specs_of(self.schedule), self.provenance
+        content[PROVENANCE] = {**origin, checking.SEAL: _seal(content, origin)}
         return write_checked((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
     @property
@@ -301,10 +301,9 @@ _LARGEST = 2**24
 """The largest schedule's file, in bytes."""
 
 
-def _seal(content: Mapping[str, object]) -> str:
-    """Returns the hash of a schedule's file, for which its own place is left out."""
-    origin = content[PROVENANCE]
-    known = {name: value for name, value in origin.items() if name != checking.SEAL} if isinstance(origin, dict) else {}
+def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
+    """Returns the hash of a schedule's file with this provenance, in which its own place is left out."""
+    known = {name: value for name, value in origin.items() if name != checking.SEAL}
     return checking.sha256(json.dumps({**content, PROVENANCE: known}, sort_keys=True).encode())
 
 
@@ -321,7 +320,7 @@ def check_ours(path: Path) -> None:
         origin = content.get(PROVENANCE)
         known = origin if isinstance(origin, dict) else {}
         ours = known.get("made_by") == "ropescale search"
-        if ours and known.get(checking.SEAL) == _seal(content):
+        if ours and known.get(checking.SEAL) == _seal(content, known):
             return
         why = "was changed since a search wrote it" if ours else "is not what a search wrote"
     except Wrong as error:
