@@ -29,6 +29,7 @@ def command(out: str) -> None:
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
+    _refuse_other_results(folder)
     _refuse_foreign(patched)
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
@@ -45,7 +46,7 @@ def command(out: str) -> None:
         tokenizer=load_tokenizer(CHECKPOINT),
         windows=1,
         truncation_stride=128,
-        source="held-out modules of the Python standard library",
+        source=_SOURCE,
         path=CHECKPOINT,
         progress=True,
     )
@@ -59,6 +60,23 @@ _RETRIEVAL = (
     "what it does to retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
     "ropescale retrieval TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
 )
+
+
+_SOURCE = "held-out modules of the Python standard library"
+
+
+def _refuse_other_results(folder: Path) -> None:
+    """Refuses to replace another evaluation, before anything is measured.
+
+    Raises:
+        CheckpointError: the folder holds one.
+    """
+    from ..errors import CheckpointError
+    from ..evals.results.folder import existing
+
+    results = existing(folder)
+    if results is not None and results["data"]["source"] != _SOURCE:
+        raise CheckpointError(f"{folder} holds the results of another evaluation; choose another folder with -o")
 
 
 def _refuse_foreign(target: Path) -> None:

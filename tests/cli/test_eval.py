@@ -354,3 +354,10 @@ def test_a_tokenizer_whose_longest_text_is_no_number_is_refused(ran, checkpoint,
     edit(tmp_path / "model", "tokenizer_config.json", model_max_length="text")
     err = ran("eval", tmp_path / "model", "--data", texts, "--lengths", "32", code=2).err
     assert err == f"error: {tmp_path}/model/tokenizer_config.json: model_max_length is 'text'; write a number\n"
+
+
+def test_the_demo_replaces_no_other_evaluation_and_says_so_before_it_measures(evaluate, refused, tmp_path):
+    evaluate("--lengths", "32", "-o", tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert "holds the results of another evaluation; choose another folder" in refused("demo", "-o", tmp_path / "out")
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
