@@ -1,4 +1,4 @@
-"""PEFT adapters on disk: their base, the schedule that they were trained under, and loading them."""
+"""PEFT adapters on disk: their base, their training schedule, and loading."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Adapter:
 
     Attributes:
         folder: the adapter's folder.
-        base: the name of its base, a folder or a Hub id, as the adapter says it.
-        base_folder: where the base lies.
-        record: what ropescale recorded beside the adapter; None where it did not write it.
+        base: the name of its base, a folder or a Hub id, from its configuration.
+        base_folder: the base's folder.
+        record: the adapter's ``ropescale.json``; None without one.
     """
 
     folder: Path
@@ -46,13 +46,13 @@ class Adapter:
 def find_loadable(
     model: str | Path, revision: str | None = None, *, weights: bool = True
 ) -> tuple[Path, Adapter | None]:
-    """Finds the folder of a model, or that of an adapter's base and the adapter.
+    """Returns a model's folder, or the folder of an adapter's base and the adapter.
 
     Args:
         model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
 
     Raises:
-        CheckpointError: it cannot be found, or is an adapter whose base is not named or cannot be found.
+        CheckpointError: the model, or an adapter's base, is missing or not named.
     """
     folder = locate(model, revision, weights=weights)
     if not (folder / ADAPTER).exists():
@@ -62,10 +62,10 @@ def find_loadable(
 
 
 def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
-    """Returns the configuration of a model, or of an adapter's base, without our scaling, and as it is.
+    """Returns the configuration of a model, or of an adapter's base, without ropescale's scaling and unchanged.
 
     Raises:
-        RopescaleError: it cannot be found or read.
+        RopescaleError: it is missing or unreadable.
     """
     folder, _ = find_loadable(model, revision, weights=False)
     config = read_config(folder)
@@ -73,7 +73,7 @@ def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[s
 
 
 _LONGEST = 4096
-"""Characters of a path; more is no name that a system takes."""
+"""The most characters of a path; systems accept no more."""
 
 
 def _adapter(folder: Path, weights: bool) -> Adapter:
@@ -84,7 +84,7 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
     try:
         is_local = local_path(base).is_dir()
         there = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
-    except (OSError, ValueError) as error:  # no name at all, or nothing there
+    except (OSError, ValueError) as error:  # an invalid name, or a missing path
         raise CheckpointError(
             f"the base of the adapter {folder}: {first_line(error)} (base_model_name_or_path)"
         ) from error
@@ -92,12 +92,12 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
 
 
 def remarks(adapter: Adapter) -> Iterator[str]:
-    """Yields a warning if an adapter may have been trained under other frequencies than its base has."""
+    """Yields a warning if an adapter may have been trained with other frequencies than its base's."""
     trained = adapter.record
     if trained is None:
         yield (
-            f"nothing says under which frequencies the adapter {named(adapter.folder)} was trained (it holds no "
-            f"{NAME}); it is loaded under those of its base {named(adapter.base)} ({_carried_by(adapter)})"
+            f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {NAME}); it "
+            f"is loaded with those of its base {named(adapter.base)} ({_carried_by(adapter)})"
         )
     elif mismatch := disagreement(adapter):
         yield mismatch
@@ -106,13 +106,13 @@ def remarks(adapter: Adapter) -> Iterator[str]:
 def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
     """Yields warnings for commands that show the base of an adapter; none without an adapter."""
     if adapter is not None:
-        yield f"{named(adapter.folder)} is an adapter; what is shown is its base, {named(adapter.base)}"
+        yield f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.base)}"
         yield from remarks(adapter)
 
 
 def disagreement(adapter: Adapter) -> str | None:
-    """Says which frequencies an adapter was trained under, and its base has now; None where they agree, or none are
-    recorded."""
+    """Describes a mismatch of an adapter's training frequencies and its base's; None if they agree or are
+    unrecorded."""
     record, ropes = adapter.record, read_rope(read_config(adapter.base_folder))
     if record is None:
         return None
@@ -122,7 +122,7 @@ def disagreement(adapter: Adapter) -> str | None:
         return None
     trained = ", ".join(dict.fromkeys(record.labels.values()))
     return (
-        f"the adapter {named(adapter.folder)} was trained under {trained}, and its base {named(adapter.base)} has "
+        f"the adapter {named(adapter.folder)} was trained with {trained}, and its base {named(adapter.base)} has "
         f"{_carried_by(adapter)}; patch the base the same way, and name the result in {ADAPTER}"
     )
 
@@ -133,27 +133,27 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 
 
 _RTOL = 2e-6
-"""The largest relative difference between a table and the same as a configuration's lists say it."""
+"""The largest relative difference between equal tables, one of which a configuration's lists express."""
 
 
 def _carried_by(adapter: Adapter) -> str:
-    """Returns the schedule of the base in words, by its record or its configuration."""
+    """Returns the base's schedule as text, from its record or its configuration."""
     record, ropes = read_record(adapter.base_folder), read_rope(read_config(adapter.base_folder))
     labels = [*record.labels.values()] if record else []
     return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))
 
 
 def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreTrainedModel:
-    """Returns a model with an adapter on it, in evaluation mode.
+    """Attaches an adapter to a model; returns it in evaluation mode.
 
     Args:
         model: the base.
         folder: the adapter's.
-        tokenizer: the adapter's own, if it has one: with more tokens than the base, the base gets rows for them.
+        tokenizer: the adapter's own, if any; the base's embeddings grow to its number of tokens.
 
     Raises:
         ConfigError: peft is not installed, or the adapter is a learned prompt.
-        CheckpointError: the adapter does not load, or lacks weights, which PEFT would make up.
+        CheckpointError: the adapter does not load, or lacks weights, which PEFT would initialise randomly.
     """
     refuse_special_files(folder)
     try:
@@ -168,11 +168,11 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # between PEFT and transformers
+            warnings.simplefilter("ignore", FutureWarning)  # a warning between PEFT and transformers
             warnings.filterwarnings("error", message=".*missing adapter keys")
             whole: Any = PeftModel.from_pretrained(model, str(folder))
     except RopescaleError:
         raise
     except Exception as error:
-        raise refusal(f"{folder} does not load as an adapter of its base", error) from error
+        raise refusal(f"{folder} cannot be loaded as an adapter of its base", error) from error
     return whole.eval()

@@ -1,4 +1,4 @@
-"""Exports a checkpoint to an engine: the commands to serve it, and what the engine will compute."""
+"""Exports a checkpoint to an engine: the commands that serve it, and the values that the engine computes."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def export(
     revision: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Export:
-    """Returns the commands that serve a checkpoint in an engine, and what it will compute.
+    """Returns the commands that serve a checkpoint in an engine, and the values that it computes.
 
     Args:
         model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
         engine: a key of :data:`ENGINES`.
-        schedule: serve the weights under this schedule, without a patched folder; the folder as it is when None.
+        schedule: the schedule to serve the weights with, without a patched folder. Default: serve the unchanged folder.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        ScheduleError: unknown engine; or the schedule does not fit, or no configuration can express it.
+        ScheduleError: the engine is unknown, the schedule does not fit, or no configuration can express it.
         RopescaleError: the model cannot be read.
     """
     if engine not in ENGINES:
-        raise ScheduleError(f"there is no engine {brief(engine)} to export for; choose from {', '.join(ENGINES)}")
+        raise ScheduleError(f"unknown engine {brief(engine)}; choose from {', '.join(ENGINES)}")
     request = Request.of(schedule, **options)
     folder = find_model(model, revision, weights=False)
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
@@ -56,7 +56,7 @@ def export(
 
 
 def _unscaled(done: Export, name: str, folder: Path, revision: str | None) -> tuple[Command, ...]:
-    """Returns the command that serves the unchanged model at the same length on another port, to be compared with."""
+    """Returns the command that serves the unchanged model at the same length on another port, for comparison."""
     specs = set(done.schedule.values()) - {"as-is", "base"}
     if not done.commands or not specs or _read(folder)[1].is_scaled:
         return ()
@@ -64,17 +64,17 @@ def _unscaled(done: Export, name: str, folder: Path, revision: str | None) -> tu
     [command] = _under_schedule(ENGINES["vllm"], name, folder, revision, request).commands
     served_as = "SPEC" if len(specs) > 1 else shell_word(specs.pop())
     note = (
-        "the unchanged model, to compare with: ropescale eval --server http://localhost:8001 --served-as base "
+        "the unchanged model, for comparison: ropescale eval --server http://localhost:8001 --served-as base "
         f"--server http://localhost:8000 --served-as {served_as} --tokenizer {name} ..."
     )
     return (Command("sh", f"{command.text} \\\n  --port 8001", note),)
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and what a schedule builds on; unknown rope types pass.
+    """Reads a folder's configuration, and the one that a schedule builds on; accepts unknown rope types.
 
     Raises:
-        ScheduleError: scaling lacks a value of its formula, or one is out of range.
+        ScheduleError: a parameter of the scaling is missing or out of range.
     """
     config = read_config(folder)
     stored, original = Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
@@ -85,7 +85,7 @@ def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configurat
 
 
 def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
-    """Returns a folder to be served as it is, with the schedules that it was patched with."""
+    """Returns the serving of an unchanged folder, and the schedules that it was patched with."""
     (stored, original), record = _read(folder), read_record(folder)
     if record is None:
         # dynamic NTK counts from max_position_embeddings, which is the trained length there
@@ -93,7 +93,7 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
         stretch = max((each.get("factor", 1) for each in scalings if "alpha" not in each), default=1)
         return as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision)), {}
     specs = dict(record.spec)
-    # the request that made the folder, as far as its record tells
+    # the request that the folder's record describes
     changed = {key: length for key, length in record.original_length.items() if key in original.ropes}
     other = [length for key, length in changed.items() if length != original.ropes[key].original_length]
     scaled, beneath = any(original.ropes[key].is_scaled for key in changed), bool(record.beneath)
@@ -104,13 +104,13 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
 
 
 def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
-    """Exports the weights under a schedule that no folder holds."""
+    """Exports the weights with a schedule that is not saved in a folder."""
     (stored, original), record = _read(folder, request.on_top), read_record(folder)
     plan = make_plan(original.raw, request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
-        raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
+        raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
     scaled = scaling_option(request) if plan.original.is_scaled else ()
     source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)

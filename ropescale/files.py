@@ -1,9 +1,9 @@
-"""Reads files that may be hostile, and writes files and folders whole or not at all.
+"""Reads files that may be hostile, and writes files and folders atomically.
 
-A file or folder is made beside its place under a hidden name, ``.NAME.<digits>.ropescale``, and takes its name in one
-step. Its writer holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits stands for the host and
-its boot, because only there a free lock proves that the writer is gone. So the next writer of the same name sweeps
-what a killed one left.
+A file or folder is written in the target's parent under a hidden name, ``.NAME.<digits>.ropescale``, and renamed at the
+end. Its writer holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits identifies the host and
+its boot, because only there a free lock proves that the writer has ended. The next writer of the same name removes the
+leftovers of a killed one.
 """
 
 from __future__ import annotations
@@ -36,32 +36,33 @@ LOG = logging.getLogger(__name__)
 # Reading
 
 LARGEST = 64 * 2**20
-"""Bytes of a file that is read as a whole; configurations have some thousands, tokenizers some millions."""
+"""The most bytes to read of a file; configurations have thousands, tokenizers millions."""
 
 _LARGEST_OF = {
     "generation_config.json": 16 * 2**20,
     "params.json": 16 * 2**20,
     "tokenizer_config.json": 32 * 2**20,
 }
-"""Bytes; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20 million."""
+"""The most bytes by file name; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20
+million."""
 
 MOST_VALUES = 4_000_000
-"""Brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of a model
-with a million tensors has a million."""
+"""The most brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of
+a model with a million tensors has a million."""
 
 _DEEPEST = 64
-"""Brackets inside one another; configurations have fewer than ten."""
+"""The deepest nesting of brackets; configurations have fewer than ten levels."""
 
-_RESTORE = "restore it from where it was downloaded"
+_RESTORE = "download it again"
 
 READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
-"""Folders of files that the system makes up, or waits for, as they are read; ``/dev/shm`` is memory for anybody's."""
+"""Folders of virtual files, which may block or never end; ``/dev/shm`` contains ordinary files."""
 
 
 def local_path(model: str | Path) -> Path:
-    """Expands ``~`` in a path, where there is such a home."""
+    """Expands ``~`` in a path, if the home exists."""
     try:
         return Path(model).expanduser()
     except RuntimeError:
@@ -83,24 +84,24 @@ def read_json(path: Path, most: int | None = None) -> dict[str, object]:
     """Reads a JSON object from a file, with errors that name the file and the line.
 
     Args:
-        most: the largest size in bytes; what fits files of this name where it is not given, :data:`LARGEST` at most.
+        most: the largest size in bytes. Default: a limit for files of this name, at most :data:`LARGEST`.
 
     Raises:
-        CheckpointError: the file is missing or cannot be read, is no regular file, or is too large.
-        ConfigError: it is not JSON, not an object, nested too deeply, or holds too many values.
+        CheckpointError: the file is missing or unreadable, not a regular file, or too large.
+        ConfigError: it is not JSON or not an object, nested too deeply, or has too many values.
     """
     fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
     content = read_bytes(path, fitting if most is None else most)
     try:
         if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
-            raise Damaged(f"holds more than {MOST_VALUES:,} values, and no such file does")
+            raise Damaged(f"contains more than {MOST_VALUES:,} values, beyond any such file")
         return parse_json(content)
     except Damaged as error:
         raise ConfigError(f"{path} {error}; {_RESTORE}") from None
 
 
 class Damaged(ValueError):
-    """Damaged content; the message is the end of a sentence about the file."""
+    """Damaged content; the message completes a sentence about the file."""
 
 
 def parse_json(content: bytes) -> dict[str, object]:
@@ -121,16 +122,16 @@ def parse_json(content: bytes) -> dict[str, object]:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise Damaged(f"is not valid JSON ({where})") from None
     except ValueError:  # Python's limit of 4,300 digits for a whole number
-        raise Damaged("holds a number of thousands of digits") from None
+        raise Damaged("contains a number of thousands of digits") from None
     if not isinstance(value, dict):
-        raise Damaged(f"holds a JSON {type(value).__name__}, not an object")
+        raise Damaged(f"contains a JSON {type(value).__name__}, not an object")
     if is_deep(value):
         raise Damaged("nests its brackets too deeply")
     return value
 
 
 def is_deep(value: object) -> bool:
-    """Whether lists and objects are nested more deeply than in any configuration."""
+    """Whether lists and objects are nested deeper than in any configuration."""
     level: list[Any] = [[value]]
     for _ in range(_DEEPEST + 1):
         children = itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
@@ -142,21 +143,21 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Reads a regular file.
 
     Args:
-        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+        most: the largest size in bytes. Default: :data:`LARGEST`.
 
     Raises:
-        CheckpointError: it is missing or cannot be read, is no regular file, or is larger.
+        CheckpointError: it is missing or unreadable, not a regular file, or larger.
     """
     limit = LARGEST if most is None else most
     with open_regular(path) as file, translated(path, "read"):
         content = up_to(file, limit)
     if content is None:
-        raise CheckpointError(f"{path} is larger than {limit / 10**6:.3g} MB, and no such file is; {_RESTORE}")
+        raise CheckpointError(f"{path} is larger than {limit / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
     return content
 
 
 def up_to(file: BinaryIO, limit: int) -> bytes | None:
-    """Returns the rest of a file; None where that is more than ``limit`` bytes, whatever its stated size."""
+    """Returns the rest of a file; None if it has more than ``limit`` bytes, regardless of its stated size."""
     stated = os.fstat(file.fileno()).st_size
     content = file.read(stated + 1) if stated <= limit else b""
     if len(content) > stated:  # the file grows, or the system generates it as it is read
@@ -165,13 +166,13 @@ def up_to(file: BinaryIO, limit: int) -> bytes | None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading, unless it is a pipe or a device, which could block for ever.
+    """Opens a file for reading, unless it is a pipe or a device, which could block forever.
 
     Raises:
-        CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
+        CheckpointError: it is missing or unreadable, not a regular file, or a link to a system file.
     """
     try:
-        _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
+        _refuse_special(path, os.stat(path).st_mode)  # check before opening, which some devices notice
         refuse_system(path)
         handle = os.open(path, READING)
         try:
@@ -199,21 +200,21 @@ def _refuse_special(path: Path, mode: int) -> None:
 
 
 def refuse_system(path: Path) -> None:
-    """Refuses a link into a system folder; some files there look regular and have no end.
+    """Refuses a link into a system folder; some files there look regular but never end.
 
     Raises:
-        CheckpointError: names it.
+        CheckpointError: a file is not allowed; names it.
     """
     real = os.path.realpath(path)
     if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
-        raise CheckpointError(f"{path} is a link to {real}, which is the system's and no model's; remove it")
+        raise CheckpointError(f"{path} links to {real}, which is a system file; remove it")
 
 
 def refuse_special_files(folder: Path) -> None:
     """Refuses a checkpoint with a pipe, a device or a system file, before other code reads it.
 
     Raises:
-        CheckpointError: names it.
+        CheckpointError: a file is not allowed; names it.
     """
     with translated(folder, "read"):
         for entry in os.scandir(folder):
@@ -225,7 +226,7 @@ def refuse_special_files(folder: Path) -> None:
 
 @contextmanager
 def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turns an error of the operating system on files below ``where`` into a CheckpointError."""
+    """Turns an ``OSError`` on files below ``where`` into a CheckpointError."""
     try:
         yield
     except CheckpointError:
@@ -246,17 +247,17 @@ _LOCK = "-lock"
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Replaces or creates a file in one step. The caller has checked that the old one may go.
+    """Replaces or creates a file atomically. The caller has checked that the old one may be replaced.
 
     Raises:
-        OSError: it cannot be written; the old file is unchanged.
+        OSError: writing failed; the old file is unchanged.
     """
     with atomic_path(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes and syncs a file in a folder of ours; replaces a link instead of writing through it."""
+    """Writes and syncs a file in ropescale's folder; replaces a link instead of writing through it."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(content)
@@ -266,15 +267,15 @@ def write_synced(path: Path, content: bytes) -> None:
 
 @contextmanager
 def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yields an empty file beside ``path`` to fill, which takes its name at the end, or is removed on failure.
+    """Yields an empty temporary file, which is renamed to ``path`` at the end, or removed on failure.
 
     Args:
-        new: never replace an existing file, whenever it appeared.
-        check: called with the file that is about to be replaced; raises to keep it.
+        new: never replace a file, even one that appears meanwhile.
+        check: called with the file to replace; raises an error to keep it.
 
     Raises:
-        FileExistsError: with ``new``, there is something of that name.
-        OSError: it cannot be written.
+        FileExistsError: with ``new``, the path exists.
+        OSError: writing failed.
     """
     with hidden_path(path) as beside:
         beside.touch(exist_ok=False)
@@ -291,7 +292,7 @@ def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] 
 
 
 def _link(beside: Path, path: Path) -> None:
-    """Gives the part its name unless that is taken: a link fails where a rename would replace."""
+    """Renames the temporary file unless the name is taken: a hard link fails where a rename would replace."""
     try:
         os.link(beside, path)
     except FileExistsError:
@@ -341,19 +342,19 @@ def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]
 
 @contextmanager
 def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Iterator[Path]:
-    """Yields a hidden name beside ``path``, for a file or folder; removes what still has it at the end.
+    """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists.
 
     Args:
-        keep: the error after which it stays, because its message names it.
+        keep: the error after which it stays, because its message a file is not allowed; names it.
     """
     from filelock import FileLock
 
-    path.absolute().parent.stat()  # filelock would make it
+    path.absolute().parent.stat()  # filelock would create the folder
     sweep_leftovers(path)
     place = path.with_name(hidden_name(path.name))
     lock, kept = FileLock(f"{place}{_LOCK}"), False
     try:
-        with suppress(OSError, NotImplementedError):  # a file system without locks, where nobody sweeps either
+        with suppress(OSError, NotImplementedError):  # a file system without locks, where leftovers are not removed
             lock.acquire(timeout=1)
         yield place
     except keep:
@@ -371,14 +372,14 @@ def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Itera
 
 @contextmanager
 def temporary_folder(keep: type[BaseException]) -> Iterator[Path]:
-    """Makes a folder that is gone afterwards; ``keep`` is as for :func:`hidden_path`."""
+    """Makes a folder and removes it afterwards; ``keep`` is as for :func:`hidden_path`."""
     with hidden_path(Path(tempfile.gettempdir()) / "ropescale", keep) as folder:
         folder.mkdir(0o700)
         yield folder
 
 
 def sweep_leftovers(path: Path) -> None:
-    """Removes what killed writers of this name left; logs what a writer on another host may hold."""
+    """Removes leftovers of killed writers of this name; logs those of writers on other hosts."""
     from filelock import FileLock
 
     parent = path.absolute().parent
@@ -389,7 +390,7 @@ def sweep_leftovers(path: Path) -> None:
         if match[2] != _machine():
             LOG.warning("%s was left by a command on another host, or before a restart; remove it if none runs", place)
             continue
-        with suppress(OSError):  # another process holds it, or is done
+        with suppress(OSError):  # another process holds the lock, or has ended
             found = lock.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
                 with FileLock(lock).acquire(timeout=0):
@@ -405,18 +406,18 @@ def _remove(place: Path) -> None:
 
 
 def hidden_name(name: str) -> str:
-    """Makes a hidden name for what will be called ``name``; its digits stand for the host, its boot and this writer."""
+    """Returns a hidden temporary name for ``name``, with digits for the host, its boot and this writer."""
     return f".{_cut(name)}.{_machine()}{secrets.token_hex(4)}{SUFFIX}"
 
 
 def _cut(name: str) -> str:
-    """Cuts a name: at most 255 bytes are allowed, and ours adds some."""
+    """Cuts a name so that the hidden name fits into 255 bytes."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 
 @cache
 def _machine() -> str:
-    """Returns eight digits for this host and its boot; random ones where the system does not tell its boot."""
+    """Returns eight digits for this host and its boot; random ones if the boot is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -425,7 +426,7 @@ def _machine() -> str:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a file or folder to ``NAME~``, or to ``NAME~2`` and so on where that is taken; returns the new path."""
+    """Renames a file or folder to ``NAME~``, or to ``NAME~2`` and so on if taken; returns the new path."""
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}~{number if number > 1 else ''}")
         if not os.path.lexists(aside):
@@ -435,7 +436,7 @@ def set_aside(path: Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Ownership: the record of a patched checkpoint lists its files, and only these are ever replaced. A weight file is
+# Ownership: the record of a patched checkpoint lists its files, and only those may be replaced. A weight file is
 # recognised without reading it: a hard link by its inode, a symbolic link by its target, a copy by its size and time.
 # Any other file is recognised by its SHA-256.
 
@@ -444,14 +445,14 @@ Entry = Mapping[str, object]
 
 
 def entry_of(path: Path, how: str | None) -> Entry:
-    """Describes a file that was just written, so that :func:`foreign_files` knows it again.
+    """Describes a file that was just written, so that :func:`foreign_files` recognises it.
 
     Args:
         how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
     """
     if how is None:
         return {"sha256": sha256_of(path)}
-    if how == "symlink":  # not the target itself: it holds the path of somebody's machine
+    if how == "symlink":  # not the target itself: it contains a path of the user's machine
         return {"how": how, "sha256": sha256(os.fsencode(os.readlink(path)))}
     status = path.lstat()
     if how == "hard":
@@ -460,15 +461,15 @@ def entry_of(path: Path, how: str | None) -> Entry:
 
 
 def foreign_files(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ()) -> Iterator[str]:
-    """Yields each file in a folder that is not as it was written, with the reason.
+    """Yields every file in a folder that differs from the written one, with the reason.
 
     Args:
         folder: a real folder; links in it are not followed.
-        files: the result of :func:`entry_of` for each file, by its name relative to the folder.
-        known: further files that are ours whatever they hold.
+        files: the result of :func:`entry_of` for each file, by name relative to the folder.
+        known: further files that ropescale owns with any content.
     """
     folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
-    # how many names of each inode lie in the folder itself
+    # the number of names of each inode in the folder itself
     within = Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
     for name, entry in _walk(folder, ""):
         if entry.is_dir(follow_symlinks=False):
@@ -485,7 +486,7 @@ def foreign_files(folder: Path, files: Mapping[str, Entry], known: Iterable[str]
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields every file and folder below a folder, each folder before its content."""
+    """Yields every file and folder below a folder, parents first."""
     for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
         name = f"{below}/{entry.name}" if below else entry.name
         yield name, entry
@@ -494,7 +495,7 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """Returns how a file differs from the one that was written; None where it does not."""
+    """Returns how a file differs from the written one; None if it does not."""
     status, how = path.lstat(), entry.get("how")
     if how == "symlink":
         same = stat.S_ISLNK(status.st_mode) and sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
@@ -513,11 +514,11 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
 
 
 def remove_files(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
-    """Removes these files of a folder, and the folder if it is empty then; returns whether it is gone.
+    """Removes these files of a folder, and then the folder if empty; returns whether it was removed.
 
     Args:
         files: names relative to the folder.
-        last: the files that list the others, so that an interrupted removal can be finished.
+        last: files to remove last, because they list the others, so that an interrupted removal can be continued.
     """
     names = [*files, *last]
     for name in names:
@@ -533,11 +534,11 @@ def remove_files(folder: Path, files: Iterable[str], last: Iterable[str]) -> boo
 # Signals
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that ask a program to end: from `kill`, a scheduler, a closed terminal."""
+"""Signals that end a program: from `kill`, a scheduler, a closed terminal."""
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal that ends the command, as an exception: whatever cleans up after Ctrl-C cleans up after it.
+    """A signal that ends the command, raised as an exception so that cleanup runs as after Ctrl-C.
 
     Attributes:
         number: the signal's number.
@@ -550,10 +551,10 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into :class:`Terminated` meanwhile, unless they are ignored (nohup).
+    """Raises :class:`Terminated` on SIGTERM and SIGHUP inside the block, unless they are ignored (nohup).
 
-    Not in one of several processes that a launcher started: the launcher ends them with SIGTERM while they wait for one
-    another inside the communication library, where no Python code runs. Nor outside the main thread.
+    Has no effect in several processes of a launcher, which ends them with SIGTERM while they wait inside the
+    communication library, where no Python code runs, and outside the main thread.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1") or not _in_main_thread():
         yield
@@ -564,8 +565,8 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defers signals until a step that must not be interrupted is done; then raises the first of them."""
-    if not _in_main_thread():  # Python handles signals in that one alone
+    """Defers signals until the end of the block, then raises the first one."""
+    if not _in_main_thread():  # Python handles signals only in that thread
         yield
         return
     came: list[int] = []
@@ -580,7 +581,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    """Sets a handler for these signals inside the block; puts all back, even if one comes meanwhile."""
+    """Sets a handler for these signals inside the block; restores the old ones, even if a signal arrives meanwhile."""
     with ExitStack() as stack:
         for number in numbers:
             stack.callback(signal.signal, number, signal.getsignal(number))
@@ -599,14 +600,14 @@ def _in_main_thread() -> bool:
 def target_or_warning(
     check: Callable[[Path, str | Path, bool], Path], source: Path, out: str | Path | None, force: bool, dry_run: bool
 ) -> tuple[Path | None, list[str]]:
-    """Checks a path to write. In a dry run, a missing ``force`` is a warning instead of an error.
+    """Checks an output path. In a dry run, a missing ``force`` is a warning instead of an error.
 
     Args:
-        check: returns the path, or raises where making it would harm something.
+        check: returns the path, or raises an error if writing would overwrite something.
     """
     try:
         return None if out is None else check(source, out, force), []
     except CheckpointError as error:
         if force or not dry_run or "force" not in error.fields:
             raise
-        return None, [f"nothing would be written: {error}"]
+        return None, [f"the command would write nothing: {error}"]

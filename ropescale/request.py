@@ -60,7 +60,9 @@ class Request:
             object.__setattr__(self, name, None if length is None else parse_length(length))
         object.__setattr__(self, "overrides", dict(self.overrides or {}))
         if self.replace_scaling and self.on_top:
-            raise ConfigError("replace_scaling and on_top exclude each other; choose one", "replace_scaling", "on_top")
+            raise ConfigError(
+                "replace_scaling and on_top are mutually exclusive; choose one", "replace_scaling", "on_top"
+            )
 
     @classmethod
     def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:

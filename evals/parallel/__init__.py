@@ -1,1 +1,1 @@
-"""Sharing a measurement out over processes and devices."""
+"""Distributes a measurement over processes and devices."""

@@ -1,12 +1,12 @@
-"""One measurement by many processes: ``torchrun --nproc_per_node N -m ropescale eval ...``.
+"""A measurement by many processes: ``torchrun --nproc_per_node N -m ropescale eval ...``.
 
-Every process holds the whole model and scores its share of the batches. The batches are planned before they are
-split, so what is fed together, and with it every number, does not depend on how many processes there are; and no
-process waits for another before all of its batches are done. Then the first process gathers them by their numbers.
-Objects travel over gloo, which needs no accelerator and works between machines.
+Every process has the full model and scores its share of the batches. The batches are planned before they are split, so
+their composition, and with it every number, does not depend on the number of processes; no process waits for another
+until its batches are done. Then the first process gathers the results by batch number. Objects are exchanged over gloo,
+which needs no accelerator and works between machines.
 
-Where the model is too large for one process, all of them score each batch together, and transformers shares it out
-(``tp``).
+A model that is too large for one process is sharded by transformers (``tp``); then all processes score every batch
+together.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ...output.formatting import first_line
 T = TypeVar("T")
 
 _PATIENCE = timedelta(days=30)
-"""The last process may need days longer than the first; one that dies ends the connection at once."""
+"""The last process may need days longer than the first; a process that dies ends the connection at once."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The number of this process, and how many there are, as the launcher says in its environment variables.
+    """This process's rank and the number of processes, from the launcher's environment variables.
 
     Attributes:
-        rank: from 0; the process of rank 0 leads: it alone prints and writes the results.
-        size: how many processes there are, on all machines.
-        local_rank: from 0 on each machine; chooses the accelerator.
-        launched: whether a launcher (torchrun, accelerate) started this process at all.
-        hint: tells why there is only one process, where that may surprise.
-        team: how many processes share the same batches because the model is too large for one: all, or 1 where each
-            has batches of its own.
+        rank: the global rank; only rank 0, the leader, prints and writes the results.
+        size: the number of processes on all machines.
+        local_rank: the rank on this machine; selects the accelerator.
+        launched: whether a launcher (torchrun, accelerate) started this process.
+        hint: an explanation of an unexpected single process.
+        team: the number of processes that share the same batches because the model is too large for one: all, or 1 for
+            separate batches.
     """
 
     rank: int = 0
@@ -52,7 +52,7 @@ class World:
 
     @property
     def writes(self) -> bool:
-        """Whether this is the process of its team that keeps what the team scored."""
+        """Whether this process stores its team's results."""
         return self.rank % self.team == 0
 
     @property
@@ -66,7 +66,7 @@ class World:
         return self.rank == 0
 
     def device(self, asked: str | None) -> str | None:
-        """Returns the device that is asked for; else this process's own GPU, where there are several of both."""
+        """Returns the requested device; else the GPU of this process's local rank, with several processes and GPUs."""
         import torch
 
         if asked or self.size == 1 or not torch.cuda.is_available():
@@ -82,7 +82,7 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     """Returns the world that this process was started in.
 
     Raises:
-        DataError: the launcher's variables hold no such numbers.
+        DataError: the launcher's variables are not valid numbers.
     """
     given = {name: environment.get(name, usual) for name, usual in _VARIABLES.items()}
     try:
@@ -91,24 +91,26 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
         rank = size = local = -1
     if not 0 <= rank < size or local < 0:
         said = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise DataError(f"{said} number no processes; start with torchrun, or unset these environment variables")
+        raise DataError(
+            f"{said} are not valid process numbers; start with torchrun, or unset these environment variables"
+        )
     accelerate = any(name.startswith("ACCELERATE_") for name in environment)
     hint = _LONELY if accelerate and size == 1 else ""
     return World(rank, size, local, accelerate or "WORLD_SIZE" in environment, hint)
 
 
-_LONELY = " (on the CPU, accelerate launch starts one whatever --num_processes says; torchrun starts as many as asked)"
+_LONELY = " (on the CPU, accelerate launch ignores --num_processes; torchrun starts the requested number)"
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
 class Group:
-    """Processes that exchange objects; one process alone exchanges them with itself."""
+    """A group of processes that exchange objects, or a single process."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def from_leader(self, value: T) -> T:
-        """Returns the leader's value in every process."""
+        """Broadcasts the leader's value to every process."""
         if self.world.size == 1:
             return value
         import torch.distributed as dist
@@ -120,10 +122,10 @@ class Group:
 
     @contextmanager
     def leader_first(self, what: AbstractContextManager[object]) -> Iterator[None]:
-        """Lets the leader alone enter ``what`` before any process goes on, and leave it after all have.
+        """Enters the context ``what`` only in the leader, before other processes continue; leaves it after them.
 
         Raises:
-            RopescaleError: entering failed; in every process.
+            RopescaleError: entering failed; raised in every process.
         """
         with ExitStack() as stack:
             failed = None
@@ -138,7 +140,7 @@ class Group:
             yield
 
     def from_all(self, value: T) -> list[T]:
-        """Returns every process's value, by rank, in every process."""
+        """Gathers the values of all processes, by rank, in every process."""
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
@@ -149,7 +151,7 @@ class Group:
         return found
 
     def to_leader(self, value: T) -> list[T]:
-        """Returns every process's value, by rank, in the leader; nothing in the others."""
+        """Gathers the values of all processes, by rank, in the leader; returns an empty list in the others."""
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
@@ -162,12 +164,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the processes, or the devices of one, share a model that is too large for one device.
+    """The sharding of a model that is too large for one device, over processes or one process's devices.
 
     Attributes:
         tp: all processes share the model.
-        device_map: the devices of one process share the model, as accelerate says.
-        device: the one that was asked for.
+        device_map: accelerate's device map, which spreads the model over the devices of one process.
+        device: the requested device.
     """
 
     tp: bool = False
@@ -175,27 +177,25 @@ class Sharing:
     device: str | None = None
 
     def teams(self, here: World) -> World:
-        """Puts the processes into a team where they share the model.
+        """Groups the processes into a team if they share the model.
 
         Raises:
-            DataError: options that exclude each other, or a number of processes that they are not for.
+            DataError: the options are mutually exclusive, or do not support the number of processes.
         """
         given = [name for name in ("tp", "device_map") if getattr(self, name)]
         if len(given) > 1:
-            raise DataError(
-                f"{' and '.join(given)} are given, and share the work out in different ways; choose one", *given
-            )
+            raise DataError(f"{' and '.join(given)} are mutually exclusive ways to share the work; choose one", *given)
         if given and self.device:
-            raise DataError(f"{given[0]} says itself what goes where; leave the device out", given[0], "device")
+            raise DataError(f"{given[0]} assigns the devices itself; leave the device out", given[0], "device")
         if self.device_map and here.size > 1:
             raise DataError(
-                f"device_map is for one process, and there are {here.size}; leave torchrun out, or use tp",
+                f"device_map needs a single process, not {here.size}; leave torchrun out, or use tp",
                 "device_map",
                 "tp",
             )
         if self.tp and here.size == 1:
             raise DataError(
-                "tp shares the model out over several processes, and there is one; start them with "
+                "tp shards the model over several processes, but only one is running; start several with "
                 "torchrun --nproc_per_node N -m ropescale eval ...",
                 "tp",
             )
@@ -204,42 +204,42 @@ class Sharing:
 
 @contextmanager
 def together(sharing: Sharing | None = None) -> Iterator[Group]:
-    """Joins the processes that a launcher started, inside; an error that all of them meet is raised by the first."""
+    """Joins the launched processes inside the block; only the first raises an error that all raise."""
     here = world()
     with one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
         yield group
 
 
 _SILENCE = 5.0
-"""Seconds until a process that has nothing to say gives up: its end makes the launcher end the one that speaks."""
+"""Seconds until a silent process exits, because its exit makes the launcher end the reporting one."""
 
 
 @contextmanager
 def one_voice(here: World) -> Iterator[None]:
-    """Lets the first process alone raise an error that every process meets; one that stops a run is its process's."""
+    """Raises an error of all processes only in the first one; an error that stops a run is raised by its process."""
     try:
         yield
     except RopescaleError as error:
         if here.leads or isinstance(error, RunError):
             raise
         time.sleep(_SILENCE)
-        raise SystemExit(2) from None  # as the command line does for wrong input
+        raise SystemExit(2) from None  # the command line's exit code for wrong input
 
 
 @contextmanager
 def joined(world: World) -> Iterator[Group]:
-    """Joins all the processes of a world, inside."""
+    """Joins all processes of a world inside the block."""
     if world.size == 1:
         yield Group(world)
         return
     import torch
     import torch.distributed as dist
 
-    # What carries objects, and tensors within a team where these lie on GPUs.
+    # gloo for objects, and NCCL for a team's tensors on GPUs.
     backends = "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
     try:
         dist.init_process_group(backends, timeout=_PATIENCE)
-    except ValueError as error:  # a variable that the launcher should have set
+    except ValueError as error:  # a missing variable of the launcher
         raise DataError(f"{first_line(error)}; start with torchrun, or unset WORLD_SIZE") from None
     try:
         yield Group(world)
@@ -249,8 +249,8 @@ def joined(world: World) -> Iterator[Group]:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Turns the end of another process into an error."""
+    """Raises an error if another process has ended."""
     try:
         yield
     except RuntimeError as error:
-        raise RunError("another process of this run has stopped; its own message tells why") from error
+        raise RunError("another process of this run has stopped; see its own message") from error

@@ -1,6 +1,6 @@
-"""The reference model: a small real Llama that comes with the package, and the text it is measured on.
+"""The reference model: a small real Llama in the package, and the text to measure it on.
 
-``python -m ropescale.evals.reference --taught -o OUT`` writes the model with the small adapter that teaches it to
+``python -m ropescale.evals.reference --taught -o OUT`` writes the model with the small adapter that was trained to
 answer ``ropescale retrieval``.
 
 The text is the source of the running Python's own standard library. Every Python installation has it, so no text is
@@ -18,10 +18,11 @@ CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
 PASSKEY = Path(__file__).parent / "llama-3.5m-stdlib-passkey"
-"""The folder of the adapter that teaches it to answer: PEFT's configuration, float32 safetensors, card."""
+"""The folder of the adapter that was trained to answer: PEFT's configuration, float32 safetensors, card."""
 
 FOUND = Path(__file__).parent / "found-2048.json"
-"""What ``ropescale search`` found for 2,048 tokens (by gradient, seed 0, 500,000 tokens): a file for ``--schedule``."""
+"""The result of ``ropescale search`` for 2,048 tokens (by gradient, seed 0, 500,000 tokens): a file for
+``--schedule``."""
 
 HELD_OUT = (
     "argparse.py",

@@ -1,4 +1,4 @@
-"""The reference model with the adapter that teaches it to answer, put together without peft."""
+"""The reference model with its retrieval adapter, merged without peft."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
 
 
 def save_taught(out: Path) -> None:
-    """Writes the taught model as a checkpoint of its own, in float32, which needs neither peft nor ropescale.
+    """Writes the merged model as a float32 checkpoint, which needs neither peft nor ropescale.
 
     Raises:
-        CheckpointError: ``out`` is there and is not an empty folder.
+        CheckpointError: ``out`` exists and is not an empty folder.
     """
     from ...checkpoints.loading import load_tokenizer
 

@@ -1,1 +1,1 @@
-"""Scoring by servers: token ids go out, and the log-probability of each comes back."""
+"""Scores token ids by servers, which return their log-probabilities."""

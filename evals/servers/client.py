@@ -1,7 +1,7 @@
-"""An HTTP client for one server: bounded answers, retries with backoff, and no secret in any file or message.
+"""An HTTP client for one server: bounded responses, retries with backoff, and no secrets in files or messages.
 
-Requests run in an event loop in a thread of its own, so that many wait at once, and whoever waits for one can give it
-up at any time: then its connection is closed, and the server stops computing it.
+Requests run in an event loop in a separate thread, so that many wait at once. Cancelling a request closes its
+connection, and the server stops computing it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..running.progress import Notes
 
 if TYPE_CHECKING:
     import httpx2 as http
-else:  # it comes with huggingface_hub, and was httpx before it was httpx2
+else:  # huggingface_hub depends on it, formerly under the name httpx
     try:
         import httpx2 as http
     except ImportError:
@@ -34,17 +34,17 @@ else:  # it comes with huggingface_hub, and was httpx before it was httpx2
 T = TypeVar("T")
 
 KEY = "OPENAI_API_KEY"
-"""The environment variable of the key, as OpenAI's clients have it."""
+"""The environment variable of the API key, as in OpenAI's clients."""
 
 ATTEMPTS = 6
 PAUSE = 1.0
-"""Seconds before the second attempt; each later pause is twice as long, and at most a minute."""
+"""Seconds before the second attempt; later pauses double, up to a minute."""
 
 TIMEOUT = 3600.0
-"""Default seconds to wait for an answer: a million tokens take minutes, and others may be before them."""
+"""Default seconds to wait for a response: a million tokens take minutes, and other requests may precede them."""
 
 SMALL = 1 << 20
-"""Bytes that an answer has at most that holds no tokens."""
+"""The most bytes of a response without tokens."""
 
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_SAID = 300
@@ -55,15 +55,15 @@ class _NotFound(ServerError):
 
 
 class Client:
-    """A kept connection pool to one server. It opens at the first request, and again after :meth:`close`.
+    """A connection pool for one server. It opens at the first request, and again after :meth:`close`.
 
     Args:
-        url: its address, such as ``http://localhost:8000``; a ``/v1`` at the end may be left out.
-        timeout: seconds to wait for an answer to go on.
-        notes: tells the user about requests that are sent again.
+        url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
+        timeout: seconds to wait for the next bytes of a response.
+        notes: called with a message for every repeated request.
 
     Raises:
-        DataError: no address, or one with a user's name, a password or a query in it.
+        DataError: the address is invalid, or contains a user name, a password or a query.
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT, notes: Notes | None = None) -> None:
@@ -74,11 +74,11 @@ class Client:
         except ValueError:
             parts, is_address = urlsplit(""), False
         if not is_address:
-            raise DataError("the server's address is none; give one such as http://localhost:8000", "server")
+            raise DataError("the server's address is invalid; give one such as http://localhost:8000", "server")
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             raise DataError(
-                "the address of a server has a user's name, a password or a query in it; leave it out, and give a key "
-                f"by {KEY}",
+                f"the address of a server contains a user name, a password or a query; remove it, and set a key in "
+                f"{KEY}",
                 "server",
             )
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1').rstrip('/')}"
@@ -86,17 +86,17 @@ class Client:
         self._is_safe = self._is_local or parts.scheme == "https"
         key = os.environ.get(KEY, "").strip()
         if not key.isascii() or not key.isprintable():
-            raise DataError(f"{KEY} holds what no key does; set it again", "server")
+            raise DataError(f"{KEY} contains invalid characters; set it again", "server")
         self._key = key if self._is_safe else ""
         self._has_answered = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http: http.AsyncClient | None = None
 
     def ask(self, path: str, read: Callable[[bytes], T], body: Mapping[str, object] | None = None) -> T | None:
-        """Returns a small answer: of GET, or of POST where there is a body; None where the server lacks the path.
+        """Returns a small response to GET, or to POST with a body; None if the server lacks the path.
 
         Raises:
-            ServerError: it cannot be reached, refuses, or answers what cannot be read.
+            ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
         waiting = self.start(path, body, SMALL, read)
         try:
@@ -107,11 +107,11 @@ class Client:
             waiting.cancel()
 
     def start(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> Future[T]:
-        """Sends a request, and returns what will hold its answer; cancelling that gives the request up.
+        """Sends a request, and returns a future of its response; cancelling the future aborts the request.
 
         Args:
-            most: bytes of the answer.
-            read: makes of the answer what is kept of it; raises pydantic's ValidationError for one that does not fit.
+            most: the most bytes of the response.
+            read: parses the response; raises pydantic's ValidationError for an invalid one.
         """
         if self._loop is None:
             self._loop, self._http = asyncio.new_event_loop(), self._opened()
@@ -119,7 +119,7 @@ class Client:
         return asyncio.run_coroutine_threadsafe(self._answer(path, body, most, read), self._loop)
 
     def close(self) -> None:
-        """Closes the connections, and gives up what is still being asked for."""
+        """Closes the connections, and aborts pending requests."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
@@ -132,7 +132,7 @@ class Client:
             follow_redirects=False,
             timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
             limits=http.Limits(max_connections=None),
-            trust_env=not self._is_local,  # a proxy has no part in what stays on this machine
+            trust_env=not self._is_local,  # requests to this machine bypass a proxy
         )
 
     async def _answer(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> T:
@@ -151,7 +151,7 @@ class Client:
                 continue
             self._has_answered = True
             if status in _AGAIN:
-                why = f"it answers {status}{self._reason(content)}"
+                why = f"the server responds with {status}{self._reason(content)}"
             elif status != 200:
                 raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
             else:
@@ -161,8 +161,8 @@ class Client:
                     first = error.errors()[0]
                 if first["type"] != "json_invalid":
                     where = self._shown(".".join(map(str, first["loc"])) or "the answer")
-                    raise ServerError(f"{self.url}{path} answers what cannot be used ({where}: {first['msg']})")
-                why = "its answer is no JSON"
+                    raise ServerError(f"{self.url}{path} sent an invalid response ({where}: {first['msg']})")
+                why = "its response is not JSON"
         raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {why}")
 
     async def _once(self, path: str, body: Mapping[str, object] | None, most: int) -> tuple[int, bytes]:
@@ -172,20 +172,20 @@ class Client:
             async for piece in answer.aiter_raw():
                 content += piece
                 if len(content) > most:
-                    raise ServerError(f"{self.url}{path} answers more than {most:,} bytes, too many for what was asked")
+                    raise ServerError(f"{self.url}{path} sent more than {most:,} bytes, too many for this request")
             return answer.status_code, bytes(content)
 
     def _refusal(self, status: int, content: bytes) -> str:
         if status in (401, 403):
-            told = "refuses the key" if self._key else "asks for a key"
-            where = "" if self._is_safe else "; over plain http it is sent to this machine alone"
+            told = "refuses the key" if self._key else "requires a key"
+            where = "" if self._is_safe else "; plain http sends it only to this machine"
             return f"{self.url} {told} ({status}); it is read from {KEY}{where}"
         if 300 <= status < 400:
-            return f"{self.url} answers with a redirect ({status}), which is not followed; give the address behind it"
+            return f"{self.url} responds with a redirect ({status}), which is not followed; give the redirect's target"
         return f"{self.url} refuses the request ({status}){self._reason(content)}"
 
     def _reason(self, content: bytes) -> str:
-        """Returns the message in an answer that tells an error; "" for none."""
+        """Returns the message of an error response; "" without one."""
         error = None
         with suppress(ValueError, RecursionError):
             error = json.loads(content)
@@ -194,13 +194,13 @@ class Client:
         return f": {self._shown(error)}" if isinstance(error, str) and error else ""
 
     def _shown(self, text: str) -> str:
-        """Returns the beginning of a text of a server or a library, without the key."""
+        """Returns the start of a server's or library's text, without the key."""
         text = text.replace(self._key, "...") if self._key else text
         return visible(cut(" ".join(text.split()), _LONGEST_SAID))
 
 
 def _run(loop: asyncio.AbstractEventLoop, client: http.AsyncClient) -> None:
-    """Runs a loop until it is stopped, then gives up its requests and closes the connections."""
+    """Runs an event loop until it is stopped, then aborts its requests and closes the connections."""
 
     async def end() -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,4 +1,4 @@
-"""How engines score a prompt over HTTP: the request, and the log-probabilities in the answer.
+"""Prompt scoring by engines over HTTP: the request, and the log-probabilities in the response.
 
 vLLM was run (0.32.0, float32, against stock transformers). SGLang is written from its source and was not run.
 """
@@ -22,14 +22,14 @@ _LOWEST, _HIGHEST = -9000.0, 0.01
 """The range of log-probabilities: vLLM writes -9999 for minus infinity, and rounding may pass zero."""
 
 ROW = 640
-"""Bytes that the answer for one token has at most: a number of 20 digits, an id, a rank, and the token's text."""
+"""The most response bytes per token: a number of 20 digits, an id, a rank, and the token's text."""
 
 Request = tuple[str, dict[str, object]]
 """The path and the body of a request."""
 
 
 class Row(NamedTuple):
-    """A token of a prompt as an answer has it; None for what is not there.
+    """A prompt token in a response; missing values are None.
 
     Attributes:
         is_top: whether it is the most likely one at its position.
@@ -41,13 +41,13 @@ class Row(NamedTuple):
 
 
 class PromptScoring(ABC):
-    """How the model of an engine is asked. Answers that do not fit raise pydantic's ValidationError.
+    """The requests and responses of an engine. Invalid responses raise pydantic's ValidationError.
 
     Attributes:
-        model: the name that it is served under.
-        limit: the positions that it takes, prompt and answer together; None where it does not say.
-        version: of the engine.
-        limit_option: how it is started with another limit.
+        model: the served model's name.
+        limit: the most positions of prompt and generated text together; None if unknown.
+        version: the engine's version.
+        limit_option: the engine's option to set the limit.
     """
 
     name: ClassVar[str]
@@ -65,67 +65,67 @@ class PromptScoring(ABC):
     @property
     @abstractmethod
     def longest(self) -> int | None:
-        """The positions of the longest window that it can score."""
+        """The most positions of a window that the engine can score."""
 
     @abstractmethod
     def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
-        """Returns the request for the log-probability of every id but the first.
+        """Returns the request for the log-probability of every id except the first.
 
         Args:
-            ranked: ask whether it is the most likely one, too.
+            ranked: whether to request also if each id is the most likely one.
         """
 
     @abstractmethod
     def rows(self, content: bytes) -> list[Row]:
-        """Reads every position but the first from an answer."""
+        """Parses every position except the first from a response."""
 
     @abstractmethod
     def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
-        """Returns the request for what greedy decoding writes after these ids."""
+        """Returns the request for greedy decoding after these ids."""
 
     @abstractmethod
     def written(self, content: bytes) -> list[int]:
-        """Reads the generated ids from an answer."""
+        """Parses the generated ids from a response."""
 
     def generated(self, content: bytes, most: int) -> np.ndarray:
         """Returns the generated ids, int64 [tokens].
 
         Raises:
-            ServerError: there are more than were asked for.
+            ServerError: the response has more ids than requested.
         """
         ids = self.written(content)
         if len(ids) > most:
-            raise ServerError(f"{self.name} answers {len(ids):,} generated ids, and at most {most:,} were asked for")
+            raise ServerError(f"{self.name} sent {len(ids):,} generated ids instead of at most {most:,}")
         return np.array(ids, np.int64)
 
     def ranked(self, content: bytes, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the NLL as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
+        """Returns the NLL, as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
 
         Raises:
-            ServerError: the answer does not say.
+            ServerError: the response has no ranks.
         """
         rows = self._checked(self.rows(content), ids)
         if any(row.is_top is None for row in rows):
-            raise ServerError(f"{self.name} answers without the ranks of tokens")
+            raise ServerError(f"{self.name} sent no ranks of tokens")
         return _nll(rows), np.array([row.is_top for row in rows], bool)
 
     def nll(self, content: bytes, ids: Sequence[int]) -> np.ndarray:
-        """Returns the NLL in nats of every id but the first, fp32 [ids - 1].
+        """Returns the NLL in nats of every id except the first, fp32 [ids - 1].
 
         Raises:
-            ServerError: the answer does not hold one finite log-probability for each of these ids.
+            ServerError: the response lacks a finite log-probability for one of these ids.
         """
         return _nll(self._checked(self.rows(content), ids))
 
     def _checked(self, rows: list[Row], ids: Sequence[int]) -> list[Row]:
         if len(rows) != len(ids) - 1:
-            raise ServerError(f"{self.name} answers {len(rows):,} log-probabilities for {len(ids) - 1:,} tokens")
+            raise ServerError(f"{self.name} sent {len(rows):,} log-probabilities for {len(ids) - 1:,} tokens")
         for position, (row, asked) in enumerate(zip(rows, ids[1:], strict=True), 1):
             if row.id not in (None, asked):
-                raise ServerError(f"{self.name} answers for token {row.id} at position {position:,}, not for {asked}")
+                raise ServerError(f"{self.name} scored token {row.id} at position {position:,} instead of {asked}")
             if row.logprob is None or not _LOWEST < row.logprob < _HIGHEST:
                 hint = "; serve without prefix caching" if row.logprob is None else ""
-                raise ServerError(f"{self.name} answers {row.logprob} for the token at position {position:,}{hint}")
+                raise ServerError(f"{self.name} sent {row.logprob} for the token at position {position:,}{hint}")
         return rows
 
 
@@ -134,7 +134,7 @@ def _nll(rows: Sequence[Row]) -> np.ndarray:
 
 
 def _at(first: str, *path: str | int) -> object:
-    """Says where in an answer a field stands."""
+    """Returns the path of a field in a response."""
     return Field(validation_alias=AliasPath(first, *path))
 
 
@@ -147,7 +147,7 @@ class _Token(TypedDict):
 
 
 class _Prompt(BaseModel):
-    """The log-probabilities of a prompt, and of the last token of a window that has the whole limit."""
+    """The log-probabilities of a prompt, and of the last token of a window as long as the limit."""
 
     rows: Annotated[list[dict[int, _Token] | None], FailFast(), _at("choices", 0, "prompt_logprobs")]
     last: Annotated[list[float | None] | None, _at("choices", 0, "logprobs", "token_logprobs")] = None
@@ -161,8 +161,8 @@ class _Completion(BaseModel):
 class VLLM(PromptScoring):
     """vLLM's ``/v1/completions`` with ``prompt_logprobs``.
 
-    It generates at least one token, so a prompt as long as its limit is refused. The last token of such a window is
-    that one generated token: no other is allowed, and its raw log-probability is the one that a longer prompt gives.
+    It generates at least one token, so a prompt as long as its limit is refused. For such a window, the generated token
+    is restricted to the window's last one, and its raw log-probability equals that of a longer prompt.
     """
 
     name, version_path, limit_option = "vLLM", "/version", "--max-model-len"
@@ -173,7 +173,7 @@ class VLLM(PromptScoring):
 
     def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-        body |= {"cache_salt": uuid.uuid4().hex}  # no prefix of another request is taken for this one's
+        body |= {"cache_salt": uuid.uuid4().hex}  # never reuse the cached prefix of another request
         if len(ids) == self.limit:
             body |= {"prompt": list(ids[:-1]), "logprobs": 0, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
         return "/v1/completions", body
@@ -183,7 +183,7 @@ class VLLM(PromptScoring):
         rows = [_row(found) for found in answer.rows[1:]]
         if answer.last is not None:
             if 0 in answer.last:
-                raise ServerError("vLLM answers processed log-probabilities; serve with --logprobs-mode raw_logprobs")
+                raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
             rows += [Row(id, value) for id, value in zip(answer.last_id or [None], answer.last, strict=False)]
         return rows
 
@@ -196,7 +196,7 @@ class VLLM(PromptScoring):
 
 
 def _row(found: dict[int, _Token] | None) -> Row:
-    """Returns the token of a position: the first one there, and with ``prompt_logprobs: 0`` the only one."""
+    """Returns the prompt token of a position: the first entry, and with ``prompt_logprobs: 0`` the only one."""
     id, token = next(iter((found or {}).items()), (None, None))
     if token is None:
         return Row(id, None)
@@ -220,14 +220,14 @@ class _Generated(BaseModel):
 
 
 class SGLang(PromptScoring):
-    """SGLang's ``/generate`` with ``return_logprob`` from the first position on."""
+    """SGLang's ``/generate`` with ``return_logprob`` from the first position."""
 
     name, version_path = "SGLang", "/get_server_info"
     limit_option = "--context-length, one more than the window"
 
     @property
     def longest(self) -> int | None:
-        return None if self.limit is None else self.limit - 1  # one token is generated
+        return None if self.limit is None else self.limit - 1  # SGLang generates one token
 
     def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
         body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
@@ -250,7 +250,7 @@ class SGLang(PromptScoring):
         return _Generated.model_validate_json(content, strict=True).output_ids
 
 
-# --- which engine answers
+# --- Detecting the engine
 
 
 class _Card(BaseModel):
@@ -268,17 +268,17 @@ class _Version(BaseModel):
 
 
 _BY_OWNER: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
-"""The engines that can score, by the ``owned_by`` of their models."""
+"""Engines that can score, by the ``owned_by`` of their models."""
 
 
 def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
-    """Asks a server which engine it is, and which model it serves.
+    """Detects a server's engine and served model.
 
     Args:
-        wanted: the name of the model; None takes the first, of which the others are adapters.
+        wanted: the model's name; None takes the first one, whose adapters follow it.
 
     Raises:
-        ServerError: it cannot be reached, or is no engine that can score a prompt.
+        ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: it does not serve that model.
     """
     cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data
@@ -290,16 +290,16 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
             "llama-perplexity -m model.gguf -f text, or with llama-cpp-python, which gives the logits of all tokens"
         )
     if kind is None:
-        what = f"a server of {named(owner)}" if owner else "no server that says which engine it is"
+        what = f"a server of {named(owner)}" if owner else "a server of an unknown engine"
         raise ServerError(
-            f"{client.url} is {what}; vLLM (vllm serve) and SGLang can score a prompt, and so can the checkpoint "
-            "itself: ropescale eval MODEL"
+            f"{client.url} is {what}; only vLLM (vllm serve) and SGLang can score a prompt; or measure the checkpoint "
+            f"itself: ropescale eval MODEL"
         )
     found = [card for card in cards if wanted in (None, card.id)]
     if not found:
         names = listed([named(card.id) for card in cards])
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
-    limits = (card.max_model_len for card in (*found, *cards))  # an adapter has its base's
+    limits = (card.max_model_len for card in (*found, *cards))  # an adapter has its base's limit
     limit = next((each for each in limits if each is not None), None)
     answer = client.ask(kind.version_path, _Version.model_validate_json) or _Version()
     return kind(found[0].id, limit, answer.version)

@@ -1,4 +1,4 @@
-"""`recommend` by servers: what they serve is compared by the rule that decides among the finalists of a race."""
+"""`recommend` by servers: compares served schedules by the rule for the finalists of a race."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class ServedRecommendRun(RecommendRun):
-    """A recommendation among schedules that servers compute, one of them the unchanged model.
+    """A recommendation among served schedules, one of them the unchanged model.
 
-    Nothing races, so all of the text decides. Shorter lengths are read from the longest windows, because a server has
-    one table for all lengths.
+    There is no race, so the full text decides. The longest windows give the losses of shorter lengths, because a server
+    has one table for all lengths.
 
     Raises:
-        DataError, ServerError: what a server cannot score, or none serves the unchanged model; raised before one is
-            asked to score.
+        DataError, ServerError: a server cannot score the text, or none has the unchanged model; raised before scoring
+            starts.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class ServedRecommendRun(RecommendRun):
         options: RecommendOptions,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        baseline_of(servers, None)  # labels that cannot be told apart
+        baseline_of(servers, None)  # equal labels
         others = [each for each in servers if not each.is_unscaled]
         if len(others) == len(servers) or not others:
             raise DataError(
-                "a recommendation takes a server of the unchanged model (served_as base), and one of each schedule",
+                "a recommendation needs a server of the unchanged model (served_as base), and one per schedule",
                 "served_as",
             )
         self.servers, self.tokenizer = servers, tokenizer
@@ -75,17 +75,17 @@ def prepare_recommendation(
     tokenizer: PreTrainedTokenizerBase | None,
     source: TextSource | None = None,
 ) -> ServedRecommendRun:
-    """Prepares a recommendation by servers; ``path`` of the options has the configuration of what they serve.
+    """Prepares a recommendation by servers; the options' ``path`` has the served model's configuration.
 
     Raises:
-        DataError: no path, or what cannot be measured.
+        DataError: the path is missing, or the servers cannot be measured.
     """
     if options.path is None:
-        raise DataError("servers give no configuration; name the folder of the checkpoint that they serve", "path")
+        raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
     path = Path(options.path)
     trained = trained_in(read_configs(path)[0])
     if trained is None:
-        raise DataError(f"{path} does not say how long its model was trained at", "tokenizer")
+        raise DataError(f"{path} does not state the trained length of its model", "tokenizer")
     objective = objective_of(target, trained, options.short_weight, options.lengths)
     corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(options), source)
     return ServedRecommendRun(servers, corpus, objective, options, tokenizer)

@@ -1,5 +1,4 @@
-"""`retrieval` by servers: the answers in place, whether each of their tokens is the most likely one there, and what
-greedy decoding writes after a prompt from a file."""
+"""`retrieval` by servers: teacher-forced answers with token ranks, and greedy decoding of a file's prompts."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class ServedRetrieval(RetrievalRun):
-    """A retrieval run by servers, each under a label of its own.
+    """A retrieval run of one or several servers with distinct labels.
 
     Raises:
-        DataError, ServerError: what a server cannot score; raised before it is asked.
+        DataError, ServerError: a server cannot score the prompts; raised before scoring starts.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class ServedRetrieval(RetrievalRun):
         self.servers, self._facts = servers, about.model
         for server in servers:
             server.client.notes = self.notes
-            server.refuse(max(prompt_set.lengths) + 1, tokenizer)  # the rank of the last token needs one more
+            server.refuse(max(prompt_set.lengths) + 1, tokenizer)  # the rank of the last token needs one more position
         if about.vocabulary is not None:
             prompt_set.check_ids(about.vocabulary)
         self.protocol = {"servers": {each.label: each.engine.about for each in servers}}
@@ -62,7 +61,7 @@ class ServedRetrieval(RetrievalRun):
         return {"kind": "retrieval", **known, "bos": self.prompt_set.bos, "answering": ANSWERING}
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Asks every server, one after the other; :attr:`answers` has the complete ones even after an interruption."""
+        """Queries the servers in turn; :attr:`answers` has all complete ones even after an interruption."""
         store = store or Store()
         runner = Runner(self.facts, store, group or Group(World()), self.notes, "server")
         try:
@@ -77,7 +76,7 @@ class ServedRetrieval(RetrievalRun):
                 server.client.close()
 
     def _confirm(self, server: Server, store: Store) -> None:
-        """Scores the longest prompt again, and compares it with what the store keeps of it."""
+        """Scores the longest prompt again, and compares the result with the stored one."""
         ids = self.prompt_set.every[-1].ids(0).tolist()
         facts = {**self.facts, "probe": key_of({"ids": ids}), "rotation": server.held.rotation}
         shelf = store.shelf(facts, plan_pass([len(ids)], len(ids), None, False, 1))
@@ -96,12 +95,11 @@ class ServedRetrieval(RetrievalRun):
 
 
 def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
-    """Asks for every ending of every prompt and for what follows it, several at once; yields a prompt when all of it is
-    answered."""
+    """Requests all endings and continuations of the prompts concurrently; yields each prompt when it is complete."""
     asked, answered = [], dict[int, dict[int, Any]]()
     for batch in batches:
         prompt = prompts[batch.feeds[0].document]
-        parts = range(-1 if prompt.generation else 0, len(prompt.endings))  # -1 is what is generated
+        parts = range(-1 if prompt.generation else 0, len(prompt.endings))  # -1 stands for the generated text
         asked += [(batch, prompt, part, len(parts)) for part in parts]
 
     def start(each: tuple[Batch, Prompt, int, int]) -> Future[Any]:

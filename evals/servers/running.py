@@ -1,4 +1,4 @@
-"""`eval` by servers: the same windows, statistics and tables as of a loaded model, from losses that come over HTTP."""
+"""`eval` by servers: the windows, statistics and tables of a loaded model, from losses over HTTP."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class ServedRun(CorpusRun):
-    """A measurement by servers, each under a label of its own.
+    """A measurement of one or several servers with distinct labels.
 
     Raises:
-        DataError, ServerError: what a server cannot score; raised before it is asked to score anything.
+        DataError, ServerError: a server cannot score the text; raised before scoring starts.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class ServedRun(CorpusRun):
 
     @property
     def protocol(self) -> dict[str, object]:
-        """The engines of the servers, for the results; not their addresses."""
+        """The servers' engines for the results, without addresses."""
         return {"servers": {each.label: each.engine.about for each in self.servers}}
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        """Closes the connections afterwards."""
+        """Closes the connections at the end."""
         try:
             yield
         finally:
@@ -94,24 +94,24 @@ class ServedRun(CorpusRun):
         raise DataError(_NO_BASE, "served_as")
 
     def _check(self, first: Batch) -> None:
-        """Nothing: a server tells by its first answer."""
+        """Does nothing, because a server's first response shows whether it can score."""
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Says what is read from the longest windows, and what servers leave out."""
+        """Notes shorter lengths read from the longest windows, and metrics that servers leave out."""
         for server in self.servers:
             if not server.is_unscaled and isinstance(server.asked, Spec) and _follows_length(server.asked):
                 self.notes.tell(
                     f"note: in transformers the frequencies of {server.label} follow the length; a server has one "
-                    "table for all lengths, and shorter ones are read from its longest windows"
+                    f"table for all lengths, so its longest windows give the losses of shorter ones"
                 )
         if self.options.short_context and short_length(self.corpus.lengths, self.trained_length) is not None:
             others = "" if any(each.is_unscaled for each in self.servers) else f", and {_NO_BASE}"
             self.notes.tell(
-                f"the short-context cost (KL, top-1 agreement) is left out: servers give no distributions{others}"
+                f"the short-context cost (KL, top-1 agreement) is left out: servers return no distributions{others}"
             )
 
 
-_NO_BASE = "no server is served as the unchanged model (served_as base)"
+_NO_BASE = "no server has the unchanged model (served_as base)"
 
 
 def prepare_served(
@@ -126,10 +126,10 @@ def prepare_served(
     """Prepares a measurement by servers.
 
     Args:
-        checkpoint: has the tokenizer and the configuration of what is served; no weights are read.
+        checkpoint: the served model's checkpoint, for its tokenizer and configuration; no weights are read.
 
     Raises:
-        RopescaleError: whatever cannot be read or measured.
+        RopescaleError: a file cannot be read, or a server cannot be measured.
     """
     lengths = check_lengths(lengths)
     source.refuse_endless(options.max_docs)
@@ -140,24 +140,24 @@ def prepare_served(
 
 
 def baseline_of(servers: Sequence[Server], asked: str | None) -> str:
-    """Returns the label of the baseline: what is asked for, else the unchanged model, else the first.
+    """Returns the label of the baseline: the requested one, else the unchanged model, else the first server.
 
     Raises:
-        DataError: two of the same label, one that nobody named among several, or no server has it.
+        DataError: two servers share a label, one of several has no label, or no server has the baseline.
     """
     labels = [each.label for each in servers]
     if len(servers) > 1 and UNNAMED in labels:
-        raise DataError("there are several servers; say of each what it is served as", "served_as")
+        raise DataError("several servers need labels; give served_as for every server", "served_as")
     if len(set(labels)) < len(labels):
-        raise DataError("two servers are served as the same; name what tells them apart", "served_as")
+        raise DataError("two servers have the same label; give distinct labels", "served_as")
     if asked is not None and asked not in labels:
-        raise DataError(f"the baseline {asked} is served by no server; there are {', '.join(labels)}", "baseline")
+        raise DataError(f"no server has the baseline {asked}; choose from {', '.join(labels)}", "baseline")
     return asked or (AS_IS if AS_IS in labels else labels[0])
 
 
 @dataclass(frozen=True)
 class ServedFacts:
-    """The served model: the "model" part of results.json, its trained length, its ids."""
+    """The served model: the "model" part of results.json, its trained length, its token ids."""
 
     model: ModelFacts
     trained: int | None
@@ -167,14 +167,14 @@ class ServedFacts:
 def facts_of(
     servers: Sequence[Server], path: str | os.PathLike[str] | None, tokenizer: PreTrainedTokenizerBase | None
 ) -> ServedFacts:
-    """Returns what is known of a model, by its configuration without our scaling where there is one.
+    """Returns facts about a model from its configuration, if any, without ropescale's scaling.
 
-    No weights are read: a server may have other ones than the folder, and says nothing of them.
+    Reads no weights: the server's may differ from the folder's, and are not exposed.
     """
     folder = None if path is None else Path(path)
     try:
         config = None if folder is None else read_configs(folder)[0]
-    except RopescaleError:  # a folder with a tokenizer alone
+    except RopescaleError:  # a folder with only a tokenizer
         config = None
     text: Any = (config or {}).get("text_config", config) or {}
     stated = text.get("vocab_size", None if tokenizer is None else len(tokenizer))

@@ -1,4 +1,4 @@
-"""A model behind a server, which scores token ids as a loaded model does."""
+"""A served model, which scores token ids like a loaded one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 UNNAMED = "served"
-"""The label of a server of which nobody said under which schedule it computes."""
+"""The label of a server with an unnamed schedule."""
 
 TOLERANCE = 0.05
-"""Nats per token, on average, by which a server may answer otherwise than before: half precision rounds with what is
-computed beside it."""
+"""The mean difference in nats per token between two scores of a text: in half precision, rounding depends on the other
+requests of a batch."""
 
 TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx_1 = {'a': [3.14]}"
-"""What both tokenizers are given: letters, digits, signs and spaces that tokenizers treat in different ways."""
+"""The text to compare tokenizers on: letters, digits, signs and spaces that they encode differently."""
 
 
 class _Tokens(BaseModel):
@@ -46,20 +46,20 @@ class _Tokens(BaseModel):
 
 
 class Server:
-    """A server of vLLM or SGLang, for :func:`ropescale.evals.perplexity` in the place of a model.
+    """A server of vLLM or SGLang, for :func:`ropescale.evals.perplexity` instead of a model.
 
-    The key is that of the environment variable ``OPENAI_API_KEY``.
+    The API key comes from the environment variable ``OPENAI_API_KEY``.
 
     Args:
-        url: its address, such as ``http://localhost:8000``.
-        served_as: the schedule that it computes, as it is called in the results, such as ``yarn:factor=4``; ``base`` or
-            ``as-is`` for the unchanged model. None calls it ``served``.
-        name: the name of the model there; None takes the first.
-        concurrency: requests under way at once.
-        timeout: seconds to wait for an answer.
+        url: the server's address, such as ``http://localhost:8000``.
+        served_as: the served schedule's name in the results, such as ``yarn:factor=4``; ``base`` or ``as-is`` for the
+            unchanged model. Default: ``served``.
+        name: the served model's name. Default: the first model.
+        concurrency: the number of concurrent requests.
+        timeout: seconds to wait for a response.
 
     Raises:
-        DataError, ScheduleError: no address, or no schedule.
+        DataError, ScheduleError: the address or the schedule is invalid.
     """
 
     def __init__(
@@ -80,38 +80,38 @@ class Server:
 
     @cached_property
     def engine(self) -> PromptScoring:
-        """The engine and the model, as the server describes itself."""
+        """The engine and the model that the server reports."""
         return engine_of(self.client, self.name)
 
     @property
     def is_unscaled(self) -> bool:
-        """Whether it is served as the unchanged model."""
+        """Whether the server has the unchanged model."""
         return self.label == AS_IS
 
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
-        """Returns the one table that it has at every length."""
+        """Returns the server's single table for every length."""
         return dict.fromkeys(lengths, self.held)
 
     @cached_property
     def held(self) -> ServedTables:
-        """The facts that its numbers depend on, hashed; its address is none of them."""
+        """The hashed facts that determine the server's numbers, without its address."""
         engine = self.engine
         digest = key_of({"engine": engine.name, "version": engine.version, "model": engine.model,
                          "served_as": self.label})  # fmt: skip
         return ServedTables(self, None, digest, digest, {})
 
     def refuse(self, longest: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """Refuses what this server cannot score, before anything is scored.
+        """Refuses windows or a tokenizer that this server cannot score with, before scoring starts.
 
         Raises:
-            DataError: windows beyond its limit, or another tokenizer.
-            ServerError: it cannot be reached, or cannot score.
+            DataError: windows exceed its limit, or the tokenizer differs.
+            ServerError: the server cannot be reached, or cannot score.
         """
         url, engine = self.client.url, self.engine
         if engine.longest is not None and longest > engine.longest:
             raise DataError(
-                f"{url} takes windows of {engine.longest:,} positions, and the longest here has {longest:,}; serve it "
-                f"with a larger one ({engine.limit_option}), or measure shorter lengths",
+                f"{url} takes at most {engine.longest:,} positions, and the longest window has {longest:,}; raise "
+                f"its limit ({engine.limit_option}), or measure shorter lengths",
                 "lengths",
             )
         if tokenizer is None:
@@ -120,40 +120,40 @@ class Server:
         body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
         answer = self.client.ask("/tokenize", _Tokens.model_validate_json, body)
         if answer is None:
-            self.client.notes.warn(f"warning: {url} has no /tokenize; whether its tokenizer is this one is not known")
+            self.client.notes.warn(f"warning: {url} has no /tokenize, so its tokenizer cannot be checked")
         elif answer.tokens != own:
             raise DataError(
-                f"the tokenizer of {url} is another one (it gives {len(answer.tokens):,} tokens for a text that has "
-                f"{len(own):,} here, or other ids); give the one of the model that is served",
+                f"the tokenizer of {url} differs (it returns {len(answer.tokens):,} tokens for a text that has "
+                f"{len(own):,} here, or other ids); give the served model's tokenizer",
                 "tokenizer",
             )
 
     def refuse_another(self, ids: Sequence[int], before: np.ndarray) -> None:
-        """Makes sure that it computes what it computed when a run began.
+        """Checks that the server's numbers still match those at the start of a run.
 
         Args:
-            ids: of a window, which it scores again.
-            before: the NLL of the last of them.
+            ids: a window's token ids, which are scored again.
+            before: the NLL of the last ones.
 
         Raises:
-            ServerError: it answers otherwise.
+            ServerError: the NLL differs.
         """
         apart = float(np.abs(self.score(ids)[-len(before) :] - before).mean())
         if apart > TOLERANCE:
             raise ServerError(
-                f"{self.client.url} answers otherwise than when this run began ({apart:.3g} nats per token, and "
-                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, or "
-                "begin in another folder",
+                f"{self.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
+                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
+                f"or start in another folder",
                 "out",
             )
 
-    # --- scoring ---
+    # --- Scoring ---
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
-        """Returns the NLL in nats of every id but the first, fp32.
+        """Returns the NLL in nats of every id except the first, fp32.
 
         Raises:
-            ServerError: it cannot be reached, refuses, or answers what cannot be used.
+            ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
         waiting = self.start(ids)
         try:
@@ -162,23 +162,23 @@ class Server:
             waiting.cancel()
 
     def start(self, ids: Sequence[int]) -> Future[np.ndarray]:
-        """Asks for a window, and returns what will hold its NLL."""
+        """Requests a window's scores; returns a future of its NLL."""
         return self.client.start(*self.engine.request(ids), SMALL + ROW * len(ids), partial(self.engine.nll, ids=ids))
 
     def start_ranked(self, ids: Sequence[int]) -> Future[tuple[np.ndarray, np.ndarray]]:
-        """Asks for a window, and returns what will hold its NLL, and whether each token is the most likely one."""
+        """Requests a window's scores; returns a future of its NLL and whether each token is the most likely one."""
         read = partial(self.engine.ranked, ids=ids)
         return self.client.start(*self.engine.request(ids, ranked=True), SMALL + 2 * ROW * len(ids), read)
 
     def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
-        """Asks for what greedy decoding writes after some ids, and returns what will hold its ids."""
+        """Requests greedy decoding after some ids; returns a future of the generated ids."""
         path, body = self.engine.continuation(ids, new_tokens)
         return self.client.start(path, body, SMALL + ROW * new_tokens, partial(self.engine.generated, most=new_tokens))
 
 
 @dataclass(frozen=True)
 class ServedTables(HeldTables):
-    """The tables of a server, which nobody here can change or read."""
+    """A server's tables, which clients cannot read or change."""
 
     variant: Server  # type: ignore[assignment]
 
@@ -191,7 +191,7 @@ class ServedTables(HeldTables):
 
 
 def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:
-    """Starts so many items at once, and yields each with its future when that is done, failed ones last."""
+    """Processes up to ``concurrency`` items at once; yields items with their completed futures, failed ones last."""
     todo = iter(items)
     pending: dict[Future[R], T] = {}
     try:
@@ -209,7 +209,7 @@ def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency
 
 
 class ServedWindows:
-    """Scores the windows of documents by a server: what :class:`.executor.Executor` is for a loaded model."""
+    """Scores documents' windows by a server, as :class:`.executor.Executor` does for a loaded model."""
 
     def __init__(self, server: Server, documents: Sequence[Document], bos: int | None) -> None:
         self.server, self.documents, self.bos = server, documents, bos
@@ -220,9 +220,9 @@ class ServedWindows:
         return scored
 
     def stream(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
-        """Asks for several batches of one window at once, and yields each when it is answered.
+        """Requests several one-window batches at once; yields them in order of completion.
 
-        What has been answered is yielded before an error is raised; what has not is given up.
+        Yields completed batches before it raises an error, and aborts pending ones.
         """
         for batch, future in in_parallel(batches, self._start, self.server.concurrency):
             [feed] = batch.feeds
@@ -233,10 +233,10 @@ class ServedWindows:
             yield batch, Scored(nll[len(nll) - feed.window.count :])
 
     def confirm(self, batch: Batch, before: Scored) -> None:
-        """Makes sure that the server computes what it computed before an interruption.
+        """Checks that the server's numbers match those before an interruption.
 
         Raises:
-            ServerError: it answers otherwise.
+            ServerError: the NLL differs.
         """
         self.server.refuse_another(self._ids(batch), before.nll)
 

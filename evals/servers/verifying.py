@@ -1,7 +1,7 @@
-"""`verify --server`: is the schedule live in the engine that answers?
+"""`verify --server`: checks that the schedule is live in a serving engine.
 
-A fixed text that reaches past the trained length is scored by the server, by stock transformers on the folder, and by
-the same model without its schedule. Which of the two the server agrees with, past the trained length, decides.
+Scores a fixed text, longer than the trained length, by the server, by stock transformers on the folder, and by the same
+model without its schedule. The result is the model that the server agrees with past the trained length.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PAST = 512
-"""Tokens past the trained length that are compared, where the server takes as many."""
+"""Tokens past the trained length to compare, if the server's limit allows."""
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
-"""Nats per token, on average, that rounding explains in each dtype. In float32 vLLM was 1e-5 away; a bfloat16 model of
-four layers, from the same in float32, 0.01, and deeper ones are further."""
+"""The mean difference in nats per token that rounding explains in each dtype. vLLM differed by 1e-5 in float32; a
+bfloat16 model of four layers differed by 0.01 from its float32 version, and deeper ones differ more."""
 
 LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
-CANNOT_TELL = "cannot tell: both are as far as rounding explains"
-NOT_PROVED = "not proved: the model does not fit into this machine's memory"
+CANNOT_TELL = "undecided: both differ no more than rounding explains"
+NOT_PROVED = "not verified: the model does not fit into this machine's memory"
 _VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
-"""By whether stock transformers on the folder, and without its schedule, are as near as rounding explains."""
+"""Verdicts by whether stock transformers agrees up to rounding, with the folder's schedule and without it."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class ServedVerification:
         trained, length: the trained length, and the tokens of the text.
         stock, unscaled: mean absolute difference of the log-probabilities past the trained length between the server
             and stock transformers on the folder, and without its schedule, in nats; None where the model does not fit.
-        tolerance: up to where rounding explains a difference; ``dtype`` is what it is for.
+        tolerance: the largest difference that rounding explains in ``dtype``.
         within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats.
-        verdict: one of the five sentences of this module.
+        verdict: one of this module's five verdicts.
     """
 
     model: str
@@ -73,12 +73,12 @@ class ServedVerification:
     verdict: str
 
     def to_dict(self) -> dict[str, object]:
-        """Returns it as plain data."""
+        """Returns the comparison as plain data."""
         return asdict(self)
 
     @property
     def failure(self) -> str | None:
-        """Why the schedule is not proved to be live; None where it is."""
+        """Why the schedule was not verified to be live; None if it was."""
         return None if self.verdict == LIVE else self.verdict
 
 
@@ -92,18 +92,18 @@ def verify_served(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> ServedVerification:
-    """Compares what a server computes with what a folder says, token by token.
+    """Compares a server's log-probabilities with those of a folder's model, token by token.
 
     Args:
-        model: the folder that is meant to be served, with its schedule in ``config.json``.
-        length: tokens of the text; past the trained length, and at most what the server takes.
-        dtype: what the server computes in, as far as is known: it decides the tolerance (half precision where it is not
-            given). Stock transformers computes in it, too; by default in float32 on a CPU. Where one of the two models,
-            and not the other, agrees with the server as only float32 can, that decides whatever is given.
+        model: the served folder, with its schedule in ``config.json``.
+        length: tokens of the text; above the trained length and within the server's limit.
+        dtype: the server's dtype, which determines the tolerance (default: half precision) and stock transformers'
+            dtype (default: float32 on a CPU). If exactly one of the two models agrees with the server within the
+            float32 tolerance, that decides for every dtype.
 
     Raises:
-        DataError: a folder without a schedule, a server that stops before the trained length, another tokenizer.
-        ServerError: it cannot be reached, or cannot score.
+        DataError: the folder has no schedule, the server's limit is below the trained length, or its tokenizer differs.
+        ServerError: the server cannot be reached, or cannot score.
     """
     folder, _ = find_loadable(model, revision, weights=True)
     config = read_config(folder)
@@ -112,17 +112,19 @@ def verify_served(
     size = length or min(trained + PAST, longest or trained + PAST)
     if size <= trained:
         raise DataError(
-            f"a text of {size:,} tokens ends within the {trained:,} that the model was trained at, where its schedule "
-            "need not show; take a longer one, or serve it with a higher limit",
+            f"a text of {size:,} tokens ends within the trained length of {trained:,}, where its schedule may have no "
+            f"effect; take a longer one, or serve the model with a higher limit",
             "lengths",
         )
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     server.refuse(size, tokenizer)
     ids = written(tokenizer, size)[:size]
     if len(ids) < size:
-        raise CheckpointError(f"{folder} has a tokenizer that writes no text of {size:,} tokens; give a shorter length")
+        raise CheckpointError(
+            f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
+        )
     found = server.score(ids)
-    past = slice(max(trained - 1, 0), None)  # row 0 is of the token at position 1
+    past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1
     stock = unscaled = None
     kind = dtype if dtype in TOLERANCES else "half precision"
     verdict, tolerance = NOT_PROVED, TOLERANCES.get(kind, TOLERANCES["bfloat16"])
@@ -155,7 +157,7 @@ def verify_served(
 
 
 def fits(folder: Path, dtype: str | None, device: str | None) -> bool:
-    """Whether the weights take less than nine tenths of the memory, in the dtype that they are loaded in."""
+    """Whether the weights take less than 90% of the memory in the loaded dtype."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     stated = str(read_config(folder).get("dtype") or read_config(folder).get("torch_dtype"))
@@ -166,18 +168,17 @@ def fits(folder: Path, dtype: str | None, device: str | None) -> bool:
 def _both(
     model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores a text under a folder's tables, as an engine with one table for ``limit`` holds them, and without its
-    schedule.
+    """Scores a text with a folder's tables, fixed at ``limit`` as in an engine, and without its schedule.
 
     Raises:
-        DataError: there is no schedule.
+        DataError: the folder has no schedule.
     """
     scorer = Scorer(model)
     tables = [each.tables([limit])[limit] for each in (Variant(model, AS_IS, {}), AsTrained(model))]
-    if tables[0].rotation == tables[1].rotation and Configuration.read(config).is_scaled:  # not by ropescale
+    if tables[0].rotation == tables[1].rotation and Configuration.read(config).is_scaled:  # scaling of another origin
         tables[1] = Variant(model, "base", {"replace_scaling": True}).tables([limit])[limit]
     if tables[0].rotation == tables[1].rotation:
-        raise DataError(f"{model.name_or_path} has no schedule that a server could lack; name the patched folder")
+        raise DataError(f"{model.name_or_path} has no schedule to verify; name the patched folder")
     found = []
     with evaluating(model), torch.inference_mode():
         for each in tables:

@@ -1,1 +1,1 @@
-"""Statistics: means and proportions with their intervals, what these rest on, and how often they cover the truth."""
+"""Statistics: means and proportions with their intervals, the units that these sample, and their coverage."""

@@ -1,9 +1,9 @@
 """Means and proportions with their intervals. Documents are independent of each other; tokens of one document are not.
 
-A mean is a ratio, the sum of the NLL over the number of tokens, and its interval is Student's t over documents, made to
-hold for few documents, of several genres and of unequal sizes (docs/intervals.md shows how often it does). From a
-single text, or from few, it is over blocks of consecutive windows. That shows how much is chance within these texts,
-and nothing about others.
+A mean is a ratio, the sum of the NLL over the number of tokens, and its interval is Student's t over documents,
+corrected for few documents, several genres and unequal sizes (docs/intervals.md reports its coverage). For a single
+text, or few, the interval is over blocks of consecutive windows. Such an interval reflects chance within these texts,
+and does not generalise to others.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from statistics import NormalDist
 
 LEVEL = 0.95
 PERCENT = f"{LEVEL:.0%}"
-"""The level as tables and results.json name it."""
+"""The level's name in tables and results.json."""
 
 DOCUMENTS = "documents"
-"""What the interval of :func:`ratio` is over."""
+"""The sampling unit of :func:`ratio`'s interval."""
 
 LEAST_DOCUMENTS = 5
-"""The fewest documents that have an interval: one of fewer is so wide that it says nothing."""
+"""The fewest documents with an interval; with fewer it is too wide to be informative."""
 
 CONCLUSIVE = 10
-"""The fewest documents of which a sentence concludes anything."""
+"""The fewest documents that support a conclusion."""
 
 
 def familywise(comparisons: int) -> float:
-    """Returns the level of each of so many intervals that hold together at :data:`LEVEL` (Sidak, JASA 62, 1967).
+    """Returns the level of individual intervals that hold simultaneously at :data:`LEVEL` (Sidak, JASA 62, 1967).
 
-    One counts as two: which of truncation and a schedule is better is not known before, either.
+    One comparison counts as two, because it is unknown in advance whether truncation or a schedule is better.
     """
     return LEVEL ** (1 / max(2, comparisons))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean per token in nats and its interval, which is None if there is too little to compute it from.
+    """A mean per token in nats and its interval; the interval is None for too little data.
 
-    ``over`` says what the interval is over, such as "documents".
+    ``over`` names the interval's sampling unit, such as "documents".
     """
 
     mean: float
@@ -51,7 +51,7 @@ class Estimate:
 
     @property
     def sign(self) -> int | None:
-        """-1 where the interval is below zero, 1 where it is above, 0 where it holds zero; None without an interval."""
+        """-1 if the interval is below zero, 1 if it is above, 0 if it contains zero; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return (self.low > 0) - (self.high < 0)
@@ -62,7 +62,7 @@ class Estimate:
         return replace(self, mean=-self.mean, low=low, high=high)
 
     def within(self, least: float, most: float = math.inf) -> Estimate:
-        """Clips the interval to the values that are possible, but never past the mean."""
+        """Clips the interval to the possible values, but never past the mean."""
         if self.low is None or self.high is None:
             return self
         return replace(self, low=max(self.low, min(least, self.mean)), high=min(self.high, max(most, self.mean)))
@@ -75,18 +75,18 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     where ``e_d = S_d / m_d - r``: unbiased if documents differ from each other alike (CR2 of Bell and McCaffrey, Survey
     Methodology 28, 2002), with their degrees of freedom. For documents of one size it is ``s^2 / D`` with ``D - 1``.
 
-    A t statistic leans against the skewness ``g`` of its mean by ``g (1 + 2 t^2) / 6`` (Johnson, JASA 73, 1978; Hall,
-    The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of another genre, or with large losses,
-    are such a skewness, so the side of the long tail is made longer by that. The other side is not made shorter: of few
-    documents the skewness is not known that well, and mostly estimated too small: at a level above 95%, of intervals
-    that are to hold together, the correction counts twice.
+    A t statistic is biased against the skewness ``g`` of its mean by ``g (1 + 2 t^2) / 6`` (Johnson, JASA 73, 1978;
+    Hall, The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of another genre, or with large
+    losses, cause such skewness, so the interval's side towards the long tail is extended by this amount. The other side
+    is not shortened, because few documents estimate the skewness poorly, mostly too small. For levels above 95%, of
+    simultaneous intervals, the correction is doubled.
 
     Paired differences between two schedules on the same tokens use the same formula, with ``S_d`` the difference of the
     two sums.
 
     Args:
         sums: per document, the sum over its tokens (nats).
-        counts: per document, how many tokens that sum covers, or its weight.
+        counts: per document, the number of tokens in that sum, or its weight.
         level: two-sided coverage.
 
     Returns:
@@ -127,9 +127,9 @@ def _degrees(parts: Sequence[float], square: float) -> float:
 
 
 def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) -> float:
-    """Returns the skewness of the mean: that of the documents, weighted and adjusted for its bias, times its decay.
+    """Returns the skewness of the mean: the documents' skewness, weighted and bias-adjusted, times its decay.
 
-    With ``n = 1 / H`` documents in effect, the usual adjustment is ``sqrt(n (n - 1)) / (n - 2)``, and in a mean of
+    With ``n = 1 / H`` effective documents, the usual adjustment is ``sqrt(n (n - 1)) / (n - 2)``, and in a mean of
     equal documents skewness decays as ``1 / sqrt(n)``.
     """
     effective = 1 / square
@@ -141,28 +141,28 @@ def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) ->
 
 
 LEAST_WINDOWS = 8
-"""The fewest consecutive windows that give an interval: of fewer, three blocks hang together too much."""
+"""The fewest consecutive windows with an interval; with fewer, the three blocks are too correlated."""
 
 
 def blocks_of(windows: int) -> int:
-    """Returns into how many blocks consecutive windows are cut: ¾ of the root of their number, 3 or more."""
+    """Returns the number of blocks for consecutive windows: ¾ of the square root of their number, at least 3."""
     return max(3, round(0.75 * math.sqrt(windows)))
 
 
 def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL, of: str = "windows") -> Estimate:
-    """Returns the token-weighted mean of the windows of one text in their order, and its interval over blocks of them.
+    """Returns the token-weighted mean of one text's consecutive windows, and its interval over blocks of windows.
 
     Neighbouring windows resemble each other, so they are cut into ``b`` blocks of consecutive windows, and the interval
     is Student's t over the blocks, with ``b - 1`` degrees of freedom (batch means: Law and Carson, Operations Research
-    27, 1979; their number grows as the root of the windows: Flegal and Jones, Annals of Statistics 38, 2010). It says
-    how much is chance within the text, and nothing about others. The windows of a few texts follow one another, so that
-    differences between these texts count as differences between blocks.
+    27, 1979; their number grows as the root of the windows: Flegal and Jones, Annals of Statistics 38, 2010). The
+    interval reflects chance within the text, and does not generalise to others. The windows of a few texts are
+    concatenated, so that differences between texts count as differences between blocks.
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, how many tokens that sum covers, or its weight.
+        counts: per window, the number of tokens in that sum, or its weight.
         level: two-sided coverage.
-        of: what the windows are called.
+        of: the name of the windows.
 
     Returns:
         The bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
@@ -177,16 +177,16 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
-    """Returns the score interval of a proportion (Wilson 1927). It stays inside [0, 1] and has a width even at 0 and 1.
+    """Returns the score interval of a proportion (Wilson 1927). It stays inside [0, 1], with positive width at 0 and 1.
 
     ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
     Args:
-        hits: how many of the independent ``trials`` succeeded, or the sum of their scores in [0, 1].
+        hits: the number of successes in independent ``trials``, or the sum of their scores in [0, 1].
         level: two-sided coverage.
     """
     if trials < 1:
-        raise ValueError("a proportion of no trials has no interval")
+        raise ValueError("a proportion needs at least one trial")
     z = NormalDist().inv_cdf((1 + level) / 2)
     p, square = hits / trials, z * z / trials
     middle, half = p + square / 2, math.sqrt(square * (p * (1 - p) + square / 4))
@@ -198,8 +198,8 @@ def mcnemar(gained: int, lost: int) -> float:
     """Returns the two-sided p value of the exact McNemar test, a sign test on the pairs that differ (McNemar 1947).
 
     Args:
-        gained: pairs of which only the second succeeded.
-        lost: pairs of which only the first succeeded.
+        gained: pairs in which only the second succeeded.
+        lost: pairs in which only the first succeeded.
     """
     pairs, fewer = gained + lost, min(gained, lost)
     tail = sum(math.comb(pairs, k) for k in range(fewer + 1))
@@ -208,7 +208,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
 @lru_cache(maxsize=8192)
 def t_quantile(probability: float, degrees: float) -> float:
-    """Returns the ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
+    """Returns Student's t quantile of this probability with ``degrees`` of freedom.
 
     For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
     """
@@ -242,7 +242,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 def _continued_fraction(a: float, b: float, x: float) -> float:
     """Returns ``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, from the far end inwards.
 
-    200 terms are plenty below the mean, where it is used.
+    200 terms suffice below the mean, where it is used.
     """
     value = 1.0
     for n in range(200, 0, -1):
@@ -255,23 +255,23 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
     return value
 
 
-# --- over documents, or over windows ---
+# --- Documents or windows ---
 
 ENOUGH = 8
-"""The fewest documents whose interval is over documents although they have several windows each."""
+"""The fewest documents whose interval is over documents despite several windows per document."""
 
 
 def rests_on_windows(windows: Sequence[int]) -> bool:
-    """Whether intervals are over windows: of fewer than :data:`ENOUGH` documents, one with several.
+    """Whether intervals are over windows: for fewer than :data:`ENOUGH` documents, one of which has several windows.
 
     Args:
-        windows: per document, how many there are.
+        windows: the number of windows per document.
     """
     return len(windows) < ENOUGH and sum(windows) > len(windows)
 
 
 def grouped(values: Sequence[float], windows: Sequence[int]) -> list[float]:
-    """Returns the sums over the windows of each document; the values where ``windows`` is empty."""
+    """Sums the values over each document's windows; returns them unchanged if ``windows`` is empty."""
     if not windows:
         return list(values)
     return [sum(values[start:stop]) for start, stop in pairwise(accumulate(windows, initial=0))]
@@ -284,8 +284,8 @@ def estimate(
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, how many tokens that sum covers, or its weight; a window without any is left out.
-        windows: per document, how many windows there are; empty for one of each.
+        counts: per window, how many tokens that sum covers, or its weight; windows with a count of 0 are left out.
+        windows: the number of windows per document; empty for one per document.
         level: two-sided coverage.
     """
     if rests_on_windows(windows):
@@ -297,17 +297,17 @@ def estimate(
     return ratio(grouped(sums, windows), grouped(counts, windows), level)
 
 
-# --- coverage ---
+# --- Coverage ---
 
 FEW = {5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
-"""The lowest coverage of the 95% interval over so many documents; from 9 on it is 93% or more."""
+"""The lowest coverage of the 95% interval by number of documents; from 9 on it is 93% or more."""
 
 NEIGHBOURS = 0.93
 """The lowest coverage over blocks of windows whose neighbours correlate by 0.5 at most."""
 
 
 def over_documents(documents: int) -> str:
-    """Says how often the interval over few documents holds, or that there is none; nothing for enough of them."""
+    """States the coverage of an interval over few documents, or that it is missing; empty for enough documents."""
     if documents < LEAST_DOCUMENTS:
         return f"takes {LEAST_DOCUMENTS} documents"
     if documents not in FEW:
@@ -317,11 +317,11 @@ def over_documents(documents: int) -> str:
 
 
 def least_text(sliding: bool) -> str:
-    """Says how long a single document must be for an interval."""
+    """States the length that a single document needs for an interval."""
     return f"{LEAST_WINDOWS} pieces of 1,024 tokens" if sliding else f"{LEAST_WINDOWS} windows"
 
 
 def over_blocks() -> str:
-    """Says how often the interval over blocks of windows holds."""
+    """States the coverage of an interval over blocks of windows."""
     simulated = "in our simulations of neighbouring windows that correlate by up to 0.5 (docs/intervals.md)"
     return f"{NEIGHBOURS:.0%} or more {simulated}"

@@ -1,6 +1,6 @@
-"""Training under a schedule: the callback for transformers' Trainer, collators, packing, the loss in chunks.
+"""Training with a schedule: the callback for transformers' Trainer, collators, packing, the chunked loss.
 
-For scripts of one's own::
+For custom scripts::
 
     from ropescale.evals.training import MixedWindows, PoseWindows, chunked_loss, pack
 
@@ -9,7 +9,7 @@ For scripts of one's own::
     with chunked_loss(model):
         trainer.train()
 
-Importing this package is cheap; torch comes with the first name that is taken from it.
+Importing this package is cheap; accessing one of its names imports torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``ropescale.TrainingCallback``: the schedule proved live in every process, measured while training, and saved."""
+"""``ropescale.TrainingCallback``: verifies the schedule in every process, measures during training, and saves."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     from ..data.chats import Given
 
 FOLDER = "measured"
-"""Where the measurements lie in the folder that Trainer writes."""
+"""The subfolder of Trainer's output folder for the measurements."""
 
 
 class TrainingCallback(TrainerCallback):
-    """Makes sure that a schedule is on in every process of a training, from the first step to the saved file.
+    """Verifies that a schedule is live in every training process, from the first step to the saved file.
 
     ``Trainer(model, args, callbacks=[ropescale.TrainingCallback("yarn:factor=8")])``, and the same for trainers built
-    on it, such as TRL's. Nothing else changes: the weights after each step are, bit for bit, those without it.
+    on it, such as TRL's. Training is unchanged: the weights after each step are bitwise identical to those without the
+    callback.
 
-    * Before the first step it proves, in every process, that the schedule is live in every layer. Where it is not in
-      one, all of them stop, with one line that names the rank, the module and the difference. The tables are compared
-      again every ``check_every`` steps, at every evaluation, before every save and at the end.
-    * Before every save, and at the end, it looks at the last loss and at the weights that are trained; where one is not
-      finite, all processes stop, and nothing is saved. (Trainer leaves such losses out of those that it logs.)
+    * Before the first step it verifies, in every process, that the schedule is live in every layer. If it is not live
+      in one process, all stop, with one line that names the rank, the module and the difference. The tables are
+      compared again every ``check_every`` steps, at every evaluation, before every save and at the end.
+    * Before every save, and at the end, it checks the last loss and the trained weights; if one is not finite, all
+      processes stop, and nothing is saved. (Trainer omits such losses from its log.)
     * With ``eval_documents`` it measures perplexity against length as :func:`ropescale.evals.perplexity` does: before
       the first step, whenever Trainer evaluates, every ``every`` steps, and after the last. The figures
       (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
@@ -47,21 +48,23 @@ class TrainingCallback(TrainerCallback):
       before.
 
     Args:
-        schedule: is put into the model when the Trainer is made, unless the model carries it already. None takes what
-            the model has: a patch, the schedule of the folder that it was loaded from, or its configuration's own.
-        eval_documents: what to measure on: as for :func:`ropescale.evals.perplexity`.
-        lengths: positions, BOS included, such as ``"256,2k"``.
-        tokenizer: encodes documents that are texts; None takes Trainer's ``processing_class``.
-        every: measure after so many steps, too.
-        check_every: compare the tables after so many steps, too; None for saves, evaluations and the end alone.
-        out: the folder of the measurements; None is ``measured`` in Trainer's ``output_dir``.
+        schedule: the schedule to patch the model with when the Trainer is created, unless the model has it already.
+            Default: the model's own: a patch, the schedule of the folder that it was loaded from, or its
+            configuration's.
+        eval_documents: the documents to measure on, as for :func:`ropescale.evals.perplexity`.
+        lengths: positions, including BOS, such as ``"256,2k"``.
+        tokenizer: the tokenizer for text documents. Default: Trainer's ``processing_class``.
+        every: also measure every this many steps.
+        check_every: also compare the tables every this many steps; None compares only at saves, evaluations and the
+            end.
+        out: the folder of the measurements. Default: ``measured`` in Trainer's ``output_dir``.
         save: complete every checkpoint.
-        log: is given the figures, so that TensorBoard and the like have them: ``callback.log = trainer.log``.
-        options: those of :func:`ropescale.evals.perplexity`; of them, ``patching`` has the keywords of
+        log: called with the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
+        options: the options of :func:`ropescale.evals.perplexity`; ``patching`` among them has the keywords of
             :func:`ropescale.patch` for the schedule, such as ``target_length``.
 
     Raises:
-        DataError: documents without lengths, or the reverse, or options that have no effect.
+        DataError: documents without lengths, lengths without documents, or options without effect.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class TrainingCallback(TrainerCallback):
     ) -> None:
         refuse_unknown("ropescale.TrainingCallback", options, (*PerplexityKeywords.__annotations__, *OPTIONS))
         _check(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
-        options.setdefault("truncation", False)  # a model in training has left the tables that it was trained with
+        options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs
         self.options = PerplexityOptions.of(options)
         self.proof = Proof(schedule, self.options.patching, save)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
@@ -94,7 +97,7 @@ class TrainingCallback(TrainerCallback):
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
-        """Puts the schedule in, before the model is wrapped or compiled."""
+        """Patches the model before it is wrapped or compiled."""
         self.patch = self.proof.install(model) or self.patch
 
     def on_train_begin(
@@ -107,8 +110,8 @@ class TrainingCallback(TrainerCallback):
         processing_class: object = None,
         **_: object,
     ) -> None:
-        """Proves the schedule, and measures the model before the first step."""
-        self.patch = self.proof.install(model) or self.patch  # a model that was made anew since
+        """Verifies the schedule, and measures the model before the first step."""
+        self.patch = self.proof.install(model) or self.patch  # a model that was created since
         self.proof.prove(model)
         self.proof.watch(model)
         self._begin(args, state, model, processing_class)
@@ -116,7 +119,7 @@ class TrainingCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
-        """Looks every so many steps and before a save; measures, unless Trainer evaluates, where it is done then."""
+        """Checks every ``check_every`` steps and before a save; measures unless Trainer evaluates at this step."""
         if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
             self.proof.check(model, numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
@@ -125,7 +128,7 @@ class TrainingCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
-        """Looks before a save at the end of an epoch."""
+        """Checks before a save at the end of an epoch."""
         if control.should_save:
             self.proof.check(model, numbers=True)
 
@@ -140,8 +143,8 @@ class TrainingCallback(TrainerCallback):
         metrics: Figures | None = None,
         **_: object,
     ) -> None:
-        """Measures, and adds the figures to Trainer's metrics."""
-        self.proof.check(model, numbers=state.global_step > 0)  # whether it is the best, and so saved, is known after
+        """Measures, and adds the results to Trainer's metrics."""
+        self.proof.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
         if self.measuring is None:
             self._begin(args, state, model, processing_class)
         self._measure(state, model)
@@ -158,8 +161,7 @@ class TrainingCallback(TrainerCallback):
         processing_class: object = None,
         **_: object,
     ) -> None:
-        """Completes the checkpoint that Trainer has just written, unless it is elsewhere, as in a search for
-        hyperparameters."""
+        """Completes the checkpoint that Trainer just wrote, unless it is elsewhere, as in a hyperparameter search."""
         own, folder = plain(model), Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self.proof.check(own)
         tokenizer = processing_class if isinstance(processing_class, PreTrainedTokenizerBase) else None
@@ -169,12 +171,12 @@ class TrainingCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
     ) -> None:
-        """Looks, and measures after the last step."""
+        """Checks and measures after the last step."""
         self.proof.check(model, numbers=True)
         self.proof.unwatch()
         self._measure(state, model)
 
-    # --- measuring ---
+    # --- Measuring ---
 
     def _begin(self, args: TrainingArguments, state: TrainerState, model: nn.Module, processing: object) -> None:
         if self.eval_documents is None or self.lengths is None:
@@ -190,7 +192,7 @@ class TrainingCallback(TrainerCallback):
             self._note(state, self.measuring.measure(model, state.global_step))
 
     def _note(self, state: TrainerState, figures: Figures) -> None:
-        """Keeps the figures of a step, and puts them where Trainer puts its own."""
+        """Stores a step's results, and adds them to Trainer's log history."""
         if not figures:
             return
         self.measured[state.global_step] = figures
@@ -206,13 +208,13 @@ class TrainingCallback(TrainerCallback):
 def _check(
     documents: object, lengths: object, every: int | None, check_every: int | None, options: Sequence[str]
 ) -> None:
-    """Refuses what would have no effect."""
+    """Refuses options without effect."""
     if (documents is None) != (lengths is None):
         given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
-        raise DataError(f"{given} is given without {lacking}; give both, or neither", given, lacking)
+        raise DataError(f"{given} needs {lacking}; give both, or neither", given, lacking)
     if documents is None and (every is not None or options):
         name = options[0] if options else "every"
-        raise DataError(f"{name} is given, and no eval_documents to measure on; give both, or neither", name)
+        raise DataError(f"{name} needs eval_documents to measure on; give both, or neither", name)
     for name, steps in {"every": every, "check_every": check_every}.items():
         if steps is not None and steps < 1:
-            raise DataError(f"{name} {steps} is not a number of steps; give 1 or more", name)
+            raise DataError(f"{name} {steps} is not a valid number of steps; give 1 or more", name)

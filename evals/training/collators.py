@@ -1,6 +1,6 @@
-"""Collators for long-context training: mixed windows, and PoSE. They work in any Trainer, and draw no random numbers.
+"""Collators for long-context training: mixed windows and PoSE. They work in any Trainer, without global random state.
 
-What is drawn for a batch follows from its tokens and a seed, so a training that is continued sees the same.
+A batch's tokens and a seed determine its random draws, so resumed training repeats them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class PlainWindows:
 
 @dataclass(frozen=True)
 class MixedWindows:
-    """Cuts a share of the batches of long windows into short ones, of about as many tokens.
+    """Cuts a share of the batches of long windows into short windows with about as many tokens.
 
-    A batch is either long or short, never both: where tables depend on the length (longrope, dynamic schedules), a
-    model takes those of the longest text in a batch for all of it. So short windows are trained under exactly the table
-    and scale that the saved configuration computes for them, and long ones under theirs. (transformers' own ``dynamic``
-    keeps the table of the longest text so far; put in by :func:`ropescale.patch` it follows each batch.)
+    A batch is either long or short, never both: if tables depend on the length (longrope, dynamic schedules), a model
+    uses the table of the longest text for the full batch. So short and long windows train with exactly the table and
+    scale that the saved configuration computes for them. (transformers' own ``dynamic`` keeps the table of the longest
+    text so far; :func:`ropescale.patch` makes it follow each batch.)
 
     Attributes:
-        short: positions of a short window, BOS included.
-        share: of the batches, between 0 and 1, that are cut.
-        bos: in front of every short window; None for a model without.
-        seed: another one cuts other batches.
+        short: positions of a short window, including BOS.
+        share: the share of batches to cut, between 0 and 1.
+        bos: the id before every short window; None for a model without BOS.
+        seed: selects the batches to cut.
     """
 
     short: int
@@ -58,13 +58,15 @@ class MixedWindows:
     def __call__(self, features: Features) -> Batch:
         ids = stacked(features)
         if self.short > ids.shape[1]:
-            raise DataError(f"short {self.short} is longer than the windows ({ids.shape[1]}); give less", "short")
+            raise DataError(
+                f"short {self.short} is longer than the windows ({ids.shape[1]}); give a smaller number", "short"
+            )
         if float(torch.rand((), generator=generator(ids, self.seed))) < self.share:
             ids = self.cut(ids)
         return {"input_ids": ids, "labels": ids.clone()}
 
     def cut(self, ids: torch.Tensor) -> torch.Tensor:
-        """Cuts long windows, int64 [windows, length], into short ones; what is left over at the end is left out."""
+        """Cuts long windows, int64 [windows, length], into short ones; drops the remainder."""
         first = 0 if self.bos is None else 1
         body = ids[:, first:] if self.bos is not None and bool((ids[:, 0] == self.bos).all()) else ids
         size = self.short - first
@@ -79,18 +81,18 @@ class MixedWindows:
 class PoseWindows:
     """Positional skip-wise training: short windows whose positions reach up to a long context (arXiv 2309.10400, 3.2).
 
-    A window is cut in two chunks at a place drawn from 1 to half of it. The first has the positions 0, 1, ...; those of
-    the second are shifted by a number drawn from 0 to ``target - window``, evenly. The text between them is left out as
-    the authors' code does: where a window of text is longer than what is trained on, the second chunk is cut from
-    anywhere behind the first.
+    A window is cut into two chunks at a point drawn from 1 to half of it. The first has the positions 0, 1, ...; those
+    of the second are shifted by a number drawn uniformly from 0 to ``target - window``. The text between them is
+    skipped as in the authors' code: if a text window is longer than the trained one, the second chunk is cut from any
+    place after the first.
 
-    The batch has an attention mask of ones: without one, transformers takes a jump in the positions for another
+    The batch has an attention mask of ones: without one, transformers interprets a jump in the positions as a new
     document, and the second chunk would not attend to the first.
 
     Attributes:
-        target: the positions that are reached: the context to extend to.
-        window: positions of a trained window; None takes windows as they come.
-        seed: another one draws other places.
+        target: the target context in positions.
+        window: positions of a trained window; None uses the full windows.
+        seed: selects the cuts and shifts.
     """
 
     target: int
@@ -102,8 +104,8 @@ class PoseWindows:
         window = rows.shape[1] if self.window is None else self.window
         if not 2 <= window <= min(self.target, rows.shape[1]):
             raise DataError(
-                f"window {window} does not lie between 2 and the text's {rows.shape[1]} and the target's {self.target} "
-                "positions",
+                f"window {window} must be at least 2, and at most the text's {rows.shape[1]} and the target's "
+                f"{self.target} positions",
                 "window",
             )
         kept, positions = [], torch.arange(window).repeat(len(rows), 1)
@@ -122,7 +124,7 @@ def stacked(features: Features) -> torch.Tensor:
     """Returns the ``input_ids`` of windows, int64 [windows, length].
 
     Raises:
-        DataError: they have several lengths.
+        DataError: the windows have several lengths.
     """
     rows = [torch.as_tensor(each["input_ids"], dtype=torch.int64) for each in features]
     if len({len(row) for row in rows}) > 1:
@@ -131,18 +133,18 @@ def stacked(features: Features) -> torch.Tensor:
 
 
 def generator(ids: torch.Tensor, seed: int) -> torch.Generator:
-    """Returns a source of random numbers that follows from token ids and a seed."""
+    """Returns a random generator seeded by token ids and a seed."""
     digest = hashlib.sha256(f"{seed} ".encode() + ids.numpy().tobytes()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def _between(low: int, high: int, source: torch.Generator) -> int:
-    """Draws a whole number, both ends included."""
+    """Draws an integer from a closed range."""
     return int(torch.randint(low, high + 1, (), generator=source))
 
 
-# --- packing
-# Packs documents into windows of one length, each of which begins with BOS.
+# --- Packing
+# Packs documents into windows of one length that begin with BOS.
 
 
 class Packed(Dataset[dict[str, torch.Tensor]]):
@@ -166,17 +168,17 @@ class Packed(Dataset[dict[str, torch.Tensor]]):
 def pack(documents: Iterable[Sequence[int] | np.ndarray], length: int, bos: int | None, eos: int | None) -> Packed:
     """Joins documents into one stream and cuts it into windows.
 
-    In the stream each document stands between BOS and EOS (one of them where both are the same token). A window that
-    does not begin where a document does gets a BOS of its own in front, as everything that a model reads has one; no
-    token is left out but those of the last window that is not full. Windows attend across the documents in them.
+    In the stream, BOS precedes and EOS follows every document (a single token if both are equal). A window that starts
+    inside a document gets an additional BOS, as in all model input; only the tokens of an incomplete last window are
+    dropped. Attention crosses document boundaries in a window.
 
     Args:
         documents: token ids.
-        length: positions of a window, BOS included.
+        length: positions of a window, including BOS.
         bos, eos: the ids, or None.
 
     Raises:
-        DataError: all documents together do not fill one window.
+        DataError: the documents do not fill one window.
     """
     stream = _stream(documents, bos, eos)
     found = list(_windows(stream, length, bos))
@@ -204,7 +206,7 @@ def _stream(documents: Iterable[Sequence[int] | np.ndarray], bos: int | None, eo
 def _windows(stream: np.ndarray, length: int, bos: int | None) -> Iterator[np.ndarray]:
     at = 0
     while at < len(stream):
-        own = bos is not None and stream[at] != bos  # the window begins inside a document
+        own = bos is not None and stream[at] != bos  # the window starts inside a document
         part = stream[at : at + length - own]
         at += len(part)
         if len(part) + own == length:

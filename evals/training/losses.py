@@ -1,9 +1,9 @@
-"""The training loss in chunks, so that memory does not grow with the vocabulary.
+"""The training loss in chunks, with memory independent of the vocabulary.
 
 The full logits of a window take ``4 L V`` bytes in float32, and their gradient as many: 33.6 GB for 32,768 tokens of
-Llama 3's vocabulary. Here the trunk runs once, and the head runs over blocks of rows, each of which is computed again
-in the backward pass (arXiv 1604.06174). The head is the model's own ``forward`` with the trunk's answer already known,
-so that whatever a model does to its logits is done here, too.
+Llama 3's vocabulary. Here the trunk runs once, and the head runs over blocks of rows, which are recomputed in the
+backward pass (arXiv 1604.06174). The head is the model's own ``forward`` with the trunk's cached output, so that it
+includes the model's own changes to its logits.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def chunked_loss(model: nn.Module, logits_bytes: int = LOGITS_BYTES) -> Iterator[None]:
-    """Lets a causal language model compute its training loss block by block, inside.
+    """Makes a causal language model compute its training loss block by block inside the ``with`` block.
 
-    ``model(input_ids, labels)`` then returns the loss alone. In evaluation mode, and without labels, the model is as it
-    was.
+    ``model(input_ids, labels)`` then returns only the loss. In evaluation mode, and without labels, the model is
+    unchanged.
 
     Args:
         model: a transformers model, possibly PEFT-wrapped; not yet wrapped for several processes.
@@ -66,7 +66,7 @@ class _Chunked:
         return CausalLMOutput(loss=total / (seen if count is None else count))
 
     def _summed(self, output: Any, kwargs: dict[str, Any], labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the summed loss in nats over all targets, and how many there are."""
+        """Returns the summed loss in nats over all targets, and their number."""
         hidden, ids = output.last_hidden_state[:, :-1], kwargs["input_ids"][:, :-1]
         flat, ids = hidden.reshape(1, -1, hidden.shape[-1]), ids.reshape(1, -1)
         targets = labels[:, 1:].reshape(-1).to(flat.device)

@@ -1,8 +1,8 @@
-"""Measures a model while it is trained: perplexity against length, and what the training costs in short context.
+"""Measures a model during training: perplexity against length, and the short-context cost of training.
 
-Each measurement is a run of its own, in ``step-000100`` and the like, that ``ropescale report`` shows, under the name
-that :func:`stage` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
-the first step: what the short-context cost is counted from. All are of the same tokens.
+Every measurement is a separate run, in ``step-000100`` and similar folders, for ``ropescale report``, named by
+:func:`stage`. The run in ``original`` measures the model with and without its schedule before the first step, as the
+baseline of the short-context cost. All runs use the same tokens.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
     from ..scoring.scorer import State
 
 Figures = dict[str, float]
-"""What a measurement found, by the names under which Trainer logs it."""
+"""The results of a measurement, by their names in Trainer's log."""
 
 BASE, ORIGINAL = "base", "original"
 
 
 class Measuring:
-    """The measurements of one training.
+    """The measurements of a training run.
 
     Args:
         documents, lengths: as for :func:`ropescale.evals.perplexity`.
         options: its options.
-        out: the folder that the runs are kept in.
-        tokenizer: encodes documents that are texts.
+        out: the folder of the runs.
+        tokenizer: the tokenizer for text documents.
     """
 
     def __init__(
@@ -69,14 +69,13 @@ class Measuring:
     ) -> None:
         self.options, self.out = options, out
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
-        self._reference: Result | None = None  # the run that the short-context cost is counted from
+        self._reference: Result | None = None  # the baseline run of the short-context cost
 
     def begin(self, model: nn.Module, step: int) -> Figures:
-        """Measures the model before the first step, also without its schedule; of a training that is continued, reads
-        what was measured then.
+        """Measures the model with and without its schedule before the first step; resumed training reads the results.
 
         Returns:
-            The figures of this step; none for a training that is continued.
+            The results of this step; none in resumed training.
         """
         if step:
             for name in ("step-000000", ORIGINAL):
@@ -86,18 +85,17 @@ class Measuring:
             return {}
         own = plain(model)
         if not carries_ours(own) or any(rope.is_scaled for rope in read_rope(configuration_before(own)).values()):
-            return self.measure(model, step)  # nothing is known to be the model without a schedule
+            return self.measure(model, step)  # the model without a schedule is unknown
         both = self._reference = self._measured(model, step, BASE)
         self._keep(both, ORIGINAL)
         return self._noted(_first_alone(both), step)
 
     def measure(self, model: nn.Module, step: int) -> Figures:
-        """Measures the model as it is now, keeps the run, and returns its figures in every process."""
+        """Measures the current model, saves the run, and returns its results in every process."""
         return self._noted(self._measured(model, step), step)
 
     def _noted(self, result: Result, step: int) -> Figures:
-        """Keeps a run, and returns the perplexities, and how much worse the model is in short context than before the
-        schedule."""
+        """Saves a run; returns the perplexities, and the short-context cost against the model without the schedule."""
         self._keep(result, f"step-{step:06d}")
         if not step:
             self._reference = self._reference or result
@@ -112,7 +110,7 @@ class Measuring:
         return processes().from_leader(figures)
 
     def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
-        """Runs the evaluation of the model as it is, beside a baseline where one is given."""
+        """Evaluates the current model, and a baseline if given."""
         model = plain(model)
         schedules = Schedules(baseline=baseline, patching=self.options.patching)
         with undisturbed(model):
@@ -136,7 +134,7 @@ class Measuring:
 
 
 def _first_alone(result: Result) -> Result:
-    """Returns the part of a measurement that is of its first schedule; not every process has any."""
+    """Returns the first schedule's part of a measurement, which only some processes have."""
     if not result.passes:
         return result
     first = result.schedules[0]
@@ -146,44 +144,44 @@ def _first_alone(result: Result) -> Result:
 
 
 def refuse_unmeasurable(model: nn.Module) -> None:
-    """Refuses a model whose weights cannot be brought together for a forward pass on their own.
+    """Refuses a model whose weights cannot be gathered for a separate forward pass.
 
     Raises:
-        ConfigError: it is wrapped by the first FSDP, or spread by ZeRO-3.
+        ConfigError: it is wrapped by FSDP1, or sharded by ZeRO-3.
     """
     if is_shared(model) and not any(hasattr(each, "full_tensor") for each in model.parameters()):
         raise ConfigError(
-            "this model is spread over processes in a way that cannot be measured while it trains; use FSDP2 "
-            "(fsdp_version 2), or leave eval_documents out and measure what is saved",
+            "this model's sharding prevents measuring during training; use FSDP2 (fsdp_version 2), or leave "
+            "eval_documents out and measure the saved model",
             "eval_documents",
         )
 
 
 UNSCALED = "no schedule, before"
-"""The name of the model before its schedule and before its first step."""
+"""The name of the model without a schedule, before the first step."""
 
 
 def stage(model: nn.Module, step: int) -> str:
     """Returns the name of a model at a step: ``yarn:factor=8, before``, ``yarn:factor=8, after 200 steps``."""
-    schedules = "; ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))  # several, where layers differ
+    schedules = "; ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))  # several schedules if layers differ
     return f"{cut(schedules, 40)}, " + (f"after {step:,} step{'s' * (step > 1)}" if step else "before")
 
 
-# --- the training goes on as if nothing had happened
+# --- Measuring without side effects on training
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Restores afterwards the random states, the training mode and the rotary tables.
+    """Restores the random states, the training mode and the rotary tables at the end of the block.
 
-    Inside, the model is in evaluation mode, and computes in the dtype of its weights: the autocast that accelerate puts
-    around ``forward`` is out, so that the figures are those of ``ropescale eval`` on the saved weights.
+    Inside, the model is in evaluation mode, and computes in the dtype of its weights: accelerate's autocast around
+    ``forward`` is disabled, so that the results equal those of ``ropescale eval`` on the saved weights.
     """
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.reshard()  # what reads the weights would hold on to those that a forward pass left gathered
+            module.reshard()  # readers of the weights would keep those that a forward pass left gathered
     wrapped = [each for each in model.modules() if "_original_forward" in vars(each) and "forward" in vars(each)]
     kept = [vars(each).pop("forward") for each in wrapped]
     python, numpy = random.getstate(), np.random.get_state()
@@ -199,11 +197,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class SharedScorer(Scorer):
-    """Scores windows under a model whose weights several processes hold together.
+    """Scores windows with a model whose weights several processes share.
 
-    All of them feed the same windows at the same time, through the outermost module, which gathers the weights. The
-    head does not run apart, so the logits of one window are held whole; and a batch that does not fit is not tried
-    again, because the others would not know.
+    All processes feed the same windows at the same time, through the outermost module, which gathers the weights. The
+    head does not run separately, so the full logits of a window are in memory; a batch that does not fit is not
+    retried, because the other processes would not know.
 
     Args:
         model: the outermost module.
@@ -214,10 +212,10 @@ class SharedScorer(Scorer):
         self.model, self.split, self.retries = model, False, False
 
     def check(self, ids: torch.Tensor) -> None:
-        """Nothing runs apart here, so there is nothing to compare."""
+        """Does nothing, because the head does not run separately."""
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
-        # Weights that are gathered in inference mode could not take part in a backward pass later.
+        # Weights gathered in inference mode could not be used in a later backward pass.
         with torch.inference_mode(False), torch.no_grad():
             return super().score(ids)
 

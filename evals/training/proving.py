@@ -1,4 +1,4 @@
-"""Proves that the schedule is live in every process of a training, and that what is saved are numbers."""
+"""Verifies that the schedule is live in every training process, and that saved weights are finite."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """Returns the model inside a compiled one, or inside DistributedDataParallel; adapters and FSDP stay.
+    """Unwraps a compiled model, or one in DistributedDataParallel; keeps adapters and FSDP.
 
-    Its forward pass is the same, without compilation, and without waiting for other processes under data parallelism.
+    Its forward pass is the same without compilation, and without waiting for other data-parallel processes.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -41,7 +41,8 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
-    """Says what is not finite, in a sentence; empty where all is. Of weights in several processes, this one's part."""
+    """Describes non-finite values in a sentence; empty if all are finite. Checks this process's shard of the
+    weights."""
     if loss is not None and not math.isfinite(loss.item()):
         return f"the last loss is {loss.item()}; {_ADVICE}"
     trained: dict[str, torch.Tensor] = {}
@@ -53,20 +54,20 @@ def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
     if not trained or math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
         return ""
     wrong = [name for name, each in trained.items() if not each.isfinite().all()]
-    return f"{len(wrong)} of {len(trained)} trained tensors are not finite, {wrong[0]} among them; {_ADVICE}"
+    return f"{len(wrong)} of {len(trained)} trained tensors are not finite, such as {wrong[0]}; {_ADVICE}"
 
 
-_ADVICE = "nothing is saved of this step; train with a lower learning rate, or in bfloat16 instead of float16"
+_ADVICE = "this step is not saved; train with a lower learning rate, or in bfloat16 instead of float16"
 
 
 @dataclass
 class Proof:
-    """The schedule that a training must be done under.
+    """The schedule that must be live during training.
 
     Attributes:
-        schedule: a schedule or its spec; None takes what the model carries, or what its configuration says.
-        options: how it is applied, as for :func:`ropescale.patch`.
-        saved: whether the result is to be saved by us, so that a schedule that no file can hold is refused.
+        schedule: a schedule or its spec. Default: the model's current schedule, or its configuration's.
+        options: keywords of :func:`ropescale.patch`.
+        saved: whether ropescale will save the result, so that it refuses a schedule that no file can express.
     """
 
     schedule: object = None
@@ -76,19 +77,19 @@ class Proof:
     _hook: RemovableHandle | None = None
 
     def install(self, model: nn.Module) -> Patch | None:
-        """Puts the schedule into a model that carries none of ours; returns the undo, or None."""
+        """Patches a model that has no schedule from ropescale; returns the undo function, or None."""
         if self.schedule is None or carries_ours(plain(model)):
             return None
         return patch(plain(model), self.schedule, **(self.options or {}))
 
     def prove(self, model: nn.Module) -> None:
-        """Makes sure that the schedule is live in every process: its tables, and the modules that are really called.
+        """Verifies that the schedule is live in every process: its tables, and the called modules.
 
-        Every process takes part in both parts, whatever it finds, and each part ends for all of them alike. The first
-        runs nothing, so that no forward pass of several processes begins where one of them is broken.
+        Every process runs both checks, and each check has the same result in all of them. The first check runs no
+        forward pass, so that no collective pass starts while a process is broken.
 
         Raises:
-            VerificationError: it is not; in every process with the same line, which names the rank, the module and the
+            VerificationError: it is not live; every process raises the same line with the rank, the module and the
                 difference.
         """
         model = plain(model)
@@ -107,13 +108,13 @@ class Proof:
         settle(lambda: Verdict("; ".join(examine_model(model).problems)))
 
     def watch(self, model: nn.Module) -> None:
-        """Keeps the losses of a model's passes in training, of which :meth:`check` looks at the last."""
+        """Records the training losses of a model's forward passes; :meth:`check` tests the last one."""
         self.unwatch()
         self._loss = None
         self._hook = plain(model).register_forward_hook(self._keep_loss)
 
     def _keep_loss(self, module: nn.Module, _: object, output: object) -> None:
-        """Keeps the loss of the last pass in training mode, where the model itself computes one."""
+        """Records the loss of the last pass in training mode, if the model computes it."""
         if module.training:
             first = output[0] if isinstance(output, tuple) and output else None
             loss = output.get("loss") if isinstance(output, Mapping) else first
@@ -125,13 +126,13 @@ class Proof:
             self._hook.remove()
 
     def check(self, model: nn.Module, *, numbers: bool = False) -> None:
-        """Makes sure that the tables are still live in every process, without running anything.
+        """Verifies that the tables are still live in every process, without a forward pass.
 
         Args:
-            numbers: make sure, too, that the last loss and the trained weights are finite.
+            numbers: also verify that the last loss and the trained weights are finite.
 
         Raises:
-            VerificationError: as :meth:`prove`, or a loss or a weight is not finite.
+            VerificationError: as for :meth:`prove`, or a loss or a weight is not finite.
         """
         model = plain(model)
         settle(lambda: Verdict("; ".join(examine_tables(model).problems)))
@@ -139,10 +140,10 @@ class Proof:
             settle(lambda: Verdict(problem_of(model, self._loss)))
 
     def _refuse_other(self, model: nn.Module) -> None:
-        """Refuses a model that carries another schedule than was asked for.
+        """Refuses a model that carries another schedule than the requested one.
 
         Raises:
-            VerificationError: names both.
+            VerificationError: the schedules differ; names both.
         """
         wanted = make_plan(configuration_before(model), Request.of(self.schedule, **(self.options or {})))
         if not wanted.changes:
@@ -153,20 +154,20 @@ class Proof:
             asked = ", ".join(dict.fromkeys(wanted.label(key) for key in wanted.layers))
             carried = ", ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))
             raise VerificationError(
-                f"the model carries {carried}, and the callback was given {asked}; give one of the two"
+                f"the model carries {carried}, but the callback has {asked}; use one of the two"
             ) from None
 
 
-# --- agreement among processes: a problem that one of them has stops all, with one line
+# --- Agreement among processes: a problem of one stops all, with one line
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The findings of one process.
+    """The result of a check in one process.
 
     Attributes:
-        problem: why the training must not go on, in a sentence; empty where it may.
-        carried: what must be the same in all processes, such as a hash of the tables.
+        problem: why training must stop, in a sentence; empty if it may continue.
+        carried: a value that must be equal in all processes, such as a hash of the tables.
     """
 
     problem: str = ""
@@ -174,10 +175,10 @@ class Verdict:
 
 
 def processes(model: nn.Module | None = None) -> Group:
-    """Returns the processes of this training run, which torch.distributed has joined; one alone where it has not.
+    """Returns the processes of torch.distributed's default group; a single one without it.
 
     Args:
-        model: processes that share its weights are one team: each of them must take part in every forward pass.
+        model: processes that share its weights form one team, which runs every forward pass together.
     """
     import torch.distributed as dist
 
@@ -189,19 +190,19 @@ def processes(model: nn.Module | None = None) -> Group:
 
 
 def is_shared(model: nn.Module) -> bool:
-    """Whether several processes hold the weights together: FSDP, tensor parallel, ZeRO-3."""
+    """Whether several processes share the weights: FSDP, tensor parallel, ZeRO-3."""
     wrapped = any("_fsdp_wrapped_module" in name for name, _ in model.named_modules())
     return wrapped or any(hasattr(each, "full_tensor") or hasattr(each, "ds_id") for each in model.parameters())
 
 
 def settle(find: Callable[[], Verdict], kind: type[RopescaleError] = VerificationError) -> None:
-    """Finds in every process, and goes on in all of them or in none.
+    """Runs a check in every process; continues in all of them or in none.
 
-    An error of any kind is a problem, so that every process can say what it found.
+    Any error counts as a problem, so that every process reports its result.
 
     Raises:
-        VerificationError, or ``kind``: one of them has a problem, or they carry different things; in every process,
-            with the same line.
+        VerificationError, or ``kind``: a process has a problem, or their values differ; every process raises the same
+            line.
     """
     try:
         own = find()
@@ -215,10 +216,10 @@ def settle(find: Callable[[], Verdict], kind: type[RopescaleError] = Verificatio
 
 
 def settle_leader(act: Callable[[], object]) -> None:
-    """Lets the first process alone do something, such as writing.
+    """Runs an action, such as writing, only in the first process.
 
     Raises:
-        RunError: it failed; in every process.
+        RunError: the action failed; raised in every process.
     """
 
     def find() -> Verdict:
@@ -230,7 +231,7 @@ def settle_leader(act: Callable[[], object]) -> None:
 
 
 def first_problem(found: list[Verdict]) -> str:
-    """Returns the line for all processes: the first one's problem, and how many others have one; empty for none."""
+    """Returns the line for all processes: the first problem, and the other ranks with problems; empty for none."""
     if len(found) == 1:
         return found[0].problem
     failed = [rank for rank, each in enumerate(found) if each.problem]

@@ -1,4 +1,4 @@
-"""Saves a PEFT adapter beside a base that carries the schedule, so that stock PEFT loads both."""
+"""Saves a PEFT adapter with its patched base, so that stock PEFT loads both."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ BASE = "base"
 
 
 def linkable(saved: SavedSchedule) -> Path:
-    """Returns the folder of an adapter's base, whose weights can be linked.
+    """Returns the folder of an adapter's base, whose weights are linked.
 
     Raises:
-        CheckpointError: it has none.
+        CheckpointError: the base has no folder with weights.
     """
     source = saved.source
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
@@ -54,27 +54,27 @@ def linkable(saved: SavedSchedule) -> Path:
 def write_adapter_base(
     model: Any, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
-    """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
+    """Adds the base and the schedule's files to a folder that PEFT wrote; returns the link type of each weight file.
 
     Args:
-        target: where the folder will lie.
-        folder: where it lies now; a base of ours in it is replaced.
+        target: the folder's final path.
+        folder: the folder's current path; a base that ropescale wrote there is replaced.
 
     Raises:
-        CheckpointError: the base's weights were changed, or something cannot be written.
+        CheckpointError: the base's weights were changed, or a file cannot be written.
     """
     source = linkable(saved)
     with translated(source, "read"):
         refuse_changed(model, source, folder)
-    base = folder / BASE  # its links must not be there when weights get another mode
+    base = folder / BASE  # its links must not exist yet when weights get another mode
     if os.path.lexists(base) and (why := why_not_ours(base)):
         raise CheckpointError(why)
     remove_ours(base)
     for path in sorted(folder.rglob(ADAPTER)):
-        # PEFT reads a relative path from where it runs, not from the adapter.
+        # PEFT resolves a relative path from the working directory, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
         write_synced(path, as_json({**read_json(path), **named}, ADAPTER))
-        if path.parent != folder:  # a further adapter, in a folder of its name
+        if path.parent != folder:  # another adapter, in a folder of its name
             write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
@@ -86,9 +86,9 @@ def write_adapter_base(
 
 
 def _write_base(saved: SavedSchedule, source: Path, base: Path) -> dict[str, str]:
-    """Writes the base as patching would, whole or not at all, and returns how each weight file came over."""
+    """Writes the base as patching does, atomically; returns the link type of each weight file."""
     new = base.with_name(f".{base.name}.new")
-    shutil.rmtree(new, ignore_errors=True)  # what a killed process left
+    shutil.rmtree(new, ignore_errors=True)  # left by a killed process
     new.mkdir()
     with translated(source, "read"):
         links = link_or_copy(source, new, {}, "auto")
@@ -99,21 +99,21 @@ def _write_base(saved: SavedSchedule, source: Path, base: Path) -> dict[str, str
 
 
 # ---------------------------------------------------------------------------------------------------------
-# The base's weights in memory, compared with the files to be linked
+# Comparing the base's weights in memory with the files to link
 
 _PLAIN = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _WRAPPERS = (".base_layer", ".original_module")
-"""What PEFT adds to the names of the tensors that it wraps."""
+"""Name parts that PEFT adds to the tensors that it wraps."""
 
 
 def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
-    """Refuses a base whose weights were changed in memory; one tensor is read at a time.
+    """Refuses a base whose weights were changed in memory; reads one tensor at a time.
 
-    Compared are tensors of equal name. Left out are what the adapter's files hold themselves, layers that an active
-    adapter is merged into, quantized models, and types whose weights transformers converts as it loads them.
+    Compares tensors of equal name. Skips tensors that the adapter's files contain, layers with a merged active adapter,
+    quantized models, and types whose weights transformers converts at loading.
 
     Raises:
-        CheckpointError: names the tensor.
+        CheckpointError: a weight differs; names the tensor.
     """
     from safetensors import safe_open
     from transformers import conversion_mapping
@@ -138,9 +138,9 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
             for name in (parameters.keys() - saved) & set(file.keys()):
                 if not _is_same(parameters[name], file.get_tensor(name)):
                     raise CheckpointError(
-                        f"the base's weights differ from those in {source}, which would be linked: {name}; "
-                        "merge_and_unload and save the whole model, or save the changed base first, load that, and "
-                        "attach the adapter to it"
+                        f"the base's weights differ from the files in {source} that would be linked: {name}; "
+                        f"merge_and_unload and save the full model, or save the changed base, load it, and attach the "
+                        f"adapter to it"
                     )
 
 

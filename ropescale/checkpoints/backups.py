@@ -1,9 +1,9 @@
-"""Changes a checkpoint in place so that it can be undone byte for byte, even after a crash.
+"""Changes a checkpoint in place, and undoes this byte for byte, even after a crash.
 
-The originals are copied into a folder of ours inside the checkpoint, then its manifest is written, and only then is
-a file replaced. So without a manifest nothing has been changed yet, and with one everything can be put back. The
-manifest says what was replaced by what, by SHA-256, so that nothing is overwritten that somebody changed since; and at
-last that all is done, so that an interrupted patch is known for one.
+First copies the originals into a backup folder inside the checkpoint, then writes a manifest, and only then replaces
+files. So without a manifest no file has been changed yet, and with one every file can be restored. The manifest lists
+the SHA-256 of originals and replacements, which protects files that somebody changed later, and whether the change was
+completed, which identifies an interrupted patch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..errors import CheckpointError, ConfigError
 from ..files import deferred, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
-"""The folder in which ``in_place`` keeps what it replaced."""
+"""The folder where ``in_place`` keeps the originals."""
 
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
-"""All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
+"""The only files that patching writes; weights and other files of a checkpoint are never replaced."""
 
 _MANIFEST, _PART, _LOCK = "manifest.json", ".part.ropescale", ".lock"
 
@@ -33,8 +33,8 @@ class Manifest:
     """The content of ``manifest.json``.
 
     Attributes:
-        originals: SHA-256 of each original that is kept here, by name.
-        written: SHA-256 of everything that ropescale wrote under each name; a name without an original was added.
+        originals: SHA-256 of each original in the backup, by name.
+        written: SHA-256 of all content that ropescale wrote, by name; a name without an original is a new file.
         finished: whether the change was completed.
     """
 
@@ -44,15 +44,15 @@ class Manifest:
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Copies the originals into the backup, then replaces file by file.
+    """Copies the originals into the backup, then replaces the files.
 
     Args:
         folder: the checkpoint.
-        files: the new content of each file, by its name, one of :data:`FILES`.
+        files: the new content by name, one of :data:`FILES`.
 
     Raises:
-        CheckpointError: the backup is a link to another folder, holds files that are not ours, or another command is
-            at work; a file was changed since it was patched, and the backup does not have that.
+        CheckpointError: the backup is a link to another folder or contains unknown files, another command is running,
+            or a file was changed since it was patched and has no backup.
         ConfigError: an earlier backup is damaged.
     """
     assert set(files) <= set(FILES), "restoring would refuse the others"
@@ -75,10 +75,10 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def put_back(folder: Path) -> bool:
-    """Puts every original back and removes what was added; False where nothing had been changed.
+    """Restores every original and removes added files; returns False if no file had been changed.
 
     Raises:
-        CheckpointError: the backup is a link to another folder, or another command is at work; a file was changed since
+        CheckpointError: the backup is a link to another folder, another command is running, or a file was changed since
             it was patched.
         ConfigError: the manifest is damaged.
     """
@@ -95,7 +95,7 @@ def put_back(folder: Path) -> bool:
                 _refuse_changed(folder, [name], manifest, "restoring")
                 if name not in manifest.originals:
                     (folder / name).unlink(missing_ok=True)
-                elif os.path.lexists(backup / name):  # else a restore that was interrupted has put it back
+                elif os.path.lexists(backup / name):  # otherwise an interrupted restore has already restored it
                     os.replace(backup / name, folder / name)
             (backup / _MANIFEST).unlink()
     return changed
@@ -111,13 +111,13 @@ def is_interrupted(folder: Path) -> bool:
     backup = folder / BACKUP
     if not (backup / _MANIFEST).exists():
         return False
-    recorded = os.path.lexists(folder / "ropescale.json")  # without it nobody knows what a configuration was made of
+    recorded = os.path.lexists(folder / "ropescale.json")  # it records the origin of the configuration
     return not _manifest(backup).finished or not recorded
 
 
 @contextmanager
 def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
-    """Yields the backup's folder, made if wanted, and locked against other commands; removes it if nothing is in it."""
+    """Yields the backup's folder, created on request and locked against other commands; removes it if empty."""
     from filelock import FileLock, Timeout
 
     backup = folder / BACKUP
@@ -130,7 +130,7 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
                 yield backup
             finally:
                 with deferred(), suppress(OSError, CheckpointError):
-                    if not (backup / _MANIFEST).exists():  # nothing was changed, or everything is restored
+                    if not (backup / _MANIFEST).exists():  # no file was changed, or all are restored
                         for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
                             (backup / name).unlink(missing_ok=True)
                     (backup / _LOCK).unlink()
@@ -144,13 +144,13 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
 def _refuse_linked(backup: Path) -> None:
     for path in (backup, backup / _LOCK):
         if path.is_symlink():
-            raise CheckpointError(f"{path} is a symbolic link, and only a folder holds originals; remove the link")
+            raise CheckpointError(f"{path} is a symbolic link instead of a folder with originals; remove the link")
     if backup.exists() and not backup.is_dir():
-        raise CheckpointError(f"{backup} is a file, and originals are kept in a folder of that name; move it away")
+        raise CheckpointError(f"{backup} is a file, but the originals need a folder of that name; move it away")
 
 
 def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Refuses to put back or remove anything while an original is missing or changed.
+    """Refuses to restore or remove files while an original is missing or changed.
 
     Raises:
         ConfigError: names the file.
@@ -159,39 +159,39 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
         kept, current = backup / name, folder / name
         if name not in manifest.originals:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
-                raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; put it back by hand if it is yours")
+                raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; restore it by hand if it is yours")
         elif os.path.lexists(kept):
             if sha256(read_bytes(kept)) != manifest.originals.get(name):
-                raise ConfigError(f"{kept} is not the original that was kept; download the checkpoint's {name} again")
+                raise ConfigError(f"{kept} is not the original; download the checkpoint's {name} again")
         elif not (current.is_file() and sha256(read_bytes(current)) == manifest.originals.get(name)):
             raise ConfigError(f"{kept} is missing, and {current} is not the original; download that file again")
 
 
 def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doing: str) -> None:
-    """Refuses to overwrite a file that is neither what ropescale wrote nor the original: no backup has it."""
+    """Refuses to overwrite a file that is neither ropescale's nor the original, because it has no backup."""
     for name in names:
         path, ours = folder / name, [*manifest.written[name], manifest.originals.get(name)]
         if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
             raise CheckpointError(
-                f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away "
-                "first"
+                f"{path} was changed since it was patched in place, and {doing} would lose the changes; move the file "
+                f"away first"
             )
 
 
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:
-    """Whether a file in the backup equals the current one, as after a patch that was killed before the manifest."""
+    """Whether a backup equals the current file, as after a patch that was killed before it wrote the manifest."""
     kept, current = backup / name, folder / name
     both = kept.is_file() and current.is_file() and not kept.is_symlink()
     return both and read_bytes(kept) == read_bytes(current)
 
 
 def _keep_originals(folder: Path, backup: Path, names: Iterable[str], manifest: Manifest) -> None:
-    """Copies the files of these names that exist into the backup."""
+    """Copies the existing files of these names into the backup."""
     for name in names:
         if not os.path.lexists(folder / name):
             continue
         if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
-            raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
+            raise CheckpointError(f"{backup / name} is not ropescale's backup; move {backup} away")
         content = read_bytes(folder / name)
         write_synced(backup / _PART, content)
         shutil.copystat(folder / name, backup / _PART)
@@ -200,7 +200,7 @@ def _keep_originals(folder: Path, backup: Path, names: Iterable[str], manifest: 
 
 
 def _manifest(backup: Path) -> Manifest:
-    """Reads and checks the manifest, which may have been downloaded with the checkpoint: it may name only our files.
+    """Reads and validates the manifest; it may be downloaded, so it may name only files that patching writes.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
@@ -220,7 +220,7 @@ def _manifest(backup: Path) -> Manifest:
     there = [backup / name for name in FILES if os.path.lexists(backup / name)]
     damaged = manifest is None or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}
     if damaged or any(kept.is_symlink() or not kept.is_file() for kept in there):
-        raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
+        raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     return manifest
 
 
@@ -231,16 +231,15 @@ def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:
-    """Refuses to replace links, which belong to something else as well, such as the Hub's cache.
+    """Refuses to replace links, which may be shared, such as those of the Hub's cache.
 
     Raises:
-        CheckpointError: one of the files to be replaced is a symbolic link.
+        CheckpointError: a file to replace is a symbolic link.
     """
     for name in names:
         if (folder / name).is_symlink():
             raise CheckpointError(
-                f"{folder / name} is a symbolic link, as in the Hub's cache, which is shared; "
-                "write to another folder instead",
+                f"{folder / name} is a symbolic link, as in the Hub's shared cache; write to another folder instead",
                 "out",
                 "in_place",
             )

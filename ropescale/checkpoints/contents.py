@@ -1,4 +1,4 @@
-"""The files of a patched checkpoint that differ from its source's, and how they differ."""
+"""The files that patching changes, and their differences from the source."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .model_card import front_matter
 def new_files(
     source: Path, name: str, plan: Plan, hub_id: str | None = None, to: str | None = None
 ) -> dict[str, bytes]:
-    """Returns the content of every file that differs from the source's, except the record.
+    """Returns the content of every changed file, except the record.
 
     Args:
         source: the source's folder.
         name: the source's name in the card.
-        hub_id: its name on the Hub, where it is there.
-        plan: the schedule worked out, or what a checkpoint lacks under the one that it has.
-        to: the repository that the result goes to, where that is known.
+        hub_id: the source's Hub id, if known.
+        plan: the plan of the schedule, or of the keys that a checkpoint lacks.
+        to: the target repository, if known.
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
@@ -47,13 +47,13 @@ def new_files(
 
 
 def source_name(name: str) -> str:
-    """Returns a Hub id as it is, and a folder by its last name alone: the result may be published."""
+    """Returns a Hub id unchanged, and only the last name of a folder, because the result may be published."""
     path = local_path(name)
     return path.resolve().name if path.is_dir() else name
 
 
 def raised_tokenizer(path: Path, length: int) -> bytes | None:
-    """Returns ``tokenizer_config.json`` with ``model_max_length`` raised; None where it is high enough or absent."""
+    """Returns ``tokenizer_config.json`` with ``model_max_length`` raised; None if it is high enough or absent."""
     limit = number(optional_json(path).get("model_max_length"))
     if limit is None or limit >= length:
         return None
@@ -61,7 +61,7 @@ def raised_tokenizer(path: Path, length: int) -> bytes | None:
 
 
 def completed(source: Path, request: Request) -> Plan:
-    """Plans the keys and limits that a checkpoint lacks under the frequencies that it has.
+    """Plans the keys and limits that a checkpoint lacks, without changing its frequencies.
 
     A model that was patched in memory and saved by ``save_pretrained`` lacks transformers 4's keys, and its tokenizer
     has the old limit.
@@ -74,18 +74,18 @@ def completed(source: Path, request: Request) -> Plan:
     planned = Configuration.read(in_both_dialects(now)) if unread_by_v4(now) else now
     notes = []
     if planned is not now:
-        notes += ["the frequencies stay as they are; transformers 4's keys are written beside those of transformers 5"]
+        notes += ["the frequencies stay unchanged; transformers 4's keys are added to those of transformers 5"]
     if raised_tokenizer(source / "tokenizer_config.json", length):
-        notes += [f"the frequencies stay as they are; the tokenizer's model_max_length becomes {length}"]
+        notes += [f"the frequencies stay unchanged; the tokenizer's model_max_length becomes {length}"]
     if not notes:
-        raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
+        raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
     return Plan(request, now, planned, {}, length, tuple(notes))
 
 
 def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
-    """Returns the record of a checkpoint that is made from a folder, without the list of files.
+    """Returns the record of a checkpoint built from a folder, without the list of files.
 
-    One that keeps its schedule keeps its record, but for the way back to the original configuration.
+    A checkpoint that keeps its schedule keeps its record, except the undo information.
     """
     earlier = read_record(source)
     if earlier is not None and not plan.changes:
@@ -95,24 +95,24 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
     return make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
 
 
-# --- readable differences from the source's files
+# --- Readable differences from the source's files
 
 _LONGEST = 200
-"""The most characters of a text on one line: a chat template is a page."""
+"""The most characters of a text on one line; a chat template can have a page."""
 
 
 def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Describes the change of every file: a unified diff, or one line for files that are not JSON.
+    """Describes the change of every file: a unified diff, or one line for other files than JSON.
 
     Args:
-        source: the checkpoint as it is.
-        files: the new content of each file, by name. One that says the same as before is left out.
+        source: the unchanged checkpoint.
+        files: the new content of each file, by name; unchanged files are left out.
     """
     changed = {}
     for name, content in files.items():
         path = source / name
         if name == RECORD:
-            changed[name] = f"{'replaced' if path.exists() else 'new file'}: what was changed, and how to undo it"
+            changed[name] = f"{'replaced' if path.exists() else 'new file'}: the changes, and how to undo them"
         elif path.suffix == ".json":
             changed[name] = diff(read_json(path), json.loads(content), name)
         else:
@@ -121,7 +121,7 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _card_change(old: bytes | None, new: bytes) -> str:
-    """Returns ``+38 lines: section "Context extension"``; empty where a card is unchanged."""
+    """Returns ``+38 lines: section "Context extension"``; empty for an unchanged card."""
     before, after = (Counter((text or b"").splitlines()) for text in (old, new))
     more, fewer = (after - before).total(), (before - after).total()
     if old == new:
@@ -134,14 +134,14 @@ def _card_change(old: bytes | None, new: bytes) -> str:
 
 
 def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
-    """Returns a unified diff of two JSON objects; long lists on one line lest a table fills the screen."""
+    """Returns a unified diff of two JSON objects, with long lists on one line."""
     kept = {key for key in old if key in new and old[key] == new[key]}
     before, after = ([line + "\n" for line in _readable(value, kept)] for value in (old, new))
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
 def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterator[str]:
-    """Yields an object's lines; ``kept`` are keys with the same value on both sides, which get one line."""
+    """Yields an object's lines; ``kept`` names the keys with equal values on both sides, which get one line."""
     yield "{"
     for key, inner in sorted(value.items()):
         lines = [_short(inner)]
@@ -153,11 +153,11 @@ def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterat
 
 
 def _short(value: object) -> str:
-    """Returns a value on one line: of long lists of numbers the ends, to six digits."""
+    """Returns a value on one line, and of long lists of numbers only the ends, to six digits."""
     if isinstance(value, Mapping):
         return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        # a whole number beyond every float comes as it is, cut
+        # an integer beyond every float is only cut
         ends = [f"{v:.6g}" if abs(v) < 1e300 else brief(v) for v in (*value[:3], *value[-2:])]
         return f"[{', '.join(ends[:3])}, ... {len(value)} numbers ..., {', '.join(ends[3:])}]"
     return cut(json.dumps(value), _LONGEST)

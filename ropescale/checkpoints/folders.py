@@ -1,4 +1,4 @@
-"""Makes one checkpoint's folder from another's: weights linked, the rest copied, whole or not at all."""
+"""Builds a checkpoint's folder from another's, atomically: links weights, copies the rest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .metadata.record import files_in, with_files
 LOG = logging.getLogger(__name__)
 
 LINKS = ("auto", "hard", "symlink", "copy")
-"""The ways to bring a weight file over."""
+"""The ways to link a weight file."""
 
 _WEIGHTS = (
     "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
@@ -49,13 +49,13 @@ def is_weight(name: str) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Returns every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
+    """Returns a checkpoint's files relative to its folder, sorted, without version control and caches.
 
-    Links to folders are followed, because only their content matters; one that leads back up is not.
+    Follows links to folders, except links to a parent folder.
     """
     files = list(islice(_walk(folder, Path(), frozenset({os.path.realpath(folder)})), MOST_FILES + 1))
     if len(files) > MOST_FILES:
-        raise CheckpointError(f"{folder} holds more than {MOST_FILES} files; give the checkpoint's own folder")
+        raise CheckpointError(f"{folder} contains more than {MOST_FILES} files; give the checkpoint's own folder")
     return sorted(files)
 
 
@@ -77,23 +77,23 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
 
 
 def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
-    """Returns the folder to make, after checking that making it harms nothing; a model in memory may have no source.
+    """Returns the folder to write, after checking that this overwrites nothing; a model in memory may have no source.
 
     Raises:
-        CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
+        CheckpointError: it exists, is or contains the source or its weights, or its parent is a file.
     """
     if not str(out):
-        raise CheckpointError("the output's name is empty; name the folder to make")
+        raise CheckpointError("the output's name is empty; name the folder to write")
     try:
         target = Path(out).expanduser()
-        target = target.resolve() if target.name in ("", "..") else target  # `.` has no name of its own
+        target = target.resolve() if target.name in ("", "..") else target  # `.` has no name
         here, there = source and source.resolve(), target.resolve()
-    except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
+    except (RuntimeError, ValueError) as error:  # an unknown home, or a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
         raise CheckpointError(f"{target} is the source itself; choose another folder, or patch in place", "in_place")
     if here and (here in there.parents or there in here.parents):
-        raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
+        raise CheckpointError(f"{target} and the source {source} overlap; choose another folder")
     if os.path.lexists(target):
         _refuse_to_replace(source or target, target, force)
     nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
@@ -103,7 +103,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
 
 
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
-    """Refuses to replace files that ropescale did not write, and weights that are about to be linked."""
+    """Refuses to replace files that ropescale did not write, and weights to be linked."""
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
     with translated(target, "read"):
@@ -112,12 +112,12 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
         raise CheckpointError(why, "force")
     there = target.resolve()
     if there in (here := Path.cwd(), *here.parents):
-        raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
+        raise CheckpointError(f"{target} contains the working directory; choose another folder, or leave it first")
     for name in files_of(source):
         if is_weight(name.name) and there in Path(os.path.realpath(source / name)).parents:
             raise CheckpointError(
-                f"{target} holds the weights that {source / name} links to, so replacing it would destroy them; "
-                "choose another folder"
+                f"{target} contains the weights that {source / name} links to, so replacing it would destroy them; "
+                f"choose another folder"
             )
 
 
@@ -126,7 +126,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def why_not_ours(folder: Path) -> str | None:
-    """Says why ``force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
+    """Returns why ``force`` may not replace a folder, with a file's name; None if ropescale wrote all of it."""
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
         return f"{folder} was not written by ropescale ({kind}), so force leaves it; choose another folder"
@@ -134,14 +134,14 @@ def why_not_ours(folder: Path) -> str | None:
         return f"{folder} was not written by ropescale (no {RECORD}), so force leaves it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
         return (
-            f"{folder} was patched in place and holds {BACKUP}, so force leaves it; choose another folder, or "
-            f"undo that first: ropescale restore {folder}"
+            f"{folder} was patched in place and contains {BACKUP}, so force leaves it; choose another folder, or undo "
+            f"the patch first: ropescale restore {folder}"
         )
     files = files_in(folder)
     if files is None:
         return (
             f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), so force cannot "
-            f"tell them from yours; look into {folder} and remove it yourself"
+            f"distinguish them from yours; check {folder} and remove it yourself"
         )
     found = list(islice(foreign_files(folder, files, (RECORD,)), _MOST_COUNTED))
     if not found:
@@ -153,16 +153,16 @@ def why_not_ours(folder: Path) -> str | None:
 
 
 _MOST_COUNTED = 1000
-"""Foreign files that are counted; a home directory holds millions."""
+"""The most foreign files to count; a home directory contains millions."""
 
 
 def remove_ours(folder: Path) -> bool:
-    """Removes the files that ropescale wrote in a folder, and the folder; False where it holds others, which stay."""
+    """Removes ropescale's files and the folder; returns False if other files remain."""
     return remove_files(folder, files_in(folder) or (), (RECORD,))
 
 
 def left_aside(folder: Path) -> Path | None:
-    """Returns ``NAME~`` where a ``force`` that was killed left the earlier result there."""
+    """Returns ``NAME~`` if a killed ``force`` left the earlier result there."""
     aside = Path(f"{folder}~")
     return aside if os.path.lexists(aside / RECORD) else None
 
@@ -170,23 +170,23 @@ def left_aside(folder: Path) -> Path | None:
 def build_folder(
     target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
-    """Builds a folder under a hidden name and renames it, so that it exists whole or not at all.
+    """Builds a folder atomically: under a hidden name, renamed at the end.
 
     Args:
-        fill_folder: writes into the hidden folder, and returns how each weight file came there.
+        fill_folder: writes into the hidden folder, and returns the link type of each weight file.
         record: the record, without the list of files.
-        force: replace an empty folder, or one in which ropescale wrote everything.
+        force: replace an empty folder, or one that ropescale wrote entirely.
 
     Returns:
-        How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
+        The link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
 
     Raises:
-        CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
+        CheckpointError: a file cannot be read or written, or appeared meanwhile; no partial folder is left.
     """
     if target.name in ("", ".."):
-        raise CheckpointError(f"{target} is no name for a new folder; choose another")
+        raise CheckpointError(f"{target} is not a valid name for a new folder; choose another")
     if aside := left_aside(target):
-        LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is at work", aside, target)
+        LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is running", aside, target)
     with translated(target), _parents(target.absolute().parent), hidden_path(target) as new:
         new.mkdir()
         links = fill_folder(new)
@@ -198,7 +198,7 @@ def build_folder(
 
 @contextmanager
 def _parents(folder: Path) -> Iterator[None]:
-    """Makes a folder and those above it; removes them again on failure."""
+    """Makes a folder and its missing parents; removes them on failure."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,10 +211,10 @@ def _parents(folder: Path) -> Iterator[None]:
 
 
 def _place(new: Path, target: Path, force: bool) -> None:
-    """Gives a new folder its name; an earlier result is first renamed to ``NAME~``, and then removed."""
+    """Renames a new folder to its name; an earlier result is renamed to ``NAME~`` and then removed."""
     exists, aside = os.path.lexists(target), None
     if exists and not force:
-        raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another folder, or remove it")
+        raise CheckpointError(f"{target} was created meanwhile; choose another folder, or remove it")
     if exists and not _is_empty(target):
         if why := why_not_ours(target):
             raise CheckpointError(why, "force")
@@ -224,28 +224,29 @@ def _place(new: Path, target: Path, force: bool) -> None:
     except OSError:
         if aside and os.path.lexists(target):
             raise CheckpointError(
-                f"{target} appeared while it was replaced; the earlier one is {aside}; move one of them away"
+                f"another command created {target} while it was replaced; the earlier one is {aside}; move one of "
+                f"them away"
             ) from None
         if aside:
             os.rename(aside, target)
         raise
     if aside:
         try:
-            removed = why_not_ours(aside) is None and remove_ours(aside)  # nobody can change it under this name
+            removed = why_not_ours(aside) is None and remove_ours(aside)  # no other command changes it under this name
         except OSError:
             removed = False
         if not removed:
-            LOG.warning("%s is the earlier %s and cannot be removed whole; look into it, remove it", aside, target)
+            LOG.warning("%s is the earlier %s and cannot be removed completely; check and remove it", aside, target)
 
 
 def write_record(
     folder: Path, record: Mapping[str, object], links: Mapping[str, str], names: Iterable[str] | None = None
 ) -> None:
-    """Writes the record of a folder, with a list of its files.
+    """Writes a folder's record with a list of its files.
 
     Args:
-        links: how each weight file came over.
-        names: the files that are listed; all of them where they are not given.
+        links: the link type of each weight file.
+        names: the files to list. Default: all files.
     """
     listed = map(Path.as_posix, files_of(folder)) if names is None else names
     files = {name: entry_of(folder / name, links.get(name)) for name in listed}
@@ -259,17 +260,17 @@ def link_or_copy(
     link: str,
     leave: Callable[[Path], bool] = lambda name: False,
 ) -> dict[str, str]:
-    """Links or copies a checkpoint's files into a folder, and writes those that differ.
+    """Links or copies a checkpoint's files into a folder, and writes the changed ones.
 
-    Weights are linked; other files are copied, because a later ``save_pretrained`` would write through a link.
+    Links weights; copies other files, because a later ``save_pretrained`` would write through a link.
 
     Args:
-        files: the content of every file that differs from the source's, or that the source lacks.
-        link: how weights come over, one of :data:`LINKS`.
+        files: the content of every changed or new file.
+        link: how to link weights, one of :data:`LINKS`.
         leave: whether to leave a file out, by its name relative to the source.
 
     Returns:
-        How each weight file came over.
+        The link type of each weight file.
     """
     links = {}
     for name in files_of(source):
@@ -277,7 +278,7 @@ def link_or_copy(
             continue
         path, real = source / name, Path(os.path.realpath(source / name))
         if not real.exists():
-            raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
+            raise CheckpointError(f"{path} links to {real}, which does not exist; is the download complete?")
         if not real.is_file():
             raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -291,11 +292,11 @@ def link_or_copy(
 
 
 def copy_mode(folder: Path, like: str) -> None:
-    """Gives weight files the mode of another new file, because safetensors makes them readable for their owner alone.
+    """Gives weight files the mode of another new file, because safetensors makes them readable only by their owner.
 
     Args:
-        folder: has no linked weights yet, whose mode would change at their source.
-        like: the name of that file.
+        folder: a folder without linked weights, whose mode would change at their source.
+        like: the name of the other file.
     """
     mode = stat.S_IMODE((folder / like).stat().st_mode)
     for name in files_of(folder):
@@ -304,7 +305,7 @@ def copy_mode(folder: Path, like: str) -> None:
 
 
 def _link(real: Path, destination: Path, how: str) -> str:
-    """Brings a weight file over and returns how. Takes the real file, because Hub caches are made of symlinks."""
+    """Links a weight file and returns the link type. Takes the real file, because Hub caches consist of symlinks."""
     ways = {"hard": os.link, "symlink": os.symlink, "copy": shutil.copyfile}
     for way in ways if how == "auto" else (how,):
         try:
@@ -313,71 +314,72 @@ def _link(real: Path, destination: Path, how: str) -> str:
         except OSError as error:
             destination.unlink(missing_ok=True)
             if how != "auto" or way == "copy":
-                hint = "" if way == "copy" else "; let ropescale choose the way"
+                hint = "" if way == "copy" else "; let ropescale choose the link type"
                 raise CheckpointError(
-                    f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}",
+                    f"{real} cannot be linked or copied to {destination.parent.parent} ({way}): "
+                    f"{error.strerror or error}{hint}",
                     "link",
                 ) from error
     raise AssertionError("unreachable: copy either works or raises")
 
 
 def refuse_missing_shards(source: Path) -> None:
-    """Refuses an incomplete download: no engine would load the result."""
+    """Refuses an incomplete download, because no engine would load the result."""
     for index in sorted(source.glob("*.index.json")):
         shards = _shards(index) if is_weight(index.name.removesuffix(".index.json")) else set()
         missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:
             first = cut(missing[0], 100)
             raise CheckpointError(
-                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {first} among them; "
+                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, such as {first}; "
+                f"them; "
                 "complete the download first"
             )
 
 
 def refuse_wild_indexes(source: Path) -> None:
-    """Refuses an index of weights that names a file outside its folder, whether or not that exists."""
+    """Refuses an index of weights that names a file outside its folder, existing or not."""
     for index in source.glob("*.index.json"):
         if is_weight(index.name.removesuffix(".index.json")):
             _shards(index)
 
 
 _LARGEST_INDEX = 128 * 2**20
-"""Bytes; that of a model with a million tensors has a hundred million."""
+"""The most bytes of an index; that of a model with a million tensors has a hundred million."""
 
 
 def _shards(index: Path) -> set[str]:
-    """Returns the files that an index names; all of them lie in its folder.
+    """Returns the files that an index names; all must be in its folder.
 
     Raises:
-        ConfigError: it is not an index, or names something that is not a file of the folder.
+        ConfigError: it is not an index, or names a path outside the folder.
     """
     weights = read_json(index, _LARGEST_INDEX).get("weight_map")
     names: Iterable[object] = weights.values() if isinstance(weights, Mapping) else [weights]
     for name in names:
         if not isinstance(name, str) or not stays_below(name.removeprefix("./")):
             raise ConfigError(
-                f"{index} has {brief(name)} where the name of a file in its folder should stand; restore it from where "
-                "it was downloaded"
+                f"{index} has {brief(name)} instead of the name of a file in its folder; download it again"
             )
     return set(map(str, names))
 
 
 # --- links
-# Symbolic links that lead out of a checkpoint: a copy would include what they lead to.
+# Symbolic links that lead out of a checkpoint: a copy would include their targets.
 
 
 _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
-"""A model's file in the Hub's cache, where names are hashes."""
+"""A model's file in the Hub's cache, whose name is a hash."""
 
 
 def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
-    """Returns the links that lead out of a checkpoint, with the path at their end, which need not exist.
+    """Returns the links that lead out of a checkpoint, with their target, which may not exist.
 
-    The files of the Hub's cache count as the checkpoint's own.
+    Files of the Hub's cache count as the checkpoint's own.
 
     Args:
         folder: a checkpoint.
-        ours: names of links to weights that the caller has made.
+        ours: names of links to weights that the caller made.
     """
     root, away = os.path.realpath(folder), {}
     for name in sorted({*links_in(folder)} - {*ours}):
@@ -389,34 +391,34 @@ def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
 
 
 def link_warning(folder: Path) -> Iterator[str]:
-    """Yields a warning if links lead out of a checkpoint; links from weights to weights do not count."""
+    """Yields a warning if links lead out of a checkpoint; ignores links from weights to weights."""
     links = {
         name: target
         for name, target in leaving_links(folder).items()
         if not (is_weight(os.path.basename(name)) and is_weight(os.path.basename(target)))
     }
     if links:
-        yield f"{_named(links)}; whoever is given the result gets what lies there: remove what is not of this model"
+        yield f"{_named(links)}; a copy of the result includes their targets: remove foreign links"
 
 
 def refuse_leaving_links(folder: Path, ours: Collection[str] = ()) -> None:
-    """Refuses to send a checkpoint whose links would publish files that lie outside it.
+    """Refuses to upload a checkpoint whose links would publish files outside it.
 
     Raises:
-        CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
+        CheckpointError: a link leads out of it, a target does not exist, or a folder cannot be read.
     """
     with translated(folder, "read"):
         links = leaving_links(folder, ours)
         lost = [name for name in links_in(folder) if not (folder / name).exists()]
     if links:
         raise CheckpointError(
-            f"{named(folder)} is not sent to the Hub: {_named(links)}, which would be published; put a copy of "
-            "the file in its place if it belongs to the model, or remove it"
+            f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace it by a copy if it "
+            f"belongs to the model, or remove it"
         )
     if lost:
         target = os.path.realpath(folder / lost[0])
         raise CheckpointError(
-            f"{named(folder / lost[0])} is a link to {named(target)}, which does not exist; is the download complete?"
+            f"{named(folder / lost[0])} links to {named(target)}, which does not exist; is the download complete?"
         )
 
 
@@ -429,7 +431,7 @@ def _named(links: Mapping[str, str]) -> str:
 
 
 def links_in(folder: Path, below: str = "") -> Iterator[str]:
-    """Yields every symbolic link below a folder, except in folders that are never copied; follows none."""
+    """Yields every symbolic link below a folder, except in folders that are never copied, without following links."""
     for entry in os.scandir(folder / below):
         name = os.path.join(below, entry.name)
         if entry.name in SKIPPED:

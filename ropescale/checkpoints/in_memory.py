@@ -1,4 +1,4 @@
-"""Finds the configuration that a loaded model's checkpoint would hold: its source's, and what was changed since."""
+"""Reconstructs a loaded model's configuration file: its source's, with later changes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedSchedule:
-    """The schedule that a model in memory carries, as a checkpoint records it.
+    """The schedule of a model in memory, as a checkpoint records it.
 
     Attributes:
-        plan: the schedule on the configuration to write. It has no layers where the model was loaded with the schedule.
+        plan: the schedule on the configuration to write. It has no layers if the model was loaded with the schedule.
         record: the record, without the list of files.
-        source: the folder that the model was loaded from, where that is still there.
-        hub_id: its name on the Hub, where that folder is in the Hub's cache.
+        source: the folder that the model was loaded from, if it still exists.
+        hub_id: the model's Hub id, if that folder is in the Hub's cache.
     """
 
     plan: Plan
@@ -52,7 +52,7 @@ class SavedSchedule:
     hub_id: str | None
 
     def write(self, folder: Path) -> None:
-        """Writes the files of a patched checkpoint, without the record, over those of its source in a folder."""
+        """Writes the files of a patched checkpoint, except the record, over its source's files in a folder."""
         name = str(self.record["source"])
         config = as_json(self.plan.config, "config.json")
         for each, content in {"config.json": config, **new_files(folder, name, self.plan, self.hub_id)}.items():
@@ -60,21 +60,21 @@ class SavedSchedule:
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
+    """Whether a model is wrapped by PEFT, or has adapters added by transformers."""
     return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 def saved_schedule(model: nn.Module) -> SavedSchedule:
-    """Finds the schedule that a model carries: by the patch in it, or by the record of the folder it was loaded from.
+    """Returns a model's schedule, from its patches or from the record of the folder it was loaded from.
 
     Raises:
-        RopescaleError: it carries none, or one that no file can hold, or its tables are not those of the patch.
+        RopescaleError: it has none, or one that no file can express, or its tables differ from the patch.
     """
     name, source, hub_id = _loaded_from(model)
     plan = installed(model)
     reason = why_held(model) or (plan.unsavable if plan else None)
     if reason:
-        raise RopescaleError(f"this model cannot be saved as it is: {reason}")
+        raise RopescaleError(f"this model cannot be saved: {reason}")
     if plan is None:
         return _recorded(model, source, hub_id)
     _refuse_other_tables(model, plan)
@@ -82,7 +82,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
     if config is None:
         now = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.original.raw))
         written = json.loads(now.to_json_string(use_diff=True)) | _stated({"dtype": "", "architectures": ""}, model)
-        base = dict(sorted(written.items()))  # as save_pretrained would write it for the model without the schedule
+        base = dict(sorted(written.items()))  # the configuration that save_pretrained writes without the schedule
     else:
         base = _changed_since(config, make_plan(config, plan.request).config, model)
     kept = source if base == config else None
@@ -92,9 +92,9 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
 
 
 def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
-    """Returns the configuration that a model was loaded from, without our scaling.
+    """Returns the configuration that a model was loaded from, without ropescale's scaling.
 
-    None where there is none, or where the schedule would mean something else on it: it was loaded under another.
+    None if it is missing, or if the model was loaded with another schedule, so that the plan does not apply to it.
     """
     if source is None:
         return None
@@ -107,7 +107,7 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
 
 
 def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
-    """Refuses a model whose tables are no longer those of the patch in it.
+    """Refuses a model whose tables differ from its patches.
 
     Raises:
         VerificationError: names the module.
@@ -118,24 +118,23 @@ def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
             off = 0.0 if layer is None else difference(*table_at(module, key, plan.length), layer.table(plan.length))
             if not off <= RTOL:
                 raise VerificationError(
-                    f"the schedule is not live any more: {name} ({key} layers) differs from the patch by {off:.1e} "
+                    f"the schedule is no longer live: {name} ({key} layers) differs from the patch by {off:.1e} "
                     "relative; patch the model again, then save it"
                 )
 
 
 def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> SavedSchedule:
-    """Returns the schedule that a model was loaded with, from a folder that ropescale wrote."""
+    """Returns the schedule of a model that was loaded from a folder of ropescale."""
     record = None if source is None else read_record(source)
     if source is None or record is None:
         raise RopescaleError(
-            "this model carries no schedule that ropescale put there; patch it first (ropescale.patch), or use "
-            "save_pretrained"
+            "this model carries no schedule from ropescale; patch it first (ropescale.patch), or use save_pretrained"
         )
     config = read_config(source)
     if _rope_of(_parsed(model, config)) != _rope_of(whole_config(model)):
         raise RopescaleError(
-            f"the rope parameters of this model are no longer those of {source}, which it was loaded from, and "
-            "no patch put them there; load it again, and patch it"
+            f"the rope parameters of this model differ from {source}, which it was loaded from, without a patch; load "
+            f"it again, and patch it"
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
@@ -143,9 +142,9 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
 
 
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
-    """Returns the name that a model was loaded by, its folder, and its name on the Hub if that folder is in the cache.
+    """Returns the name that a model was loaded by, its folder, and its Hub id if that folder is in the cache.
 
-    The name is that of its class, where it was not loaded.
+    A model that was not loaded is named by its class.
     """
     config: Any = whole_config(model)
     name = str(getattr(config, "_name_or_path", "") or "")
@@ -158,7 +157,7 @@ def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
 
     try:
         found = try_to_load_from_cache(name, "config.json", revision=getattr(config, "_commit_hash", None))
-    except HFValidationError:  # a folder that is gone
+    except HFValidationError:  # the folder no longer exists
         found = None
     return (name, Path(found).parent, name) if isinstance(found, str) else (Path(name).name, None, None)
 
@@ -171,18 +170,18 @@ _ROPE = (
     "rope_parameters rope_scaling rope_theta max_position_embeddings original_max_position_embeddings head_dim".split()
 )
 _APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dtype architectures".split()])
-"""Keys that are the schedule's, or that are compared in another way."""
+"""Keys that belong to the schedule, or that are compared separately."""
 
 
 def _changed_since(config: dict[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
-    """Returns a ``config.json`` with what was changed in a model's configuration since it was loaded.
+    """Returns a ``config.json`` with the changes of a model's configuration since it was loaded.
 
-    Of an adapted model's it is as it was, because the base's weights will be linked to those of the source.
+    For an adapted model it is unchanged, because the base's weights are links to the source's.
 
     Args:
         config: the content of the file.
-        expected: the same with the model's schedule: what its configuration would be, had nothing else changed.
-        model: the model, with more tokens or another dtype, say.
+        expected: the file's content with the model's schedule: the model's configuration without other changes.
+        model: the model, perhaps with more tokens or another dtype.
     """
     if is_adapted(model):
         return config
@@ -191,7 +190,7 @@ def _changed_since(config: dict[str, object], expected: Mapping[str, object], mo
 
 
 def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
-    gone = before.keys() - now.keys() - _APART  # such as the quantization of weights that no longer are
+    gone = before.keys() - now.keys() - _APART  # such as the quantization config of dequantized weights
     found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
         if key in _APART or value == before.get(key):
@@ -205,7 +204,7 @@ def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapp
 
 
 def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
-    """Returns what ``save_pretrained`` sets, where the file states it: the weights' dtype and the model's class."""
+    """Returns the values that ``save_pretrained`` updates in a file: the weights' dtype and the model's class."""
     now = {
         **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
         "architectures": [type(model).__name__.removeprefix("FSDP")],
@@ -214,7 +213,7 @@ def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
 
 
 def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with another one's rope keys, in every section."""
+    """Returns a configuration with another configuration's rope keys, in every section."""
     kept = {key: value for key, value in now.items() if key not in _ROPE}
     for key, value in kept.items():
         if isinstance(value, Mapping) and isinstance(there := before.get(key), Mapping):
@@ -223,7 +222,7 @@ def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str
 
 
 def _parsed(model: nn.Module, config: Mapping[str, object]) -> PreTrainedConfig:
-    """Returns the configuration object that transformers makes of a ``config.json``."""
+    """Builds transformers' configuration object from a ``config.json``."""
     with quiet_transformers():
         return type(whole_config(model)).from_dict(copy.deepcopy(dict(config)))
 
@@ -234,19 +233,19 @@ def _rope_of(config: PreTrainedConfig) -> tuple[object, object]:
 
 
 def refuse_parts(model: nn.Module) -> None:
-    """Refuses a model whose weights are not all in this process, or have no numbers.
+    """Refuses a model with weights in other processes or on the meta device.
 
     Raises:
-        ConfigError: it is no transformers model.
-        CheckpointError: says what to do instead.
+        ConfigError: it is not a transformers model.
+        CheckpointError: the weights are elsewhere; names an alternative.
     """
-    whole_config(model)  # anything else is no model of transformers
+    whole_config(model)  # other objects are not transformers models
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not hasattr(model, "hf_device_map"):
             raise CheckpointError(f"{name} is on the meta device and has no numbers; load the model's weights first")
         if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
             raise CheckpointError(
-                "this model's weights are spread over several processes; save them as your trainer does, and complete "
+                "this model's weights are spread over several processes; save them with your trainer, and complete "
                 "that folder by patching it with the schedule as-is",
                 "schedule",
             )
@@ -256,7 +255,7 @@ def save_pretrained(what: Any, folder: Path, **options: Any) -> None:
     """Lets transformers, or PEFT, save a model or a tokenizer.
 
     Raises:
-        CheckpointError: it refuses.
+        CheckpointError: saving failed.
     """
     try:
         what.save_pretrained(folder, **options)

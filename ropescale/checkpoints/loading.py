@@ -1,4 +1,4 @@
-"""Loads a checkpoint as stock transformers does. Runs code that comes with it only on request."""
+"""Loads a checkpoint as stock transformers does. Runs the checkpoint's own code only on request."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def load_model(
     Args:
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
             when None.
-        device: as torch takes it; the GPU where there is one, else the CPU, when None.
-        device_map: spread over the devices of this machine, as transformers takes it: ``auto``, or what goes where.
-        tensor_parallel: each of the processes of this world, which must have joined, holds a part of every layer.
+        device: a torch device. Default: the GPU if available, else the CPU.
+        device_map: a device map for transformers, such as ``auto``, to spread the model over devices.
+        tensor_parallel: shard every layer over the processes of the initialised process group.
 
     Raises:
-        CheckpointError: it does not load.
-        ConfigError: it needs custom code, which may not run, or its class has no plan for tensor parallelism.
-        DataError: no such device.
+        CheckpointError: loading failed.
+        ConfigError: it needs custom code without permission, or its class has no tensor-parallel plan.
+        DataError: the device does not exist.
     """
     import torch
     from transformers.utils import logging as bars
@@ -59,7 +59,7 @@ def load_model(
     place = _device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "auto")
     how: dict[str, Any] = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
-    how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which are told here, on one line
+    how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # ropescale reports them on one line
     try:
         if device_map is not None:
             how["device_map"] = device_map
@@ -81,17 +81,19 @@ def load_model(
 
 
 def auto_class(config: Mapping[str, object]) -> Any:
-    """Returns the auto class that loads a model: for causal language models, or for images and text.
+    """Returns a model's auto class: for causal language models, or for images and text.
 
     Raises:
-        ConfigError: it reads a text in both directions, so no loss of a next token means anything.
+        ConfigError: its attention is bidirectional, so a next-token loss is meaningless.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto import modeling_auto as auto
 
     kind = config.get("model_type")
     if kind == "paligemma":
-        raise ConfigError("paligemma reads a text without an image in both directions, so its losses see what they ask")
+        raise ConfigError(
+            "paligemma attends in both directions without an image, so its losses see the predicted tokens"
+        )
     sees = kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     also = isinstance(kind, str) and sees and kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForImageTextToText if also else AutoModelForCausalLM
@@ -101,30 +103,30 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     """Checks that all weights were loaded, and returns the model on its device and in evaluation mode.
 
     Raises:
-        CheckpointError: some weights are not there or of another shape, and transformers would make them up.
+        CheckpointError: weights are missing or have another shape, so that transformers would initialise them randomly.
     """
-    model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not know the option
+    model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not support the option
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
     if mismatched:
         name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
         sizes = [" x ".join(map(str, shape)) for shape in shapes]
         there = f": {sizes[0]} in the file and {sizes[1]} in the model" if len(sizes) == 2 else ""
         raise CheckpointError(
-            f"{folder}: {len(mismatched)} weights are not of the shape that config.json asks for, {name} among them"
-            f"{there}; restore both from where they were downloaded"
+            f"{folder}: {len(mismatched)} weights differ from config.json in shape, such as {name}"
+            f"{there}; download both again"
         )
     missing = sorted(set(info.get("missing_keys") or ()) & {name for name, _ in model.named_parameters()})
     if missing:
         raise CheckpointError(
-            f"{folder} lacks {len(missing)} weights of its model, {missing[0]} among them, and transformers would make "
-            "them up; complete the download"
+            f"{folder} lacks {len(missing)} weights of its model, such as {missing[0]}, and transformers would "
+            f"initialise them randomly; complete the download"
         )
     return (model if place is None else model.to(place)).eval()
 
 
 @contextmanager
 def _report_on_success() -> Iterator[None]:
-    """Holds back transformers' report on loaded weights; drops it where an error of ours says the same."""
+    """Delays transformers' report on loaded weights; drops it if ropescale raises an error about them."""
     logger, held = logging.getLogger("transformers.modeling_utils"), []
 
     def hold(record: logging.LogRecord) -> bool:
@@ -153,11 +155,11 @@ def load_tokenizer(
     """Loads the checkpoint's tokenizer.
 
     Args:
-        base: the checkpoint whose configuration decides about custom code, where the folder is that of an adapter.
+        base: the checkpoint whose configuration decides about custom code, if the folder is an adapter's.
 
     Raises:
-        CheckpointError: there is none, or it does not load.
-        ConfigError: it needs custom code, which may not run.
+        CheckpointError: it is missing or does not load.
+        ConfigError: it needs custom code without permission to run.
     """
     from transformers import AutoTokenizer
 
@@ -168,7 +170,7 @@ def load_tokenizer(
         raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
-    except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
+    except Exception as error:  # transformers passes on its parts' errors; all mean the same here
         raise refusal(f"{folder} has no tokenizer that transformers can load", error) from error
     longest = tokenizer.model_max_length
     if not isinstance(longest, (int, float)):  # transformers compares it with every text
@@ -177,13 +179,13 @@ def load_tokenizer(
 
 
 _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
-"""Every tokenizer has at least one of these; a custom class may read more."""
+"""Every tokenizer has at least one of these files; a custom class may read others."""
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
-    """Refuses a checkpoint that transformers could load only by running code that comes with it, or that it names.
+    """Refuses a checkpoint that transformers can load only by running the checkpoint's code, or code that it names.
 
-    A type that transformers knows is loaded by its own class, whatever code lies beside the weights.
+    transformers loads the types that it supports by its own classes, even if the checkpoint contains code.
 
     Raises:
         ConfigError: names the code and the option.
@@ -194,12 +196,12 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
 
     config = read_config(folder)
     known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_MAPPING_NAMES}
-    ending = "read that code, and trust it if it may run here"
+    ending = "read that code, and allow it if you trust it"
     for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
         code, kind = remote_code(section), section.get("model_type")
         if code and not (isinstance(kind, str) and kind in known):
             raise ConfigError(
-                f"{folder} needs custom code ({cut(code, 100)}), because transformers knows no model type "
+                f"{folder} needs custom code ({cut(code, 100)}), because transformers has no model type "
                 f"{brief(kind)}; {ending}",
                 "trust_remote_code",
             )
@@ -212,11 +214,11 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
 
 
 def refuse_unloadable(folder: Path) -> None:
-    """Refuses a checkpoint where transformers would read from a pipe or a device, or build modules without end.
+    """Refuses a checkpoint that makes transformers read a pipe or a device, or build endless modules.
 
     Raises:
         CheckpointError: a file is not a regular file.
-        ConfigError: a number in the configuration that sizes the model is beyond any model, or its dtype is none.
+        ConfigError: a size in the configuration exceeds that of any model, or its dtype is invalid.
     """
     import torch
 
@@ -227,8 +229,8 @@ def refuse_unloadable(folder: Path) -> None:
             found = section.get(name)
             if isinstance(found, str) and found != "auto" and not isinstance(getattr(torch, found, None), torch.dtype):
                 raise ConfigError(
-                    f"{name} is {brief(found)} in {folder}/config.json, which is no dtype of torch; write one, such as "
-                    "bfloat16"
+                    f"{name} is {brief(found)} in {folder}/config.json, which is not a torch dtype; write one, such "
+                    f"as bfloat16"
                 )
     for name, value in _leaves(config):
         most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
@@ -243,7 +245,7 @@ _MOST = (
     (re.compile(r"^num_labels$"), 2**20),
     (re.compile(r"^(hidden_size|d_model|n_embd|dim)$"), 2**22),
 )
-"""The configuration's numbers that size modules, lists and tables, by name, and their bounds."""
+"""The largest values of the configuration's sizes of modules, lists and tables, by name."""
 
 
 def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
@@ -259,11 +261,11 @@ def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 _PACKED = re.compile(r"(\.weight|_proj)$")
-"""Tensors that every model multiplies with; masks and positions are whole numbers in good checkpoints, too."""
+"""Tensors that must not be integers; masks and positions may be."""
 
 
 def _refuse_whole_numbers(folder: Path) -> None:
-    """Refuses quantized weights without their scales, which would be taken for the weights themselves."""
+    """Refuses quantized weights without their scales, which would be used as weights."""
     from safetensors import SafetensorError, safe_open
 
     config = read_config(folder)
@@ -272,15 +274,14 @@ def _refuse_whole_numbers(folder: Path) -> None:
         return
     for file in sorted(folder.glob("model*.safetensors")):
         kinds: dict[str, str] = {}
-        with suppress(SafetensorError), safe_open(file, "pt") as opened:  # transformers reports a damaged one
+        with suppress(SafetensorError), safe_open(file, "pt") as opened:  # transformers reports a damaged file
             packed = [name for name in opened.keys() if _PACKED.search(name)]  # noqa: SIM118
             kinds = {name: opened.get_slice(name).get_dtype() for name in packed}
         whole = [name for name, kind in kinds.items() if kind in _WHOLE]
         if whole:
             raise CheckpointError(
-                f"{file}: {len(whole)} weights are whole numbers, {cut(whole[0], 100)} ({kinds[whole[0]]}) among them, "
-                "and config.json has no quantization_config that says what they stand for; give the checkpoint that "
-                "they were made from"
+                f"{file}: {len(whole)} weights are integers, such as {cut(whole[0], 100)} ({kinds[whole[0]]}), and "
+                f"config.json has no quantization_config; give the checkpoint that they were quantized from"
             )
 
 
@@ -288,22 +289,22 @@ _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
 def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
-    """Shortens transformers' error, often a paragraph, to one line in our words."""
+    """Shortens transformers' error, often a paragraph, to one line."""
     if "trust_remote_code=True" in str(error):
         return ConfigError(
-            f"{what} without custom code; read it, and trust it if it may run here",
+            f"{what} without custom code; read it, and allow it if you trust it",
             "trust_remote_code",
         )
-    if "weights_only" in str(error):  # transformers' advice would run what is in the file
+    if "weights_only" in str(error):  # transformers' advice would run the file's code
         return CheckpointError(
-            f"{what}: its pickled weights are damaged, or hold more than tensors, which would run code; get them as "
-            "safetensors"
+            f"{what}: its pickled weights are damaged, or contain more than tensors, which would run code; get them "
+            f"as safetensors"
         )
     return CheckpointError(f"{what}: {first_line(error)}")
 
 
 def remote_code(config: Mapping[str, object]) -> str | None:
-    """Returns the custom class that a configuration names, ``file.Class``; None if it names none."""
+    """Returns the custom class that a configuration names, as ``file.Class``; None without one."""
     listed = config.get("auto_map")
     if not isinstance(listed, Mapping):
         return None
@@ -312,7 +313,7 @@ def remote_code(config: Mapping[str, object]) -> str | None:
 
 
 def _code(trusted: bool) -> dict[str, bool]:
-    """Returns explicit options on custom code, because transformers would ask at the terminal otherwise."""
+    """Returns explicit options on custom code; transformers would prompt the user otherwise."""
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 
@@ -321,7 +322,7 @@ def _device(device: str | None) -> torch.device:
 
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.ones(1, device=place).item()  # no numbers come from "meta"
+        torch.ones(1, device=place).item()  # "meta" has no numbers
     except (RuntimeError, AssertionError) as error:
         raise DataError(f"device {device!r} cannot be used: {first_line(error)}", "device") from None
     return place

@@ -1,4 +1,4 @@
-"""Finds a model: in a local folder, or by its Hub id through huggingface_hub's cache."""
+"""Locates a model: a local folder, or a Hub id through huggingface_hub's cache."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
 
 def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Finds the folder of a checkpoint.
+    """Returns the folder of a checkpoint.
 
     Args:
-        model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B`` (downloaded, or taken from the cache
-            where there is no network).
+        model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B`` (downloaded, or from the cache without a network).
         revision: branch, tag or commit of a Hub id.
-        weights: False leaves the weight files where they are, on the Hub.
+        weights: whether to download the weight files.
 
     Raises:
-        CheckpointError: no such folder, not a checkpoint but an adapter, say, or the Hub cannot supply it.
+        CheckpointError: the folder does not exist or is not a checkpoint, such as an adapter, or the Hub cannot supply
+            it.
     """
     folder = locate(model, revision, weights=weights)
     if (folder / ADAPTER).exists():  # with a config.json beside it transformers still loads the base
@@ -43,10 +43,10 @@ ADAPTER = "adapter_config.json"
 
 
 def locate(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Finds a folder as :func:`find_model` does, whatever is in it: an adapter, too.
+    """Returns a folder like :func:`find_model`, but accepts any content, such as an adapter.
 
     Raises:
-        CheckpointError: no such folder, or the Hub cannot supply it.
+        CheckpointError: the folder does not exist, or the Hub cannot supply it.
     """
     path = local_path(model)
     if not str(model):
@@ -55,18 +55,18 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(
-                f"revision is for a model on the Hub, and {model} is a folder; leave it out", "revision"
+                f"revision applies to a model on the Hub, and {model} is a folder; leave it out", "revision"
             )
         if is_interrupted(path):
             raise CheckpointError(
-                f"{path} was being patched in place, and that was interrupted (or goes on now); undo it with "
+                f"{path} has an interrupted or running patch in place; undo it with "
                 f"`ropescale restore {path}`, or patch it in place again"
             )
         return path
     if path.is_file():
         raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
     if not _HUB_ID.fullmatch(str(model)) or str(model).startswith("."):
-        raise CheckpointError(f"there is no folder {model}; give a checkpoint's folder or a Hub id like org/name")
+        raise CheckpointError(f"folder {model} does not exist; give a checkpoint's folder or a Hub id like org/name")
     return _from_hub(str(model), revision, weights)
 
 
@@ -81,24 +81,24 @@ def read_config(folder: Path) -> dict[str, object]:
 
 
 LARGEST_CONFIG = 8 * 2**20
-"""Bytes; a configuration that lists every layer of a quantized model has about two million. It is copied and compared
-several times over, which takes a hundred times its size."""
+"""The most bytes; a configuration that lists every layer of a quantized model has about two million. Copies and
+comparisons take a hundred times its size."""
 
 
 def refuse_set_aside(folder: Path) -> None:
-    """Refuses a missing folder that a killed ``force`` had renamed to ``NAME~`` and not replaced yet."""
+    """Refuses a missing folder that a killed ``force`` renamed to ``NAME~``."""
     if not os.path.lexists(folder) and (aside := left_aside(folder)):
         raise CheckpointError(
-            f"there is no folder {folder}: a command that replaced it was killed, or is at work; rename {aside} to "
+            f"folder {folder} does not exist: a command that replaced it was killed, or is running; rename {aside} to "
             f"{folder}"
         )
 
 
 def checked(folder: Path) -> Path:
-    """Returns a folder that has a ``config.json``.
+    """Checks that a folder has a ``config.json``, and returns it.
 
     Raises:
-        CheckpointError: it has none.
+        CheckpointError: the folder has none.
     """
     if (folder / "config.json").exists():
         return folder
@@ -114,11 +114,11 @@ def checked(folder: Path) -> Path:
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
 
 PATIENCE = 10.0
-"""Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
+"""Seconds to wait for the Hub's first answer; the client itself has no limit."""
 
 
 def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
-    """Returns the snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
+    """Returns a Hub model's snapshot: up to date if the Hub answers, else the cached one."""
     from huggingface_hub import snapshot_download
 
     silence = hub_silence(model, revision)
@@ -155,7 +155,7 @@ def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> 
 def _refusal(model: str, revision: str | None, error: Exception, silence: str | None) -> str:
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if silence is not None:
-        missing = "nor whole in" if "IncompleteSnapshotError" in kinds else "nor in"
+        missing = "nor complete in" if "IncompleteSnapshotError" in kinds else "nor in"
         what = model if revision is None else f"{model} at revision {revision}"
         why = f"and the Hub cannot be reached ({silence}); check the name"
         return f"{what} is not a folder, {missing} the Hub's cache, {why}"

@@ -1,4 +1,4 @@
-"""The model card of a patched checkpoint: the source's, with a section of ours and the metadata that the Hub reads."""
+"""The model card of a patched checkpoint: the source's card with a section of ropescale and metadata for the Hub."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
 def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
-    """Returns the source's card with one section of ours at its end, which replaces an earlier one.
+    """Returns the source's card with ropescale's section at its end, which replaces an earlier one.
 
-    The section says what was done, and how to load the result in each engine. Names, specs and values of the
-    configuration may be hostile; all of them are escaped. ``name`` is what the commands call the checkpoint: the
-    repository that it goes to, where that is known.
+    The section describes the schedule, and how to load the result in each engine. Names, specs and values of the
+    configuration may be hostile, so all are escaped. ``name`` is the checkpoint's name in the commands: the target
+    repository, if known.
     """
     remote = needs_remote_code(plan.config)
     trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
@@ -57,16 +57,16 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 
 
 def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
-    """Returns an adapter's card with a section on the schedule that its base carries.
+    """Returns an adapter's card with a section on its base's schedule.
 
     Args:
         readme: the card that PEFT wrote.
-        record: what ropescale records beside the adapter.
+        record: the adapter's ``ropescale.json``.
     """
     labels = {**record["spec"], **record["frozen"]}
     body = f"""## Context extension
 
-This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
+This adapter was trained with other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
 folder `base` holds that model with them (`ropescale.json` lists them), and `adapter_config.json` names it by its path:
 write the new one there when you move this folder.
 
@@ -81,9 +81,9 @@ model = AutoPeftModelForCausalLM.from_pretrained("PATH")
 
 
 def _with_section(readme: Path, body: str) -> bytes:
-    """Returns a card that ends in this section, which replaces an earlier one."""
+    """Returns a card with this section at its end, which replaces an earlier one."""
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
-    parts, at = [], 0  # step by step, because a pattern would need hours for a hostile card
+    parts, at = [], 0  # step by step, because a regular expression would take hours on a hostile card
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)
@@ -93,7 +93,7 @@ def _with_section(readme: Path, body: str) -> bytes:
 
 
 def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
-    """Returns the table of the layer types: schedule, trained length, and the length that they are meant for."""
+    """Returns the table of the layer types: schedule, trained length and target length."""
     rows = [
         f"| {cell(sentence(key))} | {cell(code_span(label))} | {trained.get(key, '-')} | {length} |"
         for key, label in labels.items()
@@ -102,7 +102,7 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
-    """Returns what to paste for each engine, or why there is nothing, and then what each computes differently."""
+    """Returns the commands for each engine, or why it has none, and each engine's differences."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
@@ -114,7 +114,7 @@ def _serving(plan: Plan, source: str, name: str) -> str:
             blocks.append(f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(commands))
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
     if caveats:
-        blocks.append(f"Before you serve it, know what these engines do differently:\n\n{caveats}")
+        blocks.append(f"Differences of these engines, to know before you serve it:\n\n{caveats}")
     return "\n\n".join(blocks)
 
 
@@ -124,7 +124,7 @@ def _serving(plan: Plan, source: str, name: str) -> str:
 TAG = "ropescale"
 _STRING, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 _LARGEST, _DEEPEST = 1_000_000, 50
-"""Characters of a block, and how deep it may be nested: libyaml crashes at some thousand levels."""
+"""The most characters and levels of a block: libyaml crashes at some thousand levels."""
 
 _BLOCK = re.compile(
     r"\A---[ \t]*(?P<end>\r?\n)(?P<yaml>.*?)(?P<close>^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE
@@ -132,15 +132,15 @@ _BLOCK = re.compile(
 
 
 def with_metadata(card: bytes, base_model: str | None) -> bytes:
-    """Returns a card whose front matter has the tag ``ropescale``, and names the model that it was made from.
+    """Returns a card whose front matter has the tag ``ropescale`` and names the base model.
 
-    Works on YAML's nodes, which keep every value as it is written: ``ModelCard`` of huggingface_hub would turn
+    Works on YAML's nodes, which preserve every value as written: ``ModelCard`` of huggingface_hub would turn
     ``language: no`` into ``false``, and drop unknown keys of a ``model-index``. Comments are lost. A block that is not
-    a YAML mapping stays as it is.
+    a YAML mapping stays unchanged.
 
     Args:
         card: the file's content.
-        base_model: a Hub id that replaces the one in ``base_model``; None leaves it.
+        base_model: a Hub id for ``base_model``; None keeps the current one.
     """
     import yaml
 
@@ -168,13 +168,13 @@ def with_metadata(card: bytes, base_model: str | None) -> bytes:
 
 
 def front_matter(card: bytes) -> str:
-    """Returns a card's front matter as written; empty where it has none."""
+    """Returns a card's front matter as written; empty if it has none."""
     found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
     return found["yaml"] if found else ""
 
 
 def refuse_unsendable(card: bytes, where: str) -> None:
-    """Refuses a card that the Hub would refuse once everything else has been sent.
+    """Refuses a card that the Hub would reject at the end of the upload.
 
     Raises:
         ConfigError: the card is not UTF-8, or its front matter is not a YAML mapping.
@@ -183,17 +183,19 @@ def refuse_unsendable(card: bytes, where: str) -> None:
         card.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{where} is not UTF-8 (byte {error.start}), and the Hub takes no other; save it so"
+            f"{where} is not UTF-8 (byte {error.start}), which the Hub requires; save it as UTF-8"
         ) from None
     if _mapping(front_matter(card)) is None:
-        raise ConfigError(f"the front matter of {where} is not valid YAML, and the Hub would refuse it; mend it first")
+        raise ConfigError(
+            f"the front matter of {where} is not valid YAML, and the Hub would refuse it; correct it first"
+        )
 
 
 def _mapping(text: str) -> MappingNode | None:
-    """Parses a YAML block without building its values; None where it is not a mapping, or could do harm."""
+    """Parses a YAML block without building its values; None if it is not a mapping, or too large or deep."""
     import yaml
 
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if available
     depth = 0
     try:
         for event in yaml.parse(text[: _LARGEST + 1], kind):

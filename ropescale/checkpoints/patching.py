@@ -51,17 +51,17 @@ from .metadata.record import as_json, files_in, original_config, read_record, wi
 
 @dataclass
 class PatchedCheckpoint:
-    """The result of :func:`patch_checkpoint`, done or planned.
+    """The result of :func:`patch_checkpoint`, written or planned.
 
     Attributes:
-        folder: the patched checkpoint's folder; None after a dry run, and where it is only on the Hub.
-        plan: the plan that was carried out.
-        before: the source's configuration; :attr:`Plan.original` is the vendor's, where ropescale had patched it.
+        folder: the patched checkpoint's folder; None after a dry run, or if the checkpoint exists only on the Hub.
+        plan: the applied plan.
+        before: the source's configuration; for a source that ropescale patched, :attr:`Plan.original` is the vendor's.
         config_diff: unified diff of ``config.json``.
-        warnings: differences between engines, and files that still hold the old limit.
-        links: the way each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
-        upload: the upload to the Hub, done or planned; None where none was asked for.
-        changes: every file that is written, by name: a unified diff, or a line that says what was added.
+        warnings: differences between engines, and files that still contain the old limit.
+        links: the link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
+        upload: the upload to the Hub, done or planned; None without ``push_to_hub``.
+        changes: every written file, by name: a unified diff, or one line on the added text.
     """
 
     folder: Path | None
@@ -92,34 +92,34 @@ def patch_checkpoint(
 
     Args:
         model: a checkpoint's folder, or a Hub id.
-        out: the folder to make; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
+        out: the folder to write; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
-            writes what a folder from ``save_pretrained`` lacks: transformers 4's keys, and the tokenizer's new limit.
-        link: how weights come over: ``auto`` (hard link, else absolute symlink, else copy), ``hard``,
-            ``symlink`` or ``copy``.
+            adds the parts that ``save_pretrained`` leaves out: transformers 4's keys, and the tokenizer's new limit.
+        link: how to link weights: ``auto`` (hard link, else absolute symlink, else copy), ``hard``, ``symlink`` or
+            ``copy``.
         revision: branch, tag or commit of a Hub id.
         in_place: change ``model`` itself; :func:`restore` undoes it.
-        dry_run: change nothing, only say what would be done.
-        force: replace ``out``, and what is in ``push_to_hub``, if ropescale wrote it.
-        push_to_hub: ``user/name`` of the repository on the Hub that the result is sent to, with the token that
-            huggingface_hub finds. Without ``out`` it passes through a temporary folder of links.
+        dry_run: only plan, and change nothing.
+        force: replace ``out``, and the contents of ``push_to_hub``, if ropescale wrote them.
+        push_to_hub: ``user/name`` of the Hub repository to upload the result to, with huggingface_hub's token. Without
+            ``out``, a temporary folder of links is uploaded.
         private: make that repository private.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        RunError: the upload failed; the patched checkpoint is kept, and the message says where.
+        RunError: the upload failed; the patched checkpoint stays in the folder that the message names.
         RopescaleError: the input is wrong; nothing is written.
     """
     own = ("link", "revision", "in_place", "dry_run", "force", "push_to_hub", "private")
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
-    specs.parse(schedule)  # a misspelt one is named before anything about folders
+    specs.parse(schedule)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
     is_local, notes = local_path(model).is_dir(), list[str]()
     if in_place and not dry_run and _undo_interrupted(local_path(model)):
-        notes = ["an earlier change in place was interrupted; it was undone, and this begins from the originals"]
+        notes = ["an interrupted change in place was undone; patching starts from the originals"]
     to = None
-    if push_to_hub is not None:  # before the download of a model, which can take hours
+    if push_to_hub is not None:  # check before downloading a model, which can take hours
         if is_local:
             refuse_leaving_links(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
@@ -129,7 +129,7 @@ def patch_checkpoint(
     plan = _planned(source, request, notes)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
-        checked_links = [*links_in(source)] if in_place and to else []  # others have been refused
+        checked_links = [*links_in(source)] if in_place and to else []  # other cases have been refused
         hub_id = None if is_local else str(model)
         files = new_files(source, source_name(str(model)), plan, hub_id, to and to.name)
         record = record_of(source, plan, str(model))
@@ -144,7 +144,7 @@ def patch_checkpoint(
         result.upload = uploading.intended(source, written, to, not is_local) if to else None
         return result
     only_sent = to is not None and target is None and not in_place
-    # that passes through a folder which is kept if the upload fails: the error names it and the way to send it again
+    # if the upload fails, the temporary folder stays: the error names it and the command to upload it again
     with temporary_folder(keep=RunError) if only_sent else nullcontext() as above:
         place = above / to.name.partition("/")[2] if above and to else target
         result.folder, result.links = _write(source, place, files, record, link, force)
@@ -153,37 +153,37 @@ def patch_checkpoint(
             title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
             result.upload = uploading.upload(result.folder, to, title, [*checked_links, *result.links])
     if only_sent:
-        result.folder, result.links = None, {}  # the temporary one is gone
+        result.folder, result.links = None, {}  # the temporary folder has been removed
     result.warnings += on_links(result.links, link)
     return result
 
 
 def restore(folder: str | Path) -> Path:
-    """Undoes ``patch --in-place``, byte for byte, also where that (or an earlier restore) was interrupted.
+    """Undoes ``patch --in-place`` byte for byte, even if the patch or an earlier restore was interrupted.
 
     Raises:
-        CheckpointError: there is nothing to restore.
+        CheckpointError: the folder was not patched in place.
     """
     path = local_path(folder)
     refuse_set_aside(path)
     if not path.is_dir():
-        raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
+        raise CheckpointError(f"folder {path} does not exist; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
         record = read_json(path / RECORD) if (path / RECORD).exists() else {}
         source = cut(visible(str(record.get("source"))), 100)
         why = "it was not patched in place"
-        if "files" in record:  # which lists those of a folder that was made beside its source
+        if "files" in record:  # it lists the files of a separate folder
             why += f"; it was patched from {source}, which is untouched"
         elif record:
-            why = f"it holds no {BACKUP}; its record says that it was patched from {source}"
-        raise CheckpointError(f"there is nothing to restore in {path}: {why}")
+            why = f"it has no {BACKUP}; its record names {source} as its source"
+        raise CheckpointError(f"nothing to restore in {path}: {why}")
     with translated(path):
         put_back(path)
     return path
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is written
+# Writing
 
 
 def _refuse_contradiction(
@@ -196,9 +196,9 @@ def _refuse_contradiction(
     private: bool,
 ) -> None:
     if link not in LINKS:
-        raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}", "link")
+        raise CheckpointError(f"unknown link type {link!r}; choose from {', '.join(LINKS)}", "link")
     if in_place and out is not None:
-        raise CheckpointError("out and in_place exclude each other; choose one", "out", "in_place")
+        raise CheckpointError("out and in_place are mutually exclusive; choose one", "out", "in_place")
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(
             f"{model} is not a local folder, so it cannot be changed in place; write to another folder",
@@ -207,28 +207,28 @@ def _refuse_contradiction(
         )
     if out is None and not in_place and not dry_run and push_to_hub is None:
         raise CheckpointError(
-            "say where the patched checkpoint goes, or change it in place, or write nothing",
+            "name the folder of the patched checkpoint, or change it in place, or write nothing",
             "out",
             "in_place",
             "dry_run",
         )
     if private and push_to_hub is None:
         raise CheckpointError(
-            "private is for a repository on the Hub; name the repository, or leave it out", "private", "push_to_hub"
+            "private applies to a repository on the Hub; name the repository, or leave it out", "private", "push_to_hub"
         )
 
 
 def _undo_interrupted(folder: Path) -> bool:
-    """Undoes an interrupted change in place (or restore), if there is one."""
+    """Undoes an interrupted patch or restore in place, if any."""
     with translated(folder):
         return is_interrupted(folder) and put_back(folder)
 
 
 def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
-    """Plans from the configuration without our scaling.
+    """Plans a schedule on the configuration without ropescale's scaling.
 
     Raises:
-        ScheduleError: no configuration can hold the schedule, or it changes nothing and nothing is lacking.
+        ScheduleError: no configuration can express the schedule, or nothing would change.
     """
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
@@ -237,9 +237,9 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
         plan = completed(source, request)
     elif record := read_record(source):
         labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
-        what = "that is undone, and the new schedule replaces it"
+        what = "the new schedule replaces that one"
         if request.on_top:
-            what = "the new schedule goes on top, and patching the result again begins from there"
+            what = "the new schedule goes on top; patching the result again builds on both"
         notes = [*notes, f"ropescale patched this checkpoint before ({labels}); {what}"]
     return replace(plan, notes=(*notes, *plan.notes))
 
@@ -247,13 +247,13 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
 def _write(
     source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, object], link: str, force: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Writes into a new folder, or in place if there is no target."""
+    """Writes into a new folder, or in place without a target."""
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
         return target, build_folder(target, lambda folder: link_or_copy(source, folder, files, link), record, force)
     written, listed = as_json(record, RECORD), files_in(source)
-    if listed is not None:  # the links among them are still ours
+    if listed is not None:  # the links in this list are ropescale's
         new = {name: {"sha256": sha256(content)} for name, content in files.items()}
         written = with_files(record, {**listed, **new})
     with translated(source):
@@ -266,43 +266,43 @@ def _write(
 
 
 def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
-    """Yields all warnings; ``weights`` says whether those of the source should be there (a dry run leaves them)."""
+    """Yields all warnings; ``weights`` tells whether the source's weights should exist (a dry run downloads none)."""
     if weights and not any(is_weight(name.name) for name in files_of(source)):
-        yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
+        yield f"{source} has no weight files that ropescale recognises, so only its configuration is patched"
     yield from link_warning(source)
     yield from other_limits(source, plan.length)
     section, model_type = plan.planned.section, plan.planned.model_type
     window = number(section.get("sliding_window"))
     if window and 0 < window < plan.length and section.get("use_sliding_window", True):
-        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
+        yield f"config.json: sliding_window is {window:g}; no schedule lets the layers that use it attend further"
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
             yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
     if model_type not in class_defaults.load():
         yield (
-            f"model type {brief(model_type)} is not one that ropescale knows; `ropescale verify` shows whether its "
-            "code reads these keys"
+            f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code reads "
+            f"these keys"
         )
     yield from engine_warnings(plan)
 
 
 def other_limits(folder: Path, length: int) -> Iterator[str]:
-    """Yields the files of a checkpoint, other than its configuration, that stop before a length in tokens.
+    """Yields files of a checkpoint, except its configuration, with a limit below a length in tokens.
 
-    ``tokenizer_config.json`` is not among them: patching raises its limit.
+    ``tokenizer_config.json`` is excluded, because patching raises its limit.
     """
     generation = number(optional_json(folder / "generation_config.json").get("max_length")) or 0
     if _UNCHOSEN < generation < length:
         yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
     if (folder / "tokenizer.json").exists():
-        with open_regular(folder / "tokenizer.json") as file:  # it may be huge, and this stands in its first lines
+        with open_regular(folder / "tokenizer.json") as file:  # the limit is in the first lines
             match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
         if match and int(match[1]) < length:
-            yield f"tokenizer.json: cuts texts at {match[1]} tokens"
+            yield f"tokenizer.json: truncates texts at {match[1]} tokens"
 
 
 _UNCHOSEN = 20
-"""transformers' default for ``max_length``, which nobody chose."""
+"""transformers' default for ``max_length``, which is not a user's limit."""
 
 _PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
 """Keys of ``params.json`` that Mistral's and Meta's own engines read."""
@@ -311,7 +311,7 @@ _TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d{1,
 
 
 def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
-    """Yields warnings about weights that did not come over as hard links."""
+    """Yields warnings about weights that are not hard links."""
     count = Counter(links.values())
     because = " (no hard links here: another file system?)" if asked == "auto" else ""
     if count["symlink"]:

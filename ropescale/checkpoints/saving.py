@@ -1,6 +1,6 @@
-"""Saves a loaded model with the schedule that it carries, as ``ropescale patch`` would have written its checkpoint.
+"""Saves a loaded model with its schedule, as ``ropescale patch`` writes a checkpoint.
 
-A folder that a trainer saved such a model into is completed, so that it holds the same files.
+Also completes a trainer's folder with a saved model, so that it has the same files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _TRAINERS = (
     "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step*"
 )
-"""What a trainer writes beside a model, and what :func:`ropescale.save` would not."""
+"""Files that trainers write, but :func:`ropescale.save` does not."""
 
 
 def save(
@@ -39,31 +39,30 @@ def save(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_shard_size: int | str | None = None,
 ) -> Path:
-    """Writes a model with the schedule that it carries, as :func:`ropescale.patch_checkpoint` writes one from disk.
+    """Writes a model with its schedule, as :func:`ropescale.patch_checkpoint` writes a checkpoint.
 
-    That is ``config.json`` with the keys of transformers 4 and 5, the tokenizer with its limit raised,
-    ``ropescale.json`` and the model card, beside the weights as they are now. Tokenizer, card and other files come
-    from the folder, or the Hub's cache, that the model was loaded from; what was changed in the configuration since
-    (more tokens, another dtype) is kept.
+    Writes the current weights, ``config.json`` with the keys of transformers 4 and 5, the tokenizer with its limit
+    raised, ``ropescale.json`` and the model card. Tokenizer, card and other files come from the folder, or the Hub's
+    cache, that the model was loaded from; later changes of the configuration (more tokens, another dtype) stay.
 
-    Of a PEFT model the adapter is written, and its base in the folder ``base`` inside: the configuration with the
-    schedule, and the weights linked; it is refused where they were changed in memory. The adapter names that
-    base, so that stock PEFT loads both.
+    For a PEFT model, writes the adapter, and its base into the subfolder ``base``: the configuration with the schedule,
+    and linked weights; a base with weights changed in memory is refused. The adapter names that base, so that stock
+    PEFT loads both.
 
     Args:
-        model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder;
-            PEFT-wrapped and compiled ones work alike.
+        model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder; also
+            PEFT-wrapped or compiled.
         folder: the folder to make; it must not exist yet.
-        tokenizer: is saved in place of the source's.
+        tokenizer: the tokenizer to save instead of the source's.
         max_shard_size: the largest weight file, as ``save_pretrained`` takes it.
 
     Returns:
         The folder.
 
     Raises:
-        RopescaleError: the model carries no schedule, or one that no file can hold.
-        VerificationError: its tables are not those of its patch.
-        CheckpointError: the folder exists, or something cannot be written; nothing is left behind.
+        RopescaleError: the model carries no schedule, or a schedule that no file can express.
+        VerificationError: the model's tables differ from its patch.
+        CheckpointError: the folder exists, or a file cannot be written; no partial folder is left.
     """
     whole = getattr(model, "_orig_mod", model)
     refuse_parts(whole)
@@ -74,7 +73,7 @@ def save(
     target = check_target(saved.source, folder)
     adapted = is_adapted(whole)
     if adapted:
-        adapter_saving.linkable(saved)  # before PEFT says what it misses in a base without weights
+        adapter_saving.linkable(saved)  # check before PEFT complains about a base without weights
     options: dict[str, int | str] = {} if adapted or max_shard_size is None else {"max_shard_size": max_shard_size}
 
     def fill(new: Path) -> dict[str, str]:
@@ -92,7 +91,7 @@ def save(
 def _write_all_but_weights(
     model: nn.Module, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """Writes everything but the weights, as patching does, into a folder that transformers saved the model into."""
+    """Writes everything except the weights, as patching does, into a folder from ``save_pretrained``."""
     _remove_derived_settings(model, saved.source, folder)
     if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
@@ -110,9 +109,9 @@ def _write_all_but_weights(
 
 
 def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
-    """Removes the generation settings that transformers wrote, where they are the source's or made up.
+    """Removes the generation settings that transformers wrote, if they equal the source's or are generated.
 
-    Transformers makes them up from the configuration where a checkpoint has none.
+    transformers generates them from the configuration if a checkpoint has none.
     """
     from transformers import GenerationConfig
 
@@ -129,17 +128,17 @@ def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> N
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Folders that a trainer wrote
+# Trainers' folders
 
 
 def refuse_incompletable(model: nn.Module) -> bool:
-    """Checks before a training that :func:`complete` will work.
+    """Checks before training that :func:`complete` will work.
 
     Returns:
-        Whether there is anything for it to write: False where the model carries no schedule that ropescale put there.
+        Whether :func:`complete` has files to write: False if the model carries no schedule from ropescale.
 
     Raises:
-        RopescaleError: the schedule is one that no file can hold, or an adapter's base has no folder to link.
+        RopescaleError: no file can express the schedule, or an adapter's base has no folder to link.
     """
     if not carries_ours(model):
         return False
@@ -150,33 +149,33 @@ def refuse_incompletable(model: nn.Module) -> bool:
 
 
 def carries_ours(model: nn.Module) -> bool:
-    """Whether a model carries a schedule that ropescale put there: in memory, or in the folder it was loaded from."""
+    """Whether a model carries a schedule from ropescale: in memory, or in the folder it was loaded from."""
     name = str(getattr(whole_config(model), "_name_or_path", "") or "")
     return installed(model) is not None or (os.path.isdir(name) and read_record(Path(name)) is not None)
 
 
 def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """Completes a folder into which a trainer has saved a model with its ``save_pretrained``.
+    """Completes a folder that a trainer wrote with the model's ``save_pretrained``.
 
-    Afterwards it holds, beside the trainer's own files, what :func:`ropescale.save` writes: ``config.json`` with the
-    keys of transformers 4 and 5 (of 5 alone where Trainer could not resume with both), the tokenizer with its limit
-    raised, the card, ``ropescale.json``; of an adapter, the base with the schedule. The weights stay as the trainer
-    wrote them, so they may be spread over processes. The record is written last. A second call does the same again.
+    Afterwards it contains the trainer's files and those of :func:`ropescale.save`: ``config.json`` with the keys of
+    transformers 4 and 5 (only 5 if Trainer could not resume with both), the tokenizer with its limit raised, the card,
+    ``ropescale.json``; of an adapter, the base with the schedule. The weights stay as the trainer wrote them, so they
+    may be spread over processes. The record is written last. The call is idempotent.
 
     Args:
         model: the model, as for :func:`ropescale.save`.
         folder: the trainer's.
-        tokenizer: is saved into it where the trainer saved none; else the source's is copied.
+        tokenizer: the tokenizer to save if the trainer saved none; by default the source's is copied.
 
     Returns:
         The folder.
 
     Raises:
-        RopescaleError: as :func:`ropescale.save` does.
+        RopescaleError: as for :func:`ropescale.save`.
     """
     path = local_path(folder)
     if not path.is_dir():
-        raise CheckpointError(f"{path} is no folder; let the trainer save the model into it first")
+        raise CheckpointError(f"{path} is not a folder; let the trainer save the model into it first")
     saved = saved_schedule(model)
     with translated(path):
         (path / RECORD).unlink(missing_ok=True)
@@ -191,10 +190,10 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
 
 
 def _keep_resumable(folder: Path) -> None:
-    """Leaves transformers 4's ``rope_scaling`` out where transformers' Trainer could not resume with it.
+    """Removes transformers 4's ``rope_scaling`` if transformers' Trainer could not resume with it.
 
-    Trainer reads ``config.json`` as a configuration of no particular model, which stops (5.23) where ``rope_theta`` and
-    a ``rope_scaling`` of yarn, longrope or llama3 stand side by side. ``rope_parameters`` says the same.
+    Trainer reads ``config.json`` as a generic configuration, which fails (5.23) on ``rope_theta`` together with a
+    ``rope_scaling`` of yarn, longrope or llama3. ``rope_parameters`` holds the same values.
     """
     from transformers import PreTrainedConfig
 
@@ -210,7 +209,7 @@ def _keep_resumable(folder: Path) -> None:
 
 
 def _ours(folder: Path) -> Iterator[str]:
-    """Yields the files of a completed folder that :func:`ropescale.save` would have written."""
+    """Yields the files of a completed folder that :func:`ropescale.save` also writes."""
     for name in files_of(folder):
         if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp*"):
             yield name.as_posix()

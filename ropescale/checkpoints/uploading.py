@@ -1,4 +1,4 @@
-"""Uploads of checkpoints to the Hugging Face Hub: checked before anything is written, sent once complete."""
+"""Uploads checkpoints to the Hugging Face Hub: checked before writing, sent once complete."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
 _EMPTY = {".gitattributes"}
-"""Files that the Hub puts into a new repository."""
+"""Files that the Hub creates in a new repository."""
 
 _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
-"""Those, and files that its web page may add."""
+"""Files that the Hub or its web page may create."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository on the Hub that a checkpoint goes to.
+    """The target repository on the Hub.
 
     Attributes:
         name: ``user/name``.
-        private: whether to make it private, where it does not exist yet.
-        replaced: the files in it that ropescale sent, which are deleted unless the checkpoint has them too.
-        commit: the one that was checked, which alone may be followed by ours; None where there is no repository yet.
+        private: whether to create it as private.
+        replaced: files in it that ropescale uploaded, which are deleted unless the checkpoint has them as well.
+        commit: the checked commit, which must be the parent of the upload; None if the repository does not exist yet.
         token: never printed; every message goes through :meth:`hide`.
     """
 
@@ -51,11 +51,11 @@ class Repository:
     token: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
-        """Removes the token from a text, in case a server echoed it."""
+        """Removes the token from a text that may echo it."""
         return text.replace(self.token, "***") if self.token else text
 
     def api(self) -> HfApi:
-        """Returns the client, with our token and whatever endpoint the environment names."""
+        """Returns the client, with the token and the environment's endpoint."""
         from huggingface_hub import HfApi
 
         return HfApi(token=self.token)
@@ -63,14 +63,14 @@ class Repository:
 
 @dataclass(frozen=True)
 class Upload:
-    """The files sent to a repository, or that would be.
+    """The uploaded files, or the files of a planned upload.
 
     Attributes:
         repository: ``user/name``.
-        url: its page; None after a dry run.
-        private: whether it was asked to be private.
+        url: the repository's page; None after a dry run.
+        private: whether a private repository was requested.
         files: the size in bytes of every file sent.
-        weights_elsewhere: whether the weights, left on the Hub by a dry run, would come on top of these files.
+        weights_elsewhere: whether the weights, not downloaded by a dry run, would be uploaded in addition.
     """
 
     repository: str
@@ -81,17 +81,17 @@ class Upload:
 
 
 def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
-    """Checks in advance whether a checkpoint can be sent to a repository.
+    """Checks in advance whether a checkpoint can be uploaded to a repository.
 
     Args:
         name: ``user/name`` or ``organisation/name``.
         private: make it private; it must not exist as a public one.
-        force: replace what it holds, if that was written by ropescale.
-        ask: False looks only at what is known here, needs no token and sends nothing.
+        force: replace its contents, if ropescale wrote them.
+        ask: whether to query the Hub; False checks only locally, without a token.
 
     Raises:
-        CheckpointError: the name is invalid, there is no token, the Hub refuses it or cannot be reached, or the
-            repository holds something already.
+        CheckpointError: the name is invalid, the token is missing, the Hub refuses it or cannot be reached, or the
+            repository is not empty.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -114,26 +114,26 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
     existing = {file.rfilename: file for file in info.siblings or ()}
     if (count := len(existing.keys() - _EMPTY)) and not force:
         raise CheckpointError(
-            f"{name} exists on the Hub and holds {count} file(s); choose another name, or replace it with force",
+            f"{name} exists on the Hub and contains {count} file(s); choose another name, or replace it with force",
             "force",
         )
     return replace(to, replaced=_sent_before(to, info, existing), commit=info.sha)
 
 
 def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
-    """Sends a checkpoint's folder, weights and card included.
+    """Uploads a checkpoint's folder, including weights and card.
 
-    Links are followed: their content is what is sent. The repository is made if it does not exist.
+    Follows links and uploads their content. Creates the repository if it does not exist.
 
     Args:
         folder: the checkpoint.
-        to: what :func:`repository` gave.
+        to: the result of :func:`repository`.
         message: the commit's title.
-        ours: the links to weights that were made for it.
+        ours: links to weights that ropescale made.
 
     Raises:
-        CheckpointError: another link leads out of the folder; nothing is sent.
-        RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
+        CheckpointError: another link leads out of the folder; nothing is uploaded.
+        RunError: the upload is incomplete; the folder is unchanged, and the message has the command to repeat it.
     """
     refuse_leaving_links(folder, ours)
     with _translated(to, folder):
@@ -151,14 +151,14 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
         missing = sorted(set(files) - set(api.list_repo_files(to.name)))
     if missing:
         raise RunError(
-            f"{url} lacks {len(missing)} of the files in {folder}, {missing[0]} among them (a .gitignore?); "
+            f"{url} lacks {len(missing)} of the files in {folder}, such as {missing[0]} (a .gitignore?); "
             f"{_retry(folder, to)}"
         )
     return Upload(to.name, str(url), to.private, files)
 
 
 def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights_elsewhere: bool) -> Upload:
-    """Lists what would be sent: the source's files, as far as they are here, with those that change."""
+    """Lists the files that would be uploaded: the source's local files, and the changed ones."""
     files = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
     files |= {name: len(content) for name, content in changed.items()}
     return Upload(to.name, None, to.private, files, weights_elsewhere)
@@ -179,40 +179,39 @@ def _refuse_name(name: str) -> None:
 
 
 def _token() -> str:
-    """Returns the token that huggingface_hub would use."""
+    """Returns huggingface_hub's token."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        raise CheckpointError("HF_HUB_OFFLINE is set, so nothing can be sent to the Hub; unset it")
+        raise CheckpointError("HF_HUB_OFFLINE is set, which prevents uploads to the Hub; unset it")
     token = get_token()
     if not token:
-        raise CheckpointError(f"there is no token for the Hub; {_LOGIN}")
-    if not (token.isascii() and token.isprintable()) or " " in token:  # a client's error would quote it in disguise
-        raise CheckpointError("the token for the Hub holds characters that no token has; copy it again")
+        raise CheckpointError(f"the token for the Hub is missing; {_LOGIN}")
+    if not (token.isascii() and token.isprintable()) or " " in token:  # the client's error would quote it encoded
+        raise CheckpointError("the token for the Hub contains invalid characters; copy it again")
     return token
 
 
 def _refuse_user(to: Repository, user: Mapping[str, Any]) -> None:
-    """Refuses a token that can only read, or that cannot write to this repository."""
+    """Refuses a read-only token, or one without write access to this repository."""
     role, name = user.get("auth", {}).get("accessToken", {}).get("role"), user["name"]
     if role == "read":
         raise CheckpointError(
-            f"the token of {name} can only read; make one that can write at https://huggingface.co/settings/tokens"
+            f"the token of {name} is read-only; create one with write access at https://huggingface.co/settings/tokens"
         )
     owners = [name, *(org["name"] for org in user.get("orgs", ()))]
     owner = to.name.partition("/")[0]
-    if role == "write" and owner not in owners:  # the rights of a fine-grained token are not listed
+    if role == "write" and owner not in owners:  # the Hub does not list the rights of a fine-grained token
         raise CheckpointError(f"{name} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
 
 
 def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
-    """Returns the repository's files that its own record lists, sorted.
+    """Returns the repository's files that its record lists, sorted.
 
-    Their old content stays in the repository's history in any case.
+    Their old content stays in the repository's history.
 
     Raises:
-        CheckpointError: it holds files that the record does not list, or that were changed since they were sent, so
-            that replacing it would delete somebody's work.
+        CheckpointError: it contains unlisted or changed files, so that replacing it would delete somebody's work.
     """
     if existing.keys() <= _FORMALITIES:
         return ()
@@ -221,33 +220,35 @@ def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSib
     with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
         listed = files_in(_download(to, info, RECORD, cache).parent)
         if listed is None:
-            raise _refusal(f"{to.name} on the Hub has a {RECORD} that cannot be read")
+            raise _refusal(f"{to.name} on the Hub has an unreadable {RECORD}")
         foreign = sorted(existing.keys() - _FORMALITIES - {RECORD, *listed})
         if foreign:
             more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
-            raise _refusal(f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send")
+            raise _refusal(f"{to.name} on the Hub contains {named(foreign[0])}{more} that ropescale did not upload")
         for name in sorted(existing.keys() & listed.keys()):
             file, entry = existing[name], listed[name]
-            if "how" in entry:  # weights, which were not read: their size counts where they were copied
+            if "how" in entry:  # weights are not read: copied ones are compared by size
                 changed = "size" in entry and entry["size"] != file.size
             else:
                 digest = file.lfs.sha256 if file.lfs else sha256_of(_download(to, info, name, cache))
                 changed = digest != entry.get("sha256")
             if changed:
-                raise _refusal(f"{to.name} on the Hub holds {named(name)} that was changed since ropescale sent it")
+                raise _refusal(
+                    f"{to.name} on the Hub contains {named(name)}, which was changed since ropescale uploaded it"
+                )
     return tuple(sorted(existing.keys() & {RECORD, *listed}))
 
 
 def _refusal(why: str) -> CheckpointError:
-    what = "delete what you do not need there, or choose another name"
+    what = "delete unneeded files there, or choose another name"
     return CheckpointError(f"{why}, so force leaves it; {what}", "force")
 
 
 def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
-    """Downloads a file of a repository into a folder; large files are in Git LFS and need no download."""
+    """Downloads a file of a repository into a folder; large files in Git LFS need no download."""
     from huggingface_hub.utils import tqdm
 
-    bar: Any = partial(tqdm, disable=True)  # stderr is for notes and warnings
+    bar: Any = partial(tqdm, disable=True)  # keep stderr for notes and warnings
     with _translated(to):
         return Path(
             to.api().hf_hub_download(
@@ -258,21 +259,21 @@ def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
 
 @contextmanager
 def _translated(to: Repository, folder: Path | None = None) -> Iterator[None]:
-    """Turns an error of the client into one sentence; drops the cause: it may hold the token.
+    """Turns the client's error into one sentence; drops the cause, which may contain the token.
 
     Args:
-        folder: what is sent, once it is written; the sentence names it.
+        folder: the written folder, which the sentence names; None before writing.
     """
     try:
         yield
-    except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
+    except Exception as error:  # the client raises a dozen types of errors, which differ between versions
         said = to.hide(_reason(error, to))
         raise (RunError(f"{said}; {_retry(folder, to)}") if folder else CheckpointError(said)) from None
 
 
 def _retry(folder: Path, to: Repository) -> str:
     words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
-    return f"the patched checkpoint is kept in {folder}: send it again with `{' '.join(map(shell_word, words))}`"
+    return f"the patched checkpoint stays in {folder}; upload it again with `{' '.join(map(shell_word, words))}`"
 
 
 def _reason(error: Exception, to: Repository) -> str:
@@ -283,10 +284,10 @@ def _reason(error: Exception, to: Repository) -> str:
     if status == 401:
         return f"the Hub does not accept the token; {_LOGIN}"
     if status == 412:
-        return f"{to.name} on the Hub was changed meanwhile; look at what was sent there"
+        return f"{to.name} on the Hub was changed meanwhile; check its latest commit"
     if status == 403:
-        return f"the token may not write to {to.name} on the Hub; give it the right to, or choose another name"
+        return f"the token may not write to {to.name} on the Hub; give it write access, or choose another name"
     if status is not None:
         said = " ".join(str(getattr(root, "server_message", None) or "").split())
         return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
-    return f"{to.name} did not reach the Hub ({first_line(root)})"
+    return f"{to.name} could not be uploaded to the Hub ({first_line(root)})"

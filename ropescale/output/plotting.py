@@ -133,7 +133,7 @@ def save(figure: Figure, path: str | Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
-        raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
+        raise CheckpointError(f"cannot write a plot to {path}; folder {path.parent} does not exist")
     try:
         path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
         _check_ours(path)

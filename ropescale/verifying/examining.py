@@ -448,5 +448,7 @@ def _check_limits(folder: Path, configuration: Configuration, report: Verificati
             f"option for {length} tokens, which `ropescale export` prints"
         )
     elif maximum < length:
-        report.limits.append(f"config.json: max_position_embeddings is {maximum}, below the {length} tokens")
+        report.limits.append(
+            f"config.json: max_position_embeddings is {maximum}, below the target length of {length} tokens"
+        )
     report.warnings += other_limits(folder, length)

@@ -81,7 +81,7 @@ def logits(model: torch.nn.Module, length: int = 150) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is written
+# Writing
 
 
 def test_both_key_sets_say_the_same_and_every_other_key_is_kept_as_it_is(source, tmp_path):
@@ -190,10 +190,10 @@ def test_a_patched_checkpoint_is_computed_from_the_original(source, tmp_path):
         ("config.json", CONFIG | {"sliding_window": None}, None),
         ("params.json", {"rope_theta": 1e6}, "params.json: still describes the original"),
         ("params.json", {"learning_rate": 1}, None),
-        ("tokenizer.json", {"truncation": {"strategy": "x", "max_length": 512}}, "cuts texts at 512"),
+        ("tokenizer.json", {"truncation": {"strategy": "x", "max_length": 512}}, "truncates texts at 512"),
         ("tokenizer.json", {"truncation": None, "padding": {"max_length": 5}}, None),
         ("tokenizer.json", {"truncation": {"max_length": 4096}}, None),
-        ("model-00001-of-00002.safetensors", None, "holds no weight files"),
+        ("model-00001-of-00002.safetensors", None, "has no weight files"),
     ],
 )
 def test_what_still_holds_the_old_limit_is_named_and_nothing_else(source, tmp_path, name, content, word):
@@ -284,7 +284,7 @@ def test_auto_takes_what_is_possible_and_says_so(source, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(("link", "number"), [("hard", errno.EXDEV), ("symlink", errno.EPERM)])
 def test_a_way_of_linking_that_was_asked_for_is_not_replaced_silently(source, tmp_path, monkeypatch, link, number):
     monkeypatch.setattr(folders.os, {"hard": "link", "symlink": "symlink"}[link], refuse(number))
-    with pytest.raises(CheckpointError, match="let ropescale choose the way"):
+    with pytest.raises(CheckpointError, match="let ropescale choose the link type"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", link=link)
     assert not (tmp_path / "out").exists()
 
@@ -520,9 +520,9 @@ def test_force_never_destroys_the_weights_it_is_about_to_link(source, tmp_path):
         ("source", "is the source itself"),
         ("source/../source", "is the source itself"),
         ("link", "is the source itself"),
-        ("source/inside", "lie inside one another"),
-        ("source/nested/inside", "lie inside one another"),
-        (".", "lie inside one another"),
+        ("source/inside", "overlap"),
+        ("source/nested/inside", "overlap"),
+        (".", "overlap"),
         ("file/out", "is not a folder"),
     ],
 )
@@ -602,12 +602,12 @@ def test_there_must_be_something_to_restore(source, tmp_path):
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     with pytest.raises(CheckpointError, match=f"it was patched from {source.name}, which is untouched"):
         restore(tmp_path / "out")
-    with pytest.raises(CheckpointError, match="there is no folder"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         restore(tmp_path / "none")
 
 
 def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
-    with untouched(tmp_path / "cache", "is a symbolic link, as in the Hub's cache"):
+    with untouched(tmp_path / "cache", "is a symbolic link, as in the Hub's shared cache"):
         patch_checkpoint(hub_like, None, "yarn:factor=4", in_place=True)
 
 
@@ -627,10 +627,10 @@ def test_half_a_download_is_refused(source, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"out": None}, "say where the patched checkpoint goes"),
-        ({"in_place": True}, "exclude each other"),
-        ({"private": True}, "private is for a repository on the Hub"),
-        ({"link": "soft"}, "no way of linking called 'soft'; choose from auto, hard, symlink, copy"),
+        ({"out": None}, "name the folder of the patched checkpoint"),
+        ({"in_place": True}, "mutually exclusive"),
+        ({"private": True}, "private applies to a repository on the Hub"),
+        ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),
         ({"schedule": "dynamic-yarn"}, r"with the length.*freeze it at a length"),
         ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
     ],

@@ -59,7 +59,7 @@ def link_out(model: Path, case: str) -> str:
 def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, capsys, case):
     name = link_out(model, case)
     assert names(model)[0] == name
-    said = f"error: model is not sent to the Hub: the link {name} leads out of the checkpoint, to /"
+    said = f"error: model is not uploaded: the link {name} leads out of the checkpoint, to /"
     for place in (["-o", "out"], [], ["--in-place"], ["--dry-run"], ["-o", "out", "--force"]):
         refused(capsys, [*PUSH, *place], said)
     assert (hub.requests, hub.repositories) == ([], {})
@@ -71,8 +71,8 @@ def test_patching_goes_on_with_a_warning_that_counts_the_others(model, ran):
     warnings = [line for line in ran("patch", "model", "-o", "out", *YARN).err.splitlines() if "leads out" in line]
     assert warnings == [
         "warning: the link model-2.safetensors leads out of the checkpoint, to "
-        f"{model.parent}/secrets/passwd (and 1 more link leads out); whoever is given the result gets what lies there: "
-        "remove what is not of this model"
+        f"{model.parent}/secrets/passwd (and 1 more link leads out); a copy of the result includes their targets: "
+        "remove foreign links"
     ]
     assert Path("out", "notes.txt").read_text() == SECRET
 

@@ -180,7 +180,7 @@ def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch,
         "link": lambda: out.symlink_to(source),
     }
     during(monkeypatch, make[kind])
-    with pytest.raises(CheckpointError, match="exists already: it appeared meanwhile"):
+    with pytest.raises(CheckpointError, match="was created meanwhile"):
         patch_checkpoint(source, out, "yarn:factor=4")
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
     found = tree(tmp_path)
@@ -429,7 +429,7 @@ def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monk
 def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, name):
     patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
     (source / name).write_text("an afternoon's work")
-    with untouched(source, rf"{name} was changed since .* restoring would lose that"):
+    with untouched(source, rf"{name} was changed since .* restoring would lose the changes"):
         restore(source)
     (source / name).rename(tmp_path / "kept")
     restore(source)
@@ -559,7 +559,7 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     patch_checkpoint(source, here, "linear:factor=2")
     plant(tmp_path / "above" / "thesis.txt")
     monkeypatch.chdir(here)
-    for forced, message in ((True, "holds the folder that you are in"), (False, "exists already; choose another")):
+    for forced, message in ((True, "contains the working directory"), (False, "exists already; choose another")):
         with untouched(tmp_path, message if out else "the output's name is empty"):
             patch_checkpoint(source, out, "yarn:factor=4", force=forced)
 

@@ -47,7 +47,7 @@ def test_as_is_writes_what_is_lacking_and_what_patching_the_source_would_have_wr
     assert read(tmp_path / "out" / "config.json") == read(tmp_path / "patched" / "config.json")
     assert read(tmp_path / "out" / "tokenizer_config.json")["model_max_length"] == 256
     assert set(done.changes) == {"config.json", "tokenizer_config.json", "ropescale.json"}
-    with pytest.raises(ScheduleError, match="nothing to write"):
+    with pytest.raises(ScheduleError, match="no file is written"):
         ropescale.patch_checkpoint(tmp_path / "out", tmp_path / "again", "as-is")
 
 
@@ -77,5 +77,7 @@ def test_a_maximum_that_stays_by_intention_is_a_remark_and_any_other_a_limit(tmp
     assert any("max_position_embeddings stays 64 under linear" in warning for warning in report.warnings)
     ropescale.patch_checkpoint(tmp_path / "source", tmp_path / "yarn", "yarn:factor=4")
     edit(tmp_path / "yarn", max_position_embeddings=64)
-    with pytest.raises(VerificationError, match=r"frequencies are live.*max_position_embeddings is 64, below the 256"):
+    with pytest.raises(
+        VerificationError, match=r"frequencies are live.*max_position_embeddings is 64, below the target length of 256"
+    ):
         ropescale.verify(tmp_path / "yarn")

@@ -156,12 +156,12 @@ def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(
 
 
 REFUSED_BY_FORCE = {
-    "one file": ({"adapter.safetensors": b"theirs"}, "holds adapter.safetensors that ropescale did not send"),
-    "several": ({"a.txt": b"", "b.txt": b""}, "holds a.txt and 1 more file(s) that ropescale did not send"),
-    "an empty record": ({"ropescale.json": b""}, "has a ropescale.json that cannot be read, so force leaves it"),
-    "no record": ({"ropescale.json": b"[1, 2]"}, "has a ropescale.json that cannot be read"),
-    "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "has a ropescale.json that cannot be read"),
-    "a name that breaks the line": ({"a\nb": b""}, "holds a\\nb that ropescale did not send"),
+    "one file": ({"adapter.safetensors": b"theirs"}, "contains adapter.safetensors that ropescale did not upload"),
+    "several": ({"a.txt": b"", "b.txt": b""}, "contains a.txt and 1 more file(s) that ropescale did not upload"),
+    "an empty record": ({"ropescale.json": b""}, "has an unreadable ropescale.json, so force leaves it"),
+    "no record": ({"ropescale.json": b"[1, 2]"}, "has an unreadable ropescale.json"),
+    "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "has an unreadable ropescale.json"),
+    "a name that breaks the line": ({"a\nb": b""}, "contains a\\nb that ropescale did not upload"),
 }
 
 
@@ -195,8 +195,9 @@ def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
     hub.through_lfs |= {name} if lfs else set()
     before = dict(hub.repositories["me/long"])
     assert ran(*PUSH, "-o", "out", "--force", code=2).err == (
-        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so force leaves it; "
-        "delete what you do not need there, or choose another name (--force)\n"
+        f"error: me/long on the Hub contains {name}, which was changed since ropescale uploaded it, so force leaves "
+        "it; "
+        "delete unneeded files there, or choose another name (--force)\n"
     )
     assert hub.repositories["me/long"] == before
 
@@ -372,7 +373,7 @@ def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, ca
 @pytest.mark.parametrize(
     ("role", "to", "words"),
     [
-        ("read", "me/long", "the token of me can only read; make one that can write"),
+        ("read", "me/long", "the token of me is read-only; create one with write access"),
         ("write", "others/long", "me cannot write to others; give me/NAME or ours/NAME"),
     ],
 )
@@ -384,7 +385,7 @@ def test_a_token_that_cannot_write_there_is_refused_before_the_patch(hub, capsys
 def test_a_file_that_the_hub_leaves_out_is_missed(hub, ran):
     hub.ignored = {"nested/extra.json"}
     said = ran(*PUSH, "-o", "out", code=1).err
-    assert f"{hub.url}/me/long lacks 1 of the files in out, nested/extra.json among them" in said
+    assert f"{hub.url}/me/long lacks 1 of the files in out, such as nested/extra.json" in said
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, wor
 
 def test_missing_things_are_one_sentence(refused, checkpoint, texts, tmp_path):
     assert "no file or folder at" in refused("eval", checkpoint, "--data", "./nowhere", "--lengths", "64")
-    assert "there is no folder" in refused("eval", "./nowhere", "--data", texts, "--lengths", "64")
+    assert "does not exist" in refused("eval", "./nowhere", "--data", texts, "--lengths", "64")
     assert "missing option '--data'" in refused("eval", checkpoint, "--lengths", "64")
     (tmp_path / "file").write_text("")
     words = ["--data", texts, "--lengths", "64", "-o", str(tmp_path / "file" / "out")]

@@ -152,8 +152,7 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     assert "patched this checkpoint before" not in patch("--schedule", "yarn:factor=4").err
     captured = ran("patch", "out", "-o", "again", "--schedule", "linear:factor=2")
     assert captured.err.startswith(
-        "note: ropescale patched this checkpoint before (yarn:factor=4); that is undone, and the new schedule "
-        "replaces it\n"
+        "note: ropescale patched this checkpoint before (yarn:factor=4); the new schedule replaces that one\n"
     )
     assert rows(captured.out)["max_position_embeddings"] == "1024 -> 256"
     assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"

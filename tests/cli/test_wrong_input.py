@@ -66,13 +66,13 @@ def test_an_index_that_leads_out_of_the_folder_is_refused_by_all_who_read_weight
     index = {"metadata": {}, "weight_map": {"lm_head.weight": "/etc/passwd"}}
     (copied / "model.safetensors.index.json").write_text(json.dumps(index))
     said = refused(words[0], copied, *[texts if word == "texts" else word for word in words[1:]])
-    assert "model.safetensors.index.json has '/etc/passwd' where the name of a file in its folder should" in said
+    assert "model.safetensors.index.json has '/etc/passwd' instead of the name of a file in its folder" in said
 
 
 def test_a_dtype_that_torch_does_not_have_is_named_with_its_file(refused, copied, texts):
     edit(copied, dtype="evil")
     said = refused("eval", copied, "--data", texts, *ONE)
-    assert said.startswith(f"error: dtype is 'evil' in {copied}/config.json, which is no dtype of torch")
+    assert said.startswith(f"error: dtype is 'evil' in {copied}/config.json, which is not a torch dtype")
 
 
 # --- texts ---
@@ -120,8 +120,8 @@ def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"WORLD_SIZE": "x"}, "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 number no processes"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2, WORLD_SIZE=2, LOCAL_RANK=0 number no processes"),
+        ({"WORLD_SIZE": "x"}, "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 are not valid process numbers"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2, WORLD_SIZE=2, LOCAL_RANK=0 are not valid process numbers"),
         ({"WORLD_SIZE": "2"}, "environment variable RANK expected, but not set; start with torchrun"),
     ],
 )

@@ -25,11 +25,14 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not JSON": (lambda m: (m / "config.json").write_text("model_type: llama"), "is not valid JSON (line 1, column 1"),
     "truncated": (lambda m: (m / "config.json").write_text(json.dumps(CONFIG)[:-20]), "is not valid JSON"),
     "empty file": (lambda m: (m / "config.json").write_text(""), "is not valid JSON"),
-    "string": (lambda m: (m / "config.json").write_text('"llama"'), "holds a JSON str, not an object"),
+    "string": (lambda m: (m / "config.json").write_text('"llama"'), "contains a JSON str, not an object"),
     "too deep": (lambda m: (m / "config.json").write_text('{"a":' * 100_000), "config.json"),
     "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "into base_model_name_or_path"),
     "bad adapter": (lambda m: (m / "adapter_config.json").write_text("{"), "adapter_config.json is not valid JSON"),
-    "adapter list": (lambda m: (m / "adapter_config.json").write_text("[]"), "adapter_config.json holds a JSON list"),
+    "adapter list": (
+        lambda m: (m / "adapter_config.json").write_text("[]"),
+        "adapter_config.json contains a JSON list",
+    ),
 }
 
 
@@ -95,7 +98,7 @@ def test_a_configuration_that_cannot_be_is_refused(model, capsys, changes, sente
 
 def test_a_configuration_with_nan_is_refused(model, capsys):
     edit(model, attention_dropout=float("nan"))
-    refused(capsys, PATCH, "config.json holds NaN")
+    refused(capsys, PATCH, "config.json contains NaN")
 
 
 OTHERS = {
@@ -138,14 +141,14 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
         ["--schedule", "yarn:factor=4", "--layers", "some"],
         "keeps one table for every layer, so 'some' cannot be changed alone; change all (--layers)",
     ),
-    "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "exclude each other"),
+    "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "mutually exclusive"),
     "as-is": (["--schedule", "as-is"], "as-is changes nothing"),
     "link": (["--schedule", "yarn:factor=4", "--link", "soft"], "'soft' is not one of"),
-    "revision": (["--schedule", "yarn:factor=4", "--revision", "main"], "revision is for a model on the Hub"),
+    "revision": (["--schedule", "yarn:factor=4", "--revision", "main"], "revision applies to a model on the Hub"),
     "unknown option": (["--schedule", "yarn:factor=4", "--farce"], "no such option '--farce'"),
     "no schedule": ([], "missing option '--schedule'"),
     "extra argument": (["--schedule", "yarn:factor=4", "more"], "unexpected extra argument (more)"),
-    "in place too": (["--schedule", "yarn:factor=4", "--in-place"], "exclude each other"),
+    "in place too": (["--schedule", "yarn:factor=4", "--in-place"], "mutually exclusive"),
 }
 
 
@@ -159,24 +162,24 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
     [
         (["patch"], "missing argument 'MODEL'"),
         (["restore"], "missing argument 'DIR'"),
-        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes, or"),
-        (["restore", "none"], "there is no folder none"),
-        (["restore", "model"], "there is nothing to restore in model"),
-        (["restore", "model/config.json"], "there is no folder model/config.json"),
-        (["patch", "./none", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder ./none"),
-        (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder /none"),
+        (["patch", "model", "--schedule", "yarn:factor=4"], "name the folder of the patched checkpoint, or"),
+        (["restore", "none"], "folder none does not exist"),
+        (["restore", "model"], "nothing to restore in model"),
+        (["restore", "model/config.json"], "folder model/config.json does not exist"),
+        (["patch", "./none", "-o", "out", "--schedule", "yarn:factor=4"], "folder ./none does not exist"),
+        (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "folder /none does not exist"),
         (
             ["patch", "~no-such-user/none/x", "-o", "out", "--schedule", "yarn:factor=4"],
-            "there is no folder ~no-such-user/none/x",
+            "folder ~no-such-user/none/x does not exist",
         ),
         (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
-        (["patch", "a\0b", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder"),
+        (["patch", "a\0b", "-o", "out", "--schedule", "yarn:factor=4"], "does not exist"),
         (["patch", "m" * 300, "-o", "out", "--schedule", "yarn:factor=4"], "File name too long"),
         (["patch", "model", "-o", "o" * 300, "--schedule", "yarn:factor=4"], "File name too long"),
         (["patch", "model", "-o", "o\0o", "--schedule", "yarn:factor=4"], "null byte"),
         (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "the output's name is empty"),
         (["patch", "model", "-o", "model", "--schedule", "yarn:factor=4"], "is the source itself"),
-        (["patch", "model", "-o", "model/config.json/x", "--schedule", "yarn:factor=4"], "lie inside one another"),
+        (["patch", "model", "-o", "model/config.json/x", "--schedule", "yarn:factor=4"], "overlap"),
         (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
         (["patch", "model", "-o", "/proc/out", "--schedule", "yarn:factor=4"], "/proc/out cannot be written"),
         (["patch", "model", "-o", "~no-such-user/out", "--schedule", "yarn:factor=4"], "~no-such-user"),
@@ -201,7 +204,10 @@ def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, 
     Path("out").mkdir()
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out
-    assert "warning: nothing would be written: out exists already; choose another folder, or replace it" in shown.err
+    assert (
+        "warning: the command would write nothing: out exists already; choose another folder, or replace it"
+        in shown.err
+    )
     assert not any(Path("out").iterdir())
 
 

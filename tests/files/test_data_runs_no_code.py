@@ -161,7 +161,7 @@ def test_an_adapters_pickle_is_measured_but_where_it_would_run_code(adapter, ran
     ran(*OF_ADAPTER)
     torch.save({"x": Hostile()}, adapter / "adapter_model.bin", pickle_module=pickle)
     [told] = [line for line in ran(*OF_ADAPTER, code=2).err.splitlines() if line.startswith("error: ")]
-    assert told.endswith("hold more than tensors, which would run code; get them as safetensors")
+    assert told.endswith("contain more than tensors, which would run code; get them as safetensors")
 
 
 @pytest.mark.parametrize(

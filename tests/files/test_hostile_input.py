@@ -42,7 +42,10 @@ def export(engine: str) -> list[str]:
 # Configurations
 
 TEXTS = {
-    "5000 digits": ('{"model_type": "llama", "x": ' + "9" * 5000 + "}", "config.json holds a number of thousands of"),
+    "5000 digits": (
+        '{"model_type": "llama", "x": ' + "9" * 5000 + "}",
+        "config.json contains a number of thousands of",
+    ),
     "300 brackets": ('{"a": ' + "[" * 300 + "]" * 300 + "}", "config.json nests its brackets too deeply"),
     "byte order mark": ("\ufeff" + json.dumps(CONFIG), "config.json is not valid JSON (line 1, column 1: Unexpected"),
 }
@@ -189,7 +192,7 @@ def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
     again = ["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]
     others = ["export", "out", "--for", "vllm"], ["inspect", "out", *again[4:]], ["verify", "out"]
     for words in (again, [*again, "--dry-run"], *others):
-        refused(capsys, words, "ropescale.json is not a record that ropescale")
+        refused(capsys, words, "ropescale.json is a record that ropescale")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ def test_a_pipe_is_not_read(model, capsys, words, name):
 def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
     """Each takes a hundred times its size in memory."""
     (model / name).write_text('{"weight_map": [' + "[]," * 2_000_001 + "[]]}")
-    refused(capsys, PATCH, f"{name} holds more than 4,000,000 values, and no such file does; restore it")
+    refused(capsys, PATCH, f"{name} contains more than 4,000,000 values, beyond any such file; download it again")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +240,7 @@ def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, n
 
 def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
     monkeypatch.setattr(files.json, "loads", raising(MemoryError()))
-    refused(capsys, PATCH, "config.json does not fit into memory; restore it from where it was downloaded")
+    refused(capsys, PATCH, "config.json does not fit into memory; download it again")
 
 
 def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
@@ -267,7 +270,7 @@ def test_a_link_into_the_system_is_not_followed(model, capsys, name, place):
     (model / name).unlink(missing_ok=True)
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).symlink_to(place)
-    refused(capsys, PATCH, f"{name} is a link to {os.path.realpath(place)}, which is the system's and no model's")
+    refused(capsys, PATCH, f"{name} links to {os.path.realpath(place)}, which is a system file")
 
 
 def test_an_error_of_marks_is_cut_once_they_are_visible():
@@ -293,7 +296,7 @@ def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):
         (model / name / "file").write_text("")
         for other in "abcdef":
             (model / name / f"to_{other}").symlink_to(f"../{other}")
-    refused(capsys, PATCH, "model holds more than 50 files")
+    refused(capsys, PATCH, "model contains more than 50 files")
 
 
 NESTED = "yarn"
@@ -349,13 +352,13 @@ def test_an_index_names_shards_in_any_spelling(model, capsys):
 @pytest.mark.parametrize("shard", ["b.safetensors", "b.gguf", "weights.of.mine", "m" * 300])
 def test_a_shard_that_is_missing_is_named_whatever_it_is_called(model, capsys, shard):
     write_index(model, ["model.safetensors", shard])
-    refused(capsys, PATCH, f"model lacks 1 of the 2 files in model.safetensors.index.json, {shard[:60]}")
+    refused(capsys, PATCH, f"model lacks 1 of the 2 files in model.safetensors.index.json, such as {shard[:60]}")
 
 
 @pytest.mark.parametrize("shard", ["../x", "/etc/passwd", "..\\x", "C:\\x", "a\\..\\x", 5, None, ["a"], "", "a\0b"])
 def test_a_shard_outside_the_folder_is_refused(model, capsys, shard):
     write_index(model, ["model.safetensors", shard])
-    refused(capsys, PATCH, "where the name of a file in its folder should stand")
+    refused(capsys, PATCH, "instead of the name of a file in its folder")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 5}', '{"weight_map":', "\x80"])

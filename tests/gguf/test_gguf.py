@@ -80,7 +80,7 @@ def stock_table(kind: str, width: int, trained: int, theta: float, **more: float
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is written
+# Writing
 
 TABLE = {"name": "table", "factors": HALVED, "attention_factor": 1.25}
 TRAINED_KEYS = {"rope.dimension_count": 16, "rope.freq_base": 10000.0}

@@ -110,7 +110,7 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
 
 
 def test_in_python_it_is_off_as_well(folder: Path, marker: Path) -> None:
-    with pytest.raises(ConfigError, match="trust it if it may run here"):
+    with pytest.raises(ConfigError, match="allow it if you trust it"):
         ropescale.verify(folder, generate=True)
     assert not marker.exists()
 
@@ -147,7 +147,7 @@ def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
     edit(plain, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=named)
     (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")
     assert (
-        "trust it if it may run here (--trust-remote-code)"
+        "allow it if you trust it (--trust-remote-code)"
         in ran("eval", plain, "--data", text, "--lengths", "64", code=2).err
     )
     assert not marker.exists()

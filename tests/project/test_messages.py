@@ -79,9 +79,9 @@ def test_no_message_of_an_error_is_written_as_python() -> None:
 
 def test_the_fields_of_an_error_follow_it_as_options_and_a_path_stays_as_it_is(capsys: pytest.CaptureFixture) -> None:
     assert main(["inspect", "nope stride=3"]) == 2
-    assert capsys.readouterr().err.startswith("error: there is no folder nope stride=3; ")
+    assert capsys.readouterr().err.startswith("error: folder nope stride=3 does not exist; ")
     assert main(["patch", "nope", "--schedule", "yarn:factor=2", "-o", "out", "--in-place"]) == 2
-    assert capsys.readouterr().err == "error: out and in_place exclude each other; choose one (-o, --in-place)\n"
+    assert capsys.readouterr().err == "error: out and in_place are mutually exclusive; choose one (-o, --in-place)\n"
 
 
 @pytest.mark.parametrize(

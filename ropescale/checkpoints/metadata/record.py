@@ -1,4 +1,4 @@
-"""``ropescale.json``: what was done to a checkpoint, and how to undo it."""
+"""``ropescale.json``: the record of a patched checkpoint, and the way to undo it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def make_record(
     original_bytes: bytes,
     earlier: Record | None = None,
 ) -> dict[str, object]:
-    """Collects everything that is needed to understand, check and undo a patched checkpoint.
+    """Builds the record to understand, verify and undo a patched checkpoint.
 
     Args:
-        plan: the schedule worked out.
-        source: where the checkpoint came from: a folder or a Hub id.
-        original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
-        earlier: the source's own record, where ropescale had patched it before; its sha256 is the original's.
+        plan: the plan of the schedule.
+        source: the source checkpoint, a folder or a Hub id.
+        original_bytes: the bytes of the source's ``config.json``, for its sha256.
+        earlier: the source's own record if ropescale patched it before; it has the sha256 of the original.
     """
     digest = earlier and earlier.original_config_sha256
     return {
@@ -64,7 +64,7 @@ def make_record(
 def softmax_factor(rope: Rope) -> float:
     """Computes the factor on the softmax scale of MLA models: ``(0.1 mscale_all_dim ln factor + 1)^2``.
 
-    transformers' classes do so for any scaling with ``mscale_all_dim``; DeepSeek's own code does the same with
+    transformers' classes apply it to any scaling with ``mscale_all_dim``; DeepSeek's own code computes it from
     ``mscale`` (DeepSeek-V3, inference/model.py).
     """
     weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
@@ -74,7 +74,7 @@ def softmax_factor(rope: Rope) -> float:
 
 
 def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
-    """Computes the tables at the trained length and one token past it; none where every length has the same."""
+    """Computes the tables at the trained length and one token past it; none if all lengths share one table."""
     if not length_dependent(schedule):
         return {}
     return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
@@ -85,10 +85,10 @@ def _as_table(table: Frequencies) -> dict[str, object]:
 
 
 def read_record(folder: Path) -> Record | None:
-    """Reads the record in a folder; None where there is none.
+    """Reads the record in a folder; None without a record.
 
     Raises:
-        ConfigError: the file is there but is not one that this version can read.
+        ConfigError: the file exists, but this version cannot read it.
     """
     path = folder / NAME
     if not path.exists():
@@ -104,22 +104,22 @@ def read_record(folder: Path) -> Record | None:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = cut(visible(".".join(map(str, wrong["loc"]))), 60)
         raise ConfigError(
-            f"{path} is not a record that ropescale {__version__} can read ({where}: {wrong['msg']}); patch the "
+            f"{path} is a record that ropescale {__version__} cannot read ({where}: {wrong['msg']}); patch the "
             "original again"
         ) from None
 
 
 Listing = Mapping[str, Entry]
-"""The files that were written, by their name relative to the folder."""
+"""The written files, by name relative to the folder."""
 
 
 def with_files(record: Mapping[str, object], files: Listing) -> bytes:
-    """Returns the record with the list of written files, which ``force`` goes by later."""
+    """Returns the record with the list of written files, which ``force`` may replace later."""
     return as_json({**record, "files": files}, NAME)
 
 
 def files_in(folder: Path) -> Listing | None:
-    """Reads the entries of the written files from the record in a folder; None where they are missing or invalid."""
+    """Reads the entries of the written files from the record in a folder; None if they are missing or invalid."""
     try:
         record = read_record(folder)
     except (ConfigError, CheckpointError):
@@ -131,16 +131,16 @@ def files_in(folder: Path) -> Listing | None:
 
 
 def original_config(config: Mapping[str, object], folder: Path, on_top: bool = False) -> dict[str, object]:
-    """Returns the configuration that a schedule builds on: without our scaling, unless it goes ``on_top`` of that.
+    """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``.
 
-    It is as it is where ``folder`` holds no record of ours.
+    Without a record in ``folder`` the configuration is unchanged.
     """
     record = None if on_top else read_record(folder)
     return dict(config) if record is None else record.undo.apply(dict(config))
 
 
 def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
-    """Returns how to turn ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
+    """Returns the changes from ``new`` back to ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
         "added": sorted(key for key in new if key not in old),
@@ -148,17 +148,18 @@ def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, obje
 
 
 def as_json(value: Mapping[str, object], name: str) -> bytes:
-    """Encodes JSON in the form of all our files: UTF-8, indented, ending in a newline.
+    """Encodes JSON as ropescale's files do: UTF-8, indented, ending in a newline.
 
     Args:
-        value: what to write. Infinity is kept, as transformers 4 wrote it into the configurations of Mamba hybrids.
+        value: the value to encode. Infinity stays, because transformers 4 wrote it into configurations of Mamba
+            hybrids.
         name: the file's name, for the message.
 
     Raises:
-        ConfigError: it holds NaN.
+        ConfigError: the value holds NaN.
     """
     if _holds_nan(value):
-        raise ConfigError(f"{name} holds NaN, which is not a number; mend it first")
+        raise ConfigError(f"{name} contains NaN; correct it first")
     try:
         return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:  # half a surrogate pair, or a path that is not UTF-8

@@ -1,7 +1,7 @@
-"""The shape of an existing ``ropescale.json``: every part that is read again is checked, once, by pydantic.
+"""The schema of an existing ``ropescale.json``: pydantic validates every part that is read.
 
-Only :func:`ropescale.checkpoints.metadata.record.read_record` imports this, and only where there is such a file:
-pydantic takes longer to import than a patch takes.
+Only :func:`ropescale.checkpoints.metadata.record.read_record` imports this module, and only for an existing file:
+importing pydantic takes longer than a patch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...schedules import Frequencies
 
 Length = Annotated[int, Field(gt=0, le=LARGEST)]
 _LONGEST = 10_000
-"""Characters of a schedule for people; a table of 256 pairs with every digit has half of that."""
+"""The most characters of a schedule as text; a table of 256 pairs in full precision has half as many."""
 
 PositiveFloat = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class _Stored(BaseModel):
-    """A part of the record. Further keys are ignored."""
+    """A part of the record. Unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -39,7 +39,7 @@ class StoredTable(_Stored):
 
 
 class StoredSide(StoredTable):
-    """The frequencies that a layer type has at one length."""
+    """The frequencies of a layer type at one length."""
 
     length: Length
 
@@ -51,23 +51,22 @@ class Undo(_Stored):
     added: list[str]
 
     def apply(self, config: dict[str, object]) -> dict[str, object]:
-        """Returns the configuration as it was; keys keep their place where they have one."""
+        """Returns the original configuration; existing keys keep their order."""
         return {key: value for key, value in config.items() if key not in self.added} | self.changed
 
 
 class Record(_Stored):
-    """The record of what ropescale did to a checkpoint; each mapping is by layer type.
+    """The record of a patched checkpoint; all mappings are keyed by layer type.
 
     Attributes:
         version: the format's version, ``schema`` in the file.
-        source: where the checkpoint came from.
+        source: the source checkpoint, a folder or a Hub id.
         spec: the schedules.
-        beneath: the scaling that a schedule was composed with, in words.
-        frozen: the table that stands for a length-dependent schedule, in words.
+        beneath: the scaling that a schedule was composed with, as text.
+        frozen: the table that replaces a length-dependent schedule, as text.
         original_length: the trained lengths, in tokens.
-        length: the context that the checkpoint is meant for, in tokens.
-        tables: the frequencies at that length.
-        switch: the frequencies at the trained length and one token past it, where they differ.
+        length: the target context in tokens. tables: the frequencies at that length.
+        switch: the frequencies at the trained length and one token past it, if they differ.
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
         undo: the way back to the source's configuration.
@@ -90,7 +89,7 @@ class Record(_Stored):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Each layer type's schedule for people, with the scaling that it was composed with."""
+        """Each layer type's schedule as text, with the scaling that it was composed with."""
         labels = self.spec | self.frozen
         whole = {key: f"{text} on {self.beneath[key]}" if key in self.beneath else text for key, text in labels.items()}
         return {key: cut(text, _LONGEST) for key, text in whole.items()}

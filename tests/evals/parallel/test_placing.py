@@ -73,11 +73,11 @@ def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypa
 @pytest.mark.parametrize(
     ("size", "given", "said"),
     [
-        (2, {"tp": True, "device_map": "auto"}, "tp and device_map are given, and share the work out"),
-        (1, {"tp": True}, "tp shares the model out over several processes, and there is one"),
-        (2, {"tp": True, "device": "cpu"}, "tp says itself what goes where; leave the device out"),
-        (1, {"device_map": "auto", "device": "cpu"}, "device_map says itself what goes where; leave the device out"),
-        (2, {"device_map": "auto"}, "device_map is for one process, and there are 2; leave torchrun out, or use"),
+        (2, {"tp": True, "device_map": "auto"}, "tp and device_map are mutually exclusive ways to share the work"),
+        (1, {"tp": True}, "tp shards the model over several processes, but only one is running"),
+        (2, {"tp": True, "device": "cpu"}, "tp assigns the devices itself; leave the device out"),
+        (1, {"device_map": "auto", "device": "cpu"}, "device_map assigns the devices itself; leave the device out"),
+        (2, {"device_map": "auto"}, "device_map needs a single process, not 2; leave torchrun out, or use"),
     ],
 )
 def test_ways_that_exclude_each_other_are_refused(size, given, said):

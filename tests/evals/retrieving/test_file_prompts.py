@@ -183,7 +183,7 @@ def test_as_many_tokens_are_generated_as_ruler_generates_for_the_task(task, more
     assert (prompt.generation.new_tokens, prompt.generation.any_of) == (3, True)
 
 
-# --- scoring -----------------------------------------------------------------------------------------------------
+# --- Scoring -----------------------------------------------------------------------------------------------------
 
 
 def naive_greedy(model, ids: Sequence[int], count: int) -> list[int]:

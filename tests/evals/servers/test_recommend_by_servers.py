@@ -101,11 +101,11 @@ def test_python_takes_servers_too(engines, checkpoint, text):
 @pytest.mark.parametrize(
     ("which", "more", "sentence"),
     [
-        (slice(0, 1), [], "takes a server of the unchanged model (served_as base), and one of each schedule"),
-        (slice(1, 3), [], "takes a server of the unchanged model (served_as base), and one of each schedule"),
+        (slice(0, 1), [], "needs a server of the unchanged model (served_as base), and one per schedule"),
+        (slice(1, 3), [], "needs a server of the unchanged model (served_as base), and one per schedule"),
         (slice(0, 3), ["--search"], "search is for a model that is loaded here, not for a server"),
         (slice(0, 3), ["--schedule", "cope"], "schedules is for a model that is loaded here"),
-        (slice(0, 3), ["--target-length", "512"], "takes windows of 256 positions, and the longest here has 512"),
+        (slice(0, 3), ["--target-length", "512"], "takes at most 256 positions, and the longest window has 512"),
     ],
 )
 def test_what_servers_cannot_answer_is_refused(engines, checkpoint, text, refused, which, more, sentence):

@@ -187,15 +187,15 @@ def test_every_third_request_may_fail_and_the_numbers_stay(fault, checkpoint, te
 
 
 FAULTS = {
-    "NaN": "answers nan for the token at position 4",
-    "null": "answers None for the token at position 6; serve without prefix caching",
+    "NaN": "sent nan for the token at position 4",
+    "null": "sent None for the token at position 6; serve without prefix caching",
     "too few": "log-probabilities for",
     "too many": "log-probabilities for",
-    "other ids": "answers for token",
-    "rubbish": "too many for what was asked",
+    "other ids": "scored token",
+    "rubbish": "too many for this request",
     "400": "refuses the request (400): come back later",
-    "redirect": "answers with a redirect (307), which is not followed",
-    "503": "failed 6 times, the last time because it answers 503: come back later",
+    "redirect": "responds with a redirect (307), which is not followed",
+    "503": "failed 6 times, the last time because the server responds with 503: come back later",
 }
 
 
@@ -236,7 +236,7 @@ def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoi
         command = words(engine, checkpoint, text, "--served-as", "base", "-o", tmp_path / "out")
         refused(*command)
         engine.fault, engine.logprobs = lambda number, ids: "", lambda ids: [each * 1.1 for each in arithmetic(ids)]
-        assert "answers otherwise than when this run began" in refused(*command)
+        assert "differs from the start of this run" in refused(*command)
 
 
 @pytest.mark.slow
@@ -268,14 +268,16 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
 def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text, tokens, refused):
     with serving(tokens=tokens, limit=100, models=("tiny", "adapter")) as engine:
         told = refused(*words(engine, checkpoint, text))
-        assert "takes windows of 100 positions, and the longest here has 128" in told and "--max-model-len" in told
+        assert "takes at most 100 positions, and the longest window has 128" in told and "--max-model-len" in told
         short = {"lengths": "16"}
         told = refused(*words(engine, checkpoint, text, "--served-name", "large", **short))
         assert "does not serve large; it serves tiny, adapter (--served-name)" in told
         engine.tokens = lambda text: tokens(text)[:-1]
         assert "tokenizer" in refused(*words(engine, checkpoint, text, **short))
         assert "schedule" in refused(*words(engine, checkpoint, text, "--schedule", "yarn", **short))
-        assert "there are several servers" in refused(*words(engine, checkpoint, text, "--server", engine.url, **short))
+        assert "several servers need labels" in refused(
+            *words(engine, checkpoint, text, "--server", engine.url, **short)
+        )
         assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
         assert not engine.scored
     with pytest.raises(DataError, match="outside the model's vocabulary of 257"), serving() as engine:

@@ -149,7 +149,7 @@ def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
 def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
     assert wilson(0, 7)[0] == 0.0 and wilson(7, 7)[1] == 1.0
     assert wilson(3, 10) == pytest.approx([1 - bound for bound in reversed(wilson(7, 10))])
-    with pytest.raises(ValueError, match="no trials"):
+    with pytest.raises(ValueError, match="at least one trial"):
         wilson(0, 0)
 
 
