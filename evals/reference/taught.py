@@ -45,7 +45,7 @@ def save_taught(out: Path) -> None:
     from ...checkpoints.loading import load_tokenizer
 
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise CheckpointError(f"{out} is there already; choose another folder")
+        raise CheckpointError(f"{out} exists already; choose another folder")
     load_taught().save_pretrained(out)
     load_tokenizer(CHECKPOINT).save_pretrained(out)
     (out / "README.md").write_bytes((PASSKEY / "README.md").read_bytes())

@@ -286,7 +286,7 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     kind = _BY_OWNER.get(owner or "")
     if owner == "llamacpp":
         raise ServerError(
-            f"{client.url} is llama-server, which gives no log-probabilities of a prompt; measure the file with "
+            f"{client.url} is llama-server, which returns no log-probabilities of a prompt; measure the file with "
             "llama-perplexity -m model.gguf -f text, or with llama-cpp-python, which gives the logits of all tokens"
         )
     if kind is None:

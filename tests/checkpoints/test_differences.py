@@ -81,7 +81,7 @@ def test_the_card_and_the_record_are_told_in_a_line_each(model):
     lines = [line[:2] for line in difflib.ndiff(before, Path("out", "README.md").read_text().splitlines())]
     assert "- " not in lines
     assert done.changes["README.md"] == f'+{lines.count("+ ")} lines: section "Context extension"'
-    assert done.changes["ropescale.json"] == "new file: what was changed, and how to undo it"
+    assert done.changes["ropescale.json"] == "new file: the changes, and how to undo them"
     sent = patched(dry_run=True, push_to_hub="me/long").changes["README.md"]
     assert sent.endswith('lines: section "Context extension" and the front matter')
     (model / "README.md").unlink()
@@ -89,5 +89,5 @@ def test_the_card_and_the_record_are_told_in_a_line_each(model):
     patched(in_place=True)
     assert set(patched(dry_run=True).changes) == {"ropescale.json"}
     again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
-    assert again["ropescale.json"] == "replaced: what was changed, and how to undo it"
+    assert again["ropescale.json"] == "replaced: the changes, and how to undo them"
     assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})  # beyond every float

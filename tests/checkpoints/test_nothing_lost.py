@@ -581,7 +581,7 @@ def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_say
 
 def test_what_somebody_put_where_the_backup_is_stays(source):
     plant(source / backups.BACKUP / "config.json")
-    with untouched(source, "is not what ropescale kept"):
+    with untouched(source, "is not ropescale's backup"):
         patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
     shutil.rmtree(source / backups.BACKUP)
     before = tree(source)

@@ -252,7 +252,7 @@ def test_without_a_token_or_a_network_and_with_a_card_that_the_hub_would_refuse_
 ):
     with monkeypatch.context() as patched, unchanged(tmp_path):
         patched.delenv("HF_TOKEN")
-        refused(capsys, [*PUSH, "-o", "out"], "no token", "`hf auth login`", "HF_TOKEN")
+        refused(capsys, [*PUSH, "-o", "out"], "token for the Hub is missing", "`hf auth login`", "HF_TOKEN")
         assert push("--dry-run") == 0
         capsys.readouterr()
         patched.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -321,7 +321,7 @@ def test_a_refusal_before_the_patch_writes_nothing_a_later_one_keeps_it_and_neit
     if code == 2:
         assert tree(tmp_path) == before and "me/long" not in hub.repositories
     else:
-        assert "send it again with `hf upload me/long out .`" in lines[-1]
+        assert "upload it again with `hf upload me/long out .`" in lines[-1]
         assert read(Path("out", "config.json"))["rope_parameters"]["factor"] == 4.0
 
 

@@ -187,7 +187,7 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> Non
 
 def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path: Path) -> None:
     before, after = card_of(LLAMA, "dynamic:factor=4").split(
-        "Before you serve it, know what these engines do differently:"
+        "Differences of these engines, to know before you serve it:"
     )
     assert "vllm serve PATH" in before and "* vLLM: computes one static table" in after
     ropescale.patch_checkpoint(

@@ -169,7 +169,7 @@ def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, sca
         (["--schedule", "yarn:factor=abc"], "factor"),
         (["--schedule", "yarn"], "factor"),
         (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
-        (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "exclude each other"),
+        (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "mutually exclusive"),
         (["--target-length", "long"], "'--target-length'"),
     ],
 )

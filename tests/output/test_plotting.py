@@ -98,7 +98,7 @@ def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
     ("name", "words"),
     [
         ("rope.bmp", "must end in"),
-        ("missing/rope.png", "there is no folder"),
+        ("missing/rope.png", "does not exist"),
         ("out.png", r"cannot write a plot to \S*/out\.png: Is a directory"),
     ],
 )

@@ -311,7 +311,7 @@ def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
         ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
         ("{tmp}/folder.json", "folder.json cannot be read: Is a directory"),
         ("{tmp}/broken.json", "broken.json is not valid JSON"),
-        ("{tmp}/list.json", "list.json holds a JSON list, not an object; a schedule in JSON is {"),
+        ("{tmp}/list.json", "list.json contains a JSON list, not an object; a schedule in JSON is {"),
         ("{tmp}/binary.json", "binary.json is not a text file"),
     ],
 )

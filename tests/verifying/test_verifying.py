@@ -131,7 +131,7 @@ def test_the_command_exits_with_one_and_the_reason(
     assert main(["verify", str(tmp_path / "out"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["live"] is False
     assert main(["verify", str(folder), "--revision", "main"]) == 2
-    assert "revision is for a model on the Hub" in capsys.readouterr().err
+    assert "revision applies to a model on the Hub" in capsys.readouterr().err
     edit(tmp_path / "out", model_type="gpt2")
     assert main(["verify", str(tmp_path / "out")]) == 2 and "gpt2" in capsys.readouterr().err
 

@@ -135,7 +135,7 @@ def test_all_lengths_come_from_one_request_for_each_window_and_what_needs_the_un
         _, said = ran(*words(engine, checkpoint, text, *more))
     assert [len(body["prompt"]) for body in engine.scored] == 16 * [128]
     assert engine.most_at_once == 3
-    assert "truncation is left out: no server is served as the unchanged model" in said
+    assert "truncation is left out: no server has the unchanged model" in said
     assert "a server has one table for all lengths" in said
     assert not read(tmp_path / "out").get("truncation")
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_trained_or_saved_is_refused_before_the_first_step(source
         (
             training.loaded(patched),
             ["yarn:factor=8"],
-            "yarn x4 of 64, and the callback was given yarn:factor=8",
+            "yarn x4 of 64, but the callback has yarn:factor=8",
         ),
         (training.loaded(source), ["dynamic-yarn"], "freeze"),
         (with_adapter(tiny.llama(vocab_size=training.VOCABULARY)), [YARN], "has no folder with weights to link"),
