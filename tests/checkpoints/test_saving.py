@@ -288,7 +288,7 @@ def test_verify_takes_an_adapter_and_names_its_base(adapter_once, ran):
     assert (report.base, report.intended, report.length) == (str(adapter_once / "base"), "all: yarn:factor=4", 256)
     shown = json.loads(ran("inspect", adapter_once, "--json").out)
     assert shown["layers"]["all"]["scaling"]["rope_type"] == "yarn"
-    assert any("is an adapter; what is shown is its base" in warning for warning in shown["warnings"])
+    assert any("is an adapter; the output shows its base" in warning for warning in shown["warnings"])
     told = ran("verify", adapter_once).out
     assert f"base: {adapter_once / 'base'}" in told and "live: yes (all: yarn:factor=4, at 256 tokens)" in told
 

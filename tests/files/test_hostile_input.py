@@ -326,7 +326,7 @@ def test_a_schedule_that_is_no_text_or_no_file_is_refused(model, capsys, spec, s
 def test_other_files_that_are_pipes_or_nobodys_are_refused(model, capsys):
     os.mkfifo("in.gguf")
     refused(capsys, ["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"], "in.gguf is a pipe")
-    refused(capsys, ["restore", "~no-such-user/x"], "there is no folder ~no-such-user/x")
+    refused(capsys, ["restore", "~no-such-user/x"], "folder ~no-such-user/x does not exist")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ GENERATE = ["verify", "model", "--generate", "--length", "8"]
             for count in (2**31, math.inf)
         ),
         ({"vision_config": {"num_hidden_layers": 10**9}, "num_labels": 2}, "num_hidden_layers is 1000000000"),
-        ({"model_type": ["llama"], "auto_map": {"AutoModel": "x.Y"}}, "transformers knows no model type ['llama']"),
+        ({"model_type": ["llama"], "auto_map": {"AutoModel": "x.Y"}}, "transformers has no model type ['llama']"),
     ],
 )
 @pytest.mark.parametrize("words", [VERIFY, GENERATE], ids=" ".join)
@@ -410,9 +410,9 @@ def whole_numbers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("change", "changes", "said"),
     [
-        (dict, {"intermediate_size": 40}, "down_proj.weight among them: 32 x 48 in the file and 32 x 40 in the model"),
-        (without_up_proj, {}, "model lacks 1 weights of its model, model.layers.1.mlp.up_proj.weight among them"),
-        (whole_numbers, {}, "weights are whole numbers, lm_head.weight (I8) among them"),
+        (dict, {"intermediate_size": 40}, "down_proj.weight: 32 x 48 in the file and 32 x 40 in the model"),
+        (without_up_proj, {}, "model lacks 1 weights of its model, such as model.layers.1.mlp.up_proj.weight"),
+        (whole_numbers, {}, "weights are integers, such as lm_head.weight (I8)"),
     ],
 )
 def test_weights_that_are_not_those_of_the_model_are_one_line(loadable, capfd, change, changes, said):
