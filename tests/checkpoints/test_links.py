@@ -157,3 +157,8 @@ def test_a_link_that_leads_nowhere_is_one_line(model, hub, capsys, name, target)
     for place in (["-o", "out"], ["--in-place"]):
         refused(capsys, [*PUSH, *place], "error: model/", "which does not exist; is the download complete?\n")
     assert hub.requests == []
+
+
+def test_names_that_would_break_the_line_are_shown_and_cut(model, hub, capsys):
+    (model / "a\nerror: \u202eb").symlink_to("../secrets/" + "x" * 250)
+    refused(capsys, PUSH, "the link a\\nerror: \\u202eb leads out")

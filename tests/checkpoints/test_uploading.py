@@ -476,3 +476,17 @@ def test_the_program_sends_with_the_environment_alone(hub, command_line, tmp_pat
     assert set(sent(hub)) == FILES
     assert fake_hub.TOKEN not in done.stdout + done.stderr
     assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):
+    assert push("-o", "out") == 0
+    for factor in (2, 3):
+        words = ["--schedule", f"yarn:factor={factor}", "--push-to-hub", "me/long", "--force", "--in-place"]
+        assert main(["patch", "out", *words]) == 0
+    assert sent(hub)["config.json"] == Path("out", "config.json").read_bytes()
+
+
+def test_the_token_is_not_in_what_a_debugger_shows(hub):
+    from ropescale.checkpoints.uploading import repository
+
+    assert fake_hub.TOKEN not in repr(repository("me/long"))

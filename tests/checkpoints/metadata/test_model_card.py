@@ -224,3 +224,20 @@ def test_front_matter_made_to_do_harm_is_read_in_no_time_and_keeps_its_fields(ca
 def test_the_base_model_is_the_name_whatever_yaml_would_make_of_it(name):
     found = model_card.with_metadata(b"# W\n", name).decode()
     assert yaml.safe_load(found.split("---")[1]) == {"base_model": name, "tags": ["ropescale"]}
+
+
+def test_a_hostile_spec_stays_in_its_place(tmp_path):
+    folder = tmp_path / "a`b|c\n# x <!-- ropescale: end -->"
+    folder.mkdir()
+    (folder / "half.py").write_text(
+        "from dataclasses import dataclass\nfrom ropescale import Frequencies\n\n@dataclass(frozen=True)\nclass Half:\n"
+        "    def __call__(self, rope, length):\n        return Frequencies([f / 2 for f in rope.inv_freq()])\n"
+    )
+    plan = make_plan(LLAMA, f"{folder}/half.py::Half")
+    checked(card(tmp_path / "none.md", plan, "org/name").decode())
+
+
+def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, ran):
+    folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
+    out = ran("patch", folder, "--dry-run", "--schedule", "yarn:factor=4").out
+    assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out

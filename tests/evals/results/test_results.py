@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import tiny_models
 from configurations import write_files
 from losses import index, tensors
 from tiny import documents, from_ids, llama
@@ -192,6 +193,9 @@ def test_the_tables_are_those_that_transformers_would_compute(result):
     live = plain["tables"][shas["dynamic:factor=4", 130]]["all"]
     assert live["inv_freq"] == pytest.approx([theta ** (-2 * i / 8) for i in range(4)], rel=1e-6)
     assert live["attention_scale"] == 1.0 and set(plain["tables"]) == set(shas.values())
+    (tables,) = perplexity(tiny_models.build("gemma3_text"), documents(2, 40), [32]).tables.values()
+    for layer, theta in (("full_attention", 1e6), ("sliding_attention", 1e4)):
+        assert tables[layer]["inv_freq"] == pytest.approx([theta ** (-i / 4) for i in range(4)], rel=1e-6)
 
 
 def test_the_csv_and_a_dataframe_have_one_line_per_row_with_the_change_beside_it(result, tmp_path, monkeypatch):
