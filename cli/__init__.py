@@ -1,1 +1,1 @@
-"""The command line: parse, call, print. ``main.py`` lists the commands; each lives in the module named after it."""
+"""The command line: parse, call, print. ``main.py`` lists the commands; every command has a module of its name."""

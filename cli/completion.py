@@ -7,22 +7,22 @@ from click.shell_completion import CompletionItem
 
 
 class Place(click.ParamType):
-    """A file, a folder or a Hub id; taken as it is, and completed as a path."""
+    """A file, a folder or a Hub id, completed as a path."""
 
     name = "path"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Leaves it to the shell, which knows paths best."""
+        """Leaves completion to the shell."""
         return [CompletionItem(incomplete, type="file")]
 
 
 class SpecText(click.ParamType):
-    """A schedule's spec; taken as it is, and completed by name, by field, or as a path."""
+    """A schedule's spec, completed by name, by field, or as a path."""
 
     name = "schedule"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Returns the schedules that begin so; after ``NAME:`` its fields; for anything else a path."""
+        """Completes schedule names; after ``NAME:`` the schedule's fields; otherwise paths."""
         from ..schedules import lookup, names
         from ..schedules.fields import parameters
 

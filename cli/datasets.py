@@ -10,9 +10,9 @@ from .options import print_json, sectioned_command, show
 
 @sectioned_command("datasets", {"The result": ["as_json"]})
 def command(as_json: bool) -> None:
-    """List the datasets on the Hub that `--data` takes by a short name, with what is read of each.
+    """List the Hub datasets that `--data` takes by a short name, with their split and field.
 
-    A path that exists goes before a name. Texts are streamed; the commit that they are of is recorded with the result.
+    An existing path takes precedence over a name. Texts are streamed; their commit is recorded with the result.
     """
     from ..evals.data.sources.dataset import DATASETS
 

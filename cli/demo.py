@@ -1,4 +1,4 @@
-"""``ropescale demo``: the main job on the model and the text that every installation has."""
+"""``ropescale demo``: patches, verifies and measures the bundled model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ SCHEDULES = ("linear:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)
 
 
-@sectioned_command("demo", {"The result": [out_option("Write it here.", default="ropescale-demo", show_default=True)]})
+@sectioned_command(
+    "demo", {"The result": [out_option("The output folder.", default="ropescale-demo", show_default=True)]}
+)
 def command(out: str) -> None:
-    """Patch the bundled model to eight times its context, verify it, and measure what that did.
+    """Patch the bundled model to eight times its context, verify it, and measure the effect.
 
-    The model was trained at 256 tokens on the Python standard library; it is measured on library modules that it
-    has never seen. Writes the patched checkpoint, the results and plots into OUT. Half a minute on two cores, 41
-    seconds of processor time.
+    The model was trained at 256 tokens on the Python standard library; it is measured on unseen library modules. Writes
+    the patched checkpoint, the results and plots into OUT. Half a minute on two cores, 41 seconds of processor time.
     """
     from ..checkpoints.loading import load_model, load_tokenizer
     from ..checkpoints.patching import patch_checkpoint
@@ -57,7 +58,7 @@ def command(out: str) -> None:
 
 
 _RETRIEVAL = (
-    "what it does to retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
+    "its effect on retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
     "ropescale retrieval TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
 )
 
@@ -80,15 +81,15 @@ def _refuse_other_results(folder: Path) -> None:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Says of a patched checkpoint that is there already why it cannot be replaced, where it cannot.
+    """Refuses to replace an existing checkpoint that ropescale did not write.
 
     Raises:
-        CheckpointError: names what is not ours, or the record of an earlier version.
+        CheckpointError: the folder has foreign files, or the record of an earlier version.
     """
     from ..checkpoints.folders import why_not_ours
     from ..errors import CheckpointError
 
     why = why_not_ours(target) if os.path.lexists(target) else None
     if why is not None:
-        found = why.partition(", so force")[0]  # an option of `ropescale patch`, which nobody has given here
-        raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
+        found = why.partition(", so force")[0]  # an option of `ropescale patch`, which this command lacks
+        raise CheckpointError(f"{found}; check and remove {target}, or choose another folder with -o")

@@ -1,4 +1,4 @@
-"""The environment that ropescale runs in, for reports of errors: ``ropescale --version``."""
+"""Versions of ropescale's environment for error reports: ``ropescale --version``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
 
 
 def described() -> str:
-    """Returns the versions of ropescale, of Python with its system, and of the libraries; none of them is imported."""
+    """Returns the versions of ropescale, Python, the system and the libraries, without importing these."""
     extras = [found for name in EXTRAS if (found := _version(name))]
     lines = [
         f"ropescale {__version__}",

@@ -1,4 +1,4 @@
-"""``ropescale eval MODEL --data SRC --lengths ...``: perplexity against length, for several schedules."""
+"""``ropescale eval MODEL --data SRC --lengths ...``: measures perplexity against length for several schedules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..evals.running.perplexity import PerplexityRun
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Ways in which accelerate can spread a model over several devices."""
+"""accelerate's device maps, which spread a model over several devices."""
 
 _TYPES: dict[object, tuple[click.ParamType | None, str | None]] = {
     Tokens: (Length(), "N"),
@@ -50,35 +50,36 @@ _TYPES: dict[object, tuple[click.ParamType | None, str | None]] = {
     Path: (Place(), "FILE"),
     str: (None, "TEXT"),
 }
-"""How the command line reads the values of metrics' options, and what the help calls them, by their types."""
+"""The command line's parameter types and help texts for metrics' options, by type."""
 
 
 def _option_of(declared: metrics.Option[Any]) -> Option:
-    """Makes the option that a metric declares."""
+    """Builds the command-line option that a metric declares."""
     flags = f"--{declared.name.replace('_', '-')}"
     if declared.type is bool:
         flags, kind, metavar = f"{flags}/--no-{flags[2:]}", None, None
-    else:  # of a type with a range, the type alone
+    else:  # only the type, without its range
         kind, metavar = _TYPES[declared.type if declared.type in _TYPES else get_args(declared.type)[0]]
     return option(f"{flags} {declared.name}", metavar, declared.help, kind, default=declared.default, show_default=True)
 
 
 _SECTIONS: Sections = {
-    "What is measured": [
+    "Measurement": [
         data_option(
-            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all."
+            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: one table per source, and one "
+            "over all."
         ),
-        lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated."),
+        lengths_option("Positions, including BOS: 2k,4k,8k. May be repeated."),
     ],
     **request_sections("schedules baseline"),
     "The text": [
         "split text_field prompt_field answer_field chat_template score glob encoding",
         "concat min_tokens max_docs windows",
-        option("--budget-tokens", "N", "Fed under one schedule (default: 256k without --windows).", Length()),
+        option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows).", Length()),
         "streaming split_special_tokens bos",
     ],
     "How": [
-        option("--stride", "N", "Whole documents, in sliding windows N tokens apart (slower).", Length()),
+        option("--stride", "N", "Full documents, in sliding windows N tokens apart (slower).", Length()),
         option(
             "--short-context/--no-short-context",
             None,
@@ -88,30 +89,32 @@ _SECTIONS: Sections = {
         option(
             "--truncation/--no-truncation",
             None,
-            "Compare with the model given only its last tokens, as many as it was trained at (on where it doubles the "
-            "cost at most).",
+            "Compare with truncation to the trained length (on if it at most doubles the cost).",
             default=None,
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
         option(
-            "--seed", "N", "Kept with the results; no figure depends on it.", Whole(0), default=0, show_default=True
+            "--seed", "N", "Stored with the results, without effect on them.", Whole(0), default=0, show_default=True
         ),
     ],
     "The result": [
         CONFIG,
         out_option("Write results, losses, plots and REPORT.md here."),
         "fresh force",
-        flag("--dry-run", "Print what the run would take, time one batch of it, and stop."),
+        flag("--dry-run", "Print the run's cost, time one batch, and stop."),
         "verbose as_json",
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "Memory and many devices": [
+    "Memory and devices": [
         "batch_tokens",
-        flag("--tp", "The model over all processes, where it is too large for one device."),
+        flag("--tp", "Shard a large model over all processes."),
         option(
-            "--device-map", None, "The model over this machine's devices, by one process.", click.Choice(DEVICE_MAPS)
+            "--device-map",
+            None,
+            "Spread the model over this machine's devices, in one process.",
+            click.Choice(DEVICE_MAPS),
         ),
     ],
 }
@@ -121,24 +124,24 @@ _SECTIONS: Sections = {
 def command(model: str | None, source: Sequence[str], lengths: list[int], dry_run: bool, **options: Any) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
-    MODEL may be a PEFT adapter's folder, which is loaded on the base that it names (extra adapters).
+    MODEL may be a PEFT adapter's folder, which is loaded on its base (extra adapters).
 
-    The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
-    --factor, with commas for several (2,4,8), and --target-length give the factor to every schedule that takes one and
-    does not say it itself; without any, it is the largest length over the trained one. --set gives a field to every
-    schedule that has it. With -o, every finished batch is kept in OUT/resume: the same command again continues where it
-    was, whatever stopped it.
+    The unchanged model always runs, as the default baseline (--baseline). The
+    options --factor (several with commas: 2,4,8) and --target-length set the factor of every schedule that takes one
+    and does not set its own; by default, it is the largest length over the trained one. --set sets a field of every
+    schedule that has it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any
+    interruption.
 
-    Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
-    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. A
-    model that is too large for one device is shared out by --tp over the processes, or by --device-map auto over the
-    devices of one (and its memory and disk, where they do not suffice; slower, because they work one after the other).
+    Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale eval
+    ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on the number of processes. A model
+    that is too large for one device is sharded by --tp over the processes, or by --device-map auto over the devices of
+    one process (and its memory and disk if needed; slower, because the devices work in turn).
 
-    With --prompt-field or --answer-field, each row of SRC is a prompt with its answer, and the tokens of the answers
-    alone are scored, each after as much of its prompt as a window holds; --stride is half of the smallest length then.
+    With --prompt-field or --answer-field, every row of SRC is a prompt with its answer, and only the answer tokens are
+    scored, after as much of the prompt as fits into the window; then --stride is half of the smallest length.
 
     With --server, a server of vLLM or SGLang scores instead, and --tokenizer names the checkpoint that it serves;
-    several, each with its --served-as, are compared on the same tokens. A key is read from OPENAI_API_KEY.
+    several, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder
@@ -165,7 +168,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
         measure(prepare, writable_folder, options, source=source, doing="measuring", sharing=sharing)
         return
     with together(sharing) as group:
-        run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused beside servers
+        run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused with servers
         found = run.dry_run()
         if group.world.leads:
             print_result(options["as_json"], found.to_dict, found.to_markdown)

@@ -1,4 +1,4 @@
-"""``ropescale export MODEL --for ENGINE``: commands to serve it, and what that engine will compute."""
+"""``ropescale export MODEL --for ENGINE``: commands to serve a model, and the values that the engine computes."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ _SECTIONS: Sections = {
     "The engine": [option("--for engine", None, "The engine to serve it with.", OneOf(list(ENGINES)), required=True)],
     **request_sections(option("--schedule", "SPEC", SCHEDULE, SpecText())),
     "The model": ["revision"],
-    "The result": [flag("--command-only", "Print what is pasted, and nothing else."), "as_json"],
+    "The result": [flag("--command-only", "Print only the commands."), "as_json"],
 }
 
 
 @sectioned_command("export", _SECTIONS, model_argument())
 def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
-    """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
+    """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that it computes.
 
-    Says how many fields of the schedule the engine honours, prints the command to paste, and, where not all of them are
-    honoured, a table with a row per field: honoured, recomputed (the engine has its own number), dropped or
-    unsupported; what it computes; and how that is known: served (a test serves such a
-    model in that version and compares log-probabilities with transformers), run (a test runs the engine's code: whole
-    models in mlx-lm, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is
-    loaded or written.
+    Prints the number of schedule fields that the engine honours, the command to paste, and, unless all are honoured, a
+    table with a row per field: its status (honoured, recomputed with the engine's own number, dropped or unsupported),
+    the computed value, and the evidence: served (a test serves such a model in that version and compares
+    log-probabilities with transformers), run (a test runs the engine's code: whole models in mlx-lm, the rotary layer
+    in vLLM and SGLang), source (its code was read) or docs. Nothing is loaded or written.
 
-    Without --schedule MODEL is served as it is: patched by ropescale, or with its vendor's scaling. With --schedule
-    its weights are served under that schedule, and no patched folder is needed.
+    Without --schedule MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule
+    its weights are served with that schedule, without a patched folder.
 
-    Exits with 1 where the engine cannot compute the schedule at all; the last line says what to do instead.
+    Exits with 1 if the engine cannot compute the schedule; the last line gives an alternative.
 
     \b
     Examples:
@@ -60,7 +59,7 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
     from ..exporting import export
 
     if command_only and as_json:
-        raise DataError("command_only and as_json both say what is printed; leave one out", "command_only", "as_json")
+        raise DataError("command_only and as_json are mutually exclusive; leave one out", "command_only", "as_json")
     done = export(model, engine, options.pop("schedule"), **options)
     tell(note=done.notes, warning=done.warnings)
     if command_only and done.commands:
@@ -72,14 +71,14 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
 
 
 def _page(done: Export) -> str:
-    """Returns how many fields are honoured, the commands, and the table where not all of them are."""
+    """Returns the number of honoured fields, the commands, and the table unless all are honoured."""
     kept = sum(row.status == "honoured" for row in done.rows)
     blocks = [command.fenced() for command in (*done.commands, *done.unscaled)]
     if kept == len(done.rows):
         ways = list(dict.fromkeys(row.how for row in done.rows))
         known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
         return "\n\n".join([f"{done.engine} {done.version}: all {kept} fields honoured; {known}.", *blocks])
-    answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; the table has each."
+    answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; see the table."
     header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
     rows = []
     for row in done.rows:
@@ -87,6 +86,6 @@ def _page(done: Export) -> str:
         how = f"served ({done.served_version})" if row.how == "served" else row.how
         rows.append([field, row.asked, row.status, row.computes, how])
     if len({row.layers for row in done.rows}) > 1:
-        # A column for the layers only where there is more than one kind.
+        # A column for the layers only if they differ.
         header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
     return "\n\n".join([answer, *blocks, markdown(header, rows)])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     **request_sections("schedule"),
     "The result": [
-        out_option("The file to make; it must not exist yet.", "OUT.gguf"),
+        out_option("The file to write; it must not exist yet.", "OUT.gguf"),
         flag("--dry-run", "Write nothing, only show the changes."),
         flag("--force", "Replace OUT.gguf if ropescale wrote it."),
         "as_json",
@@ -29,9 +29,9 @@ _SECTIONS: Sections = {
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 
-    Stock llama.cpp, and programs built on it, need no further options. Keys change, and a table of one factor per pair
-    is added where the architecture rotates by one; everything else is copied byte for byte. A schedule that llama.cpp
-    cannot express for the architecture is refused.
+    Stock llama.cpp, and programs built on it, need no further options. Keys change, and architectures that support one
+    factor per pair may get such a table; all other data is copied byte for byte. A schedule that llama.cpp cannot
+    express for the architecture is refused.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
     from ..gguf.patching import patch_gguf
 
-    # A bar on a terminal, for large files.
+    # A progress bar for large files on a terminal.
     with tqdm(desc="copied", unit="B", unit_scale=True, leave=False, disable=None, delay=1) as bar:
         done = patch_gguf(source, out, schedule, progress=bar.update, **options)
     described = describe(done, source, out)

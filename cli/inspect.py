@@ -1,4 +1,4 @@
-"""``ropescale inspect MODEL``: the rotary geometry, and what a schedule would do to it."""
+"""``ropescale inspect MODEL``: the rotary geometry, before and after a schedule."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SECTIONS: Sections = {
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
 
-    For every pair: the wavelength in tokens, the turns inside the trained length (of layers that see a window, inside
-    the window), and with --schedule what it would become; several schedules stand side by side. No weights are read.
-    The options of a schedule are those of `ropescale patch`; of several schedules each takes those that it has.
+    For every pair: the wavelength in tokens, the turns inside the trained length (or the attention window), and with
+    --schedule the new values; several schedules are shown side by side. No weights are read. The options of a schedule
+    are those of `ropescale patch`; each of several schedules takes the options that it has.
     """
     from ..inspecting import compare, inspect
     from ..inspecting.drawing import draw_comparison, draw_geometry
@@ -54,14 +54,14 @@ def _page(geometry: Geometry) -> str:
     if geometry.frequencies:
         rows += [
             ["schedule", str(geometry.schedule)],
-            ["length it is shown for", f"{geometry.target_length} tokens"],
+            ["target length", f"{geometry.target_length} tokens"],
             ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
         ]
     return f"{_heading(geometry)}{markdown(['geometry', 'value'], rows)}\n\n{_pairs(geometry)}"
 
 
 def _compared(geometries: Sequence[Geometry]) -> str:
-    """Returns the page of a layer type under several schedules: what is common, each schedule, each pair."""
+    """Returns a layer type's page under several schedules: common values, schedules and pairs."""
     first, changed = geometries[0], [each for each in geometries if each.schedule]
     common = f"{_heading(first)}{markdown(['geometry', 'value'], _summary(first))}"
     if not changed:
@@ -73,14 +73,14 @@ def _compared(geometries: Sequence[Geometry]) -> str:
         pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         name = cut(each.name or str(each.schedule), 100)
         rows.append([name, f"{each.target_length} tokens", f"{scale:.6g}", pairs])
-    schedules = markdown(["schedule", "length it is shown for", "attention scale", "its pairs"], rows, right=[2])
+    schedules = markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2])
     named = definitions({str(each.schedule): each.name for each in changed if each.name})
     header = ["pair", "wavelength", "turns", "full turn"]
     header += abbreviated([each.name or str(each.schedule) for each in changed], 40)
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
     rows = [[*_before(pair), *divisors] for pair, *divisors in zip(first.pairs(), *columns)]
     divisors = markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])
-    return "\n\n".join([common, schedules, *named, "How many times slower each pair turns:", divisors])
+    return "\n\n".join([common, schedules, *named, "Slowdown of each pair:", divisors])
 
 
 def _heading(geometry: Geometry) -> str:
@@ -89,7 +89,7 @@ def _heading(geometry: Geometry) -> str:
 
 def _summary(geometry: Geometry) -> list[list[str]]:
     rope, unturned, scaling = geometry.rope, geometry.unturned(), "none"
-    if geometry.scaling:  # its keys on one line, a list by its length
+    if geometry.scaling:  # the keys on one line, lists by their length
         shown = []
         for key, value in geometry.scaling.items():
             short = cut(value, 60) if isinstance(value, str) else brief(value)
@@ -101,11 +101,11 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         ["head dim", str(rope.head_dim)],
         ["rotary dim", f"{rope.rotary_dim} ({rope.pairs} pairs)"],
         ["rope_theta", f"{rope.theta:,g}" if rope.theta < 1e6 else f"{rope.theta:g}"],
-        # Scaling that is in the configuration may have been trained, so the length before it is not the trained one.
+        # The model may be trained with the configuration's scaling, so the length before it is not the trained length.
         ["original length" if geometry.scaling else "trained length", f"{rope.original_length} tokens"],
         ["max_position_embeddings", str(rope.max_length)],
-        *([["these layers see", f"{geometry.window} tokens back"]] if geometry.window else []),
-        ["scaling in the config", scaling],
+        *([["attention window", f"{geometry.window} tokens back"]] if geometry.window else []),
+        ["config's scaling", scaling],
         ["pairs without a full turn in training", f"{len(unturned)} of {rope.pairs}{since}"],
     ]
 

@@ -27,13 +27,13 @@ from .running import text_of
 _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
-        option("--window", "N", "The least short context, in tokens.", Length(), default=4096, show_default=True),
+        option("--window", "N", "The shortest context, in tokens.", Length(), default=4096, show_default=True),
         option("--stride", "N", "Tokens that share a short context.", Length(), default=1024, show_default=True),
-        option("--import imports", "FILE", "LongPPL's own file, in place of MODEL.", Place(), multiple=True),
+        option("--import imports", "FILE", "LongPPL's own file, instead of MODEL.", Place(), multiple=True),
     ],
-    "Which tokens are key": [
-        option("--alpha", "A", "Nats that long context must gain.", Real(), default=2.0, show_default=True),
-        option("--beta", "B", "The long-context NLL must be below -B.", Real(), default=-2.0, show_default=True),
+    "Key tokens": [
+        option("--alpha", "A", "Minimum gain from long context, in nats.", Real(), default=2.0, show_default=True),
+        option("--beta", "B", "Upper bound -B of the long-context NLL.", Real(), default=-2.0, show_default=True),
     ],
     "The text": [
         "split text_field glob encoding",
@@ -48,9 +48,9 @@ _SECTIONS: Sections = {
 def command(model: str | None, source: str, out: str, as_json: bool, imports: tuple[str, ...], **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
-    MODEL is the key model. It predicts each token from the whole text before it, and from a short window (LongPPL,
-    arXiv:2410.23771). The perplexity of the tokens that it needs the whole text for shows differences between models
-    that an average over all tokens hides. Measure every model with the same file.
+    MODEL is the key model. It predicts every token from the full preceding text, and from a short window (LongPPL,
+    arXiv:2410.23771). The perplexity of the tokens that need the full text shows differences between models that an
+    average over all tokens hides. Measure every model with the same file.
     """
     from ..errors import DataError
     from ..evals.data import key_tokens
@@ -60,7 +60,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..files import writable_file
 
     if (model is None) is not bool(imports):
-        raise DataError("name a MODEL, or files of key tokens to import, and not both", "import")
+        raise DataError("name a MODEL, or files of key tokens to import, not both", "import")
     path = writable_file(out, key_tokens.check_replaceable)
     texts = chain.from_iterable(text_of([source], options).texts().values())
     if model is None:
@@ -73,7 +73,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
         found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
         key, tokens, window, alpha = (found.made[name] for name in ("key_tokens", "tokens", "window", "alpha"))
         summary = (
-            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): {alpha:g} nats or more better with the whole "
+            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): {alpha:g} nats or more better with the full "
             f"text than with {window:,} tokens"
         )
     found.save(path)

@@ -1,4 +1,4 @@
-"""``ropescale``: the group of commands, and the one place where an error becomes a line and an exit code."""
+"""``ropescale``: the command group, and the translation of errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from . import environment
 from .options import drop_output, say
 
 COMMANDS = {
-    "demo": "The main job on the bundled model and text, in a minute.",
+    "demo": "Patch, verify and measure the bundled model in a minute.",
     "schedules": "The schedules: their fields, defaults and papers.",
-    "inspect": "A model's rotary geometry, and what a schedule would do to it.",
+    "inspect": "A model's rotary geometry, before and after a schedule.",
     "patch": "A checkpoint that carries a schedule; no weights are read.",
     "restore": "Undo `patch --in-place`.",
     "gguf": "A GGUF file that carries a schedule, for stock llama.cpp.",
-    "verify": "Proof that the intended frequencies are the ones in use.",
-    "export": "How to serve a model in an engine, and what is computed there.",
+    "verify": "Verify that a model uses the intended frequencies.",
+    "export": "Commands to serve a model in an engine, and the values that it computes.",
     "eval": "Perplexity against length, under one schedule or several.",
-    "recommend": "The schedule for a model, a length and a text, with its evidence.",
-    "keys": "The tokens that need long context, by a key model; for `eval --key-spans`.",
-    "retrieval": "Whether numbers hidden in a long text are found, at each length and depth.",
+    "recommend": "Recommend a schedule for a model, a length and a text, with evidence.",
+    "keys": "Find tokens that need long context, by a key model; for `eval --key-spans`.",
+    "retrieval": "Retrieval of numbers hidden in long texts, by length and depth.",
     "datasets": "Well-known long texts that --data takes by name.",
-    "search": "A schedule learned on a text, with the weights frozen.",
-    "report": "Runs side by side in one self-contained page.",
+    "search": "Learn a schedule on a text, with frozen weights.",
+    "report": "Compare runs in one self-contained page.",
 }
-"""The commands, in the order of ``ropescale --help``. Each is ``command`` in the module of its name."""
+"""The commands, in the order of ``ropescale --help``. Every command is ``command`` in the module of its name."""
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is called or its own help is wanted."""
+    """A group that imports a command's module only for a call or for the command's help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f".{cmd_name}", __package__).command
         if not any("--debug" in parameter.opts for parameter in command.params):
-            command.params.append(_debug_option())  # understood after the command's name as well as before it
+            command.params.append(_debug_option())  # accepted before and after the command's name
         return command
 
     def resolve_command(
@@ -72,7 +72,7 @@ def _debug_option() -> click.Option:
     return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 
-_VERSION = "Show the version, and for reports of errors Python's and the libraries'."
+_VERSION = "Show the versions of ropescale, Python and the libraries."
 
 
 @click.group(
@@ -84,7 +84,7 @@ _VERSION = "Show the version, and for reports of errors Python's and the librari
 @click.option("--version", is_flag=True, help=_VERSION)
 @click.pass_context
 def group(ctx: click.Context, version: bool) -> None:
-    """Extend the context of RoPE language models, and measure what that did."""
+    """Extend the context of RoPE language models, and measure the effect."""
     if version:
         click.echo(environment.described())
         ctx.exit()
@@ -96,21 +96,21 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
     0 done; 1 the check or the run failed; 2 the input or the usage is wrong; 130 interrupted (143 by SIGTERM). Results
-    go to stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
+    go to stdout; an error is one line on stderr, ``error: ...``, preceded by its traceback with ``--debug``.
     """
     words = list(sys.argv[1:] if args is None else args)
-    for stream in (sys.stdout, sys.stderr):  # a result may hold any name, and the terminal's encoding lacks characters
+    for stream in (sys.stdout, sys.stderr):  # a result may contain characters that the terminal's encoding lacks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         _check_working_folder()
         with terminable():
             code = group.main(words, prog_name="ropescale", standalone_mode=False)
-        if sys.stdout:  # None where the caller closed it
+        if sys.stdout:  # None if the caller closed it
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except BrokenPipeError:
-        drop_output()  # the reader has gone (``| head``); silent also when Python flushes at exit
+        drop_output()  # the reader closed the pipe (``| head``); also silences Python's flush at exit
         return FAILED
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__ or error  # click wraps it in an exception
@@ -121,15 +121,15 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _check_working_folder() -> None:
-    """Refuses to run in a folder that was removed: libraries end the process there without a word of ours."""
+    """Refuses to run in a removed folder, where libraries end the process without a message."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise CheckpointError("the working folder is gone; change into one that is there") from None
+        raise CheckpointError("the working directory no longer exists; change into another one") from None
 
 
 def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Returns the signal behind an error: Python wraps one that arrives while a class is made."""
+    """Returns the signal behind an error: Python wraps one that arrives during the creation of a class."""
     behind = None if isinstance(error, RopescaleError) else error.__cause__
     if behind is None or isinstance(behind, KeyboardInterrupt):
         return behind
@@ -145,7 +145,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    """Prints what stopped the command and returns the exit code."""
+    """Reports the interruption and returns the exit code."""
     if isinstance(error, Terminated):
         say(f"terminated ({signal.Signals(error.number).name})")
         return 128 + error.number
@@ -154,7 +154,7 @@ def _interrupted(error: BaseException) -> int:
 
 
 def translate(error: Exception, command: str | None = None) -> tuple[int, str]:
-    """Returns the exit code and the sentence that belong to an error; its fields follow as options of the command."""
+    """Returns an error's exit code and message, with the command's options for its fields."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
         return code, _one_line(f"{error}{_options(error.fields, command)}")
@@ -164,16 +164,16 @@ def translate(error: Exception, command: str | None = None) -> tuple[int, str]:
         where = error.filename2 or error.filename
         return WRONG_INPUT, _one_line(f"{where}: {error.strerror}" if where else error.strerror)
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
-        return FAILED, "there is not enough memory for this; give it more, or a smaller task"
+        return FAILED, "not enough memory; provide more, or reduce the task"
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
 
 
 _MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths"}
-"""Parameters of functions that a command may have under another name."""
+"""Function parameters with another name in commands."""
 
 
 def _options(fields: Sequence[str], command: str | None) -> str:
-    """Returns the options that set these parameters, such as `` (--layers)``; empty where the command has none."""
+    """Returns the options that set these parameters, such as `` (--layers)``; empty if the command has none."""
     known = group.get_command(click.Context(group), command) if command else None
     params = {param.name: param for param in known.params if isinstance(param, click.Option)} if known else {}
     named = [params.get(field) or params.get(_MEANT.get(field, "")) for field in fields]
@@ -182,10 +182,10 @@ def _options(fields: Sequence[str], command: str | None) -> str:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    """Rewrites click's message in our style: no capital, no full stop, and what to do after a semicolon."""
+    """Rewrites click's message in ropescale's style: no capital, no full stop, and advice after a semicolon."""
     near = getattr(error, "possibilities", None)
     message = _one_line(error.message if near else error.format_message()).rstrip(".")
-    if isinstance(error, click.NoSuchOption):  # before 8.2 without the quotes
+    if isinstance(error, click.NoSuchOption):  # click before 8.2 omits the quotes
         message = f"no such option {_one_line(error.option_name)!r}"
     message = message[:1].lower() + message[1:]
     if near:
@@ -199,5 +199,5 @@ _LONGEST = 1900
 
 
 def _one_line(text: str) -> str:
-    """Returns a message as one line of bounded length; nothing that a file holds steers the terminal."""
+    """Returns a message as one line of bounded length, without control characters."""
     return cut(visible(" ".join(text.split())), _LONGEST)

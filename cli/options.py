@@ -1,4 +1,4 @@
-"""Parameters that several commands share, the sections of their help, and the two ways of printing a result."""
+"""Parameters of several commands, the sections of their help, and printing of results."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-"""The dtypes that weights can be loaded in; ``auto`` is the checkpoint's own."""
+"""The dtypes to load weights in; ``auto`` is the checkpoint's own."""
 
 
-# --- types
+# --- Types
 
 
 class OneOf(click.Choice):
-    """A word of a list; a misspelt one is an error that guesses which."""
+    """A word of a list; the error for a misspelt word suggests the closest."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Returns the word, as click does."""
+        """Returns the validated word."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
             advice = suggest(str(value), list(self.choices), "")
             if advice:
-                self.fail(f"{str(value)!r} is not known; {advice}", param, ctx)
+                self.fail(f"unknown value {str(value)!r}; {advice}", param, ctx)
             raise
 
 
 class Dtype(OneOf):
-    """A dtype of torch; its usual short names, too."""
+    """A torch dtype, by its name or a usual short name."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Returns torch's name."""
+        """Returns torch's name of the dtype."""
         short = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
         return super().convert(short.get(str(value).lower(), value), param, ctx)
 
 
 class _Plain(click.ParamType):
-    """A number in ASCII digits."""
+    """A number written in ASCII digits."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not is_plain(value):
@@ -69,7 +69,7 @@ class _Plain(click.ParamType):
         return super().convert(value, param, ctx)
 
     def _describe_range(self) -> str:
-        """Returns the bounds for the help; click writes ``x<=None`` where there are none."""
+        """Returns the bounds for the help; click writes ``x<=None`` for missing ones."""
         bounds = (getattr(self, "min", None), getattr(self, "max", None))
         return "" if bounds == (None, None) else super()._describe_range()  # type: ignore[misc]
 
@@ -103,7 +103,7 @@ class Lengths(Length):
 
 
 class Factor(click.ParamType):
-    """A number, or several joined by commas for a command of many schedules; ``4x`` and ``128k`` get a hint."""
+    """A number, or several joined by commas for commands of many schedules; ``4x`` and ``128k`` get a hint."""
 
     name = "factor"
 
@@ -119,7 +119,7 @@ class Factor(click.ParamType):
 
     @staticmethod
     def _hint(written: str, takes_many: bool) -> str:
-        """Returns what to write instead of something that is no factor."""
+        """Returns the advice for an invalid factor."""
         several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
         if len(several) > 1:
             return (
@@ -132,7 +132,7 @@ class Factor(click.ParamType):
         return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
 
 
-# --- options of several commands
+# --- Options of several commands
 
 
 def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
@@ -141,7 +141,7 @@ def option(words: str, metavar: str | None, help: str, type: click.ParamType | N
 
 
 def flag(words: str, help: str) -> Option:
-    """Makes an option that is given or not."""
+    """Makes a boolean flag."""
     return Option(words.split(), is_flag=True, help=help)
 
 
@@ -151,26 +151,26 @@ def model_argument(required: bool = True) -> click.Argument:
 
 
 def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Option:
-    """Makes ``--data``, where texts come from."""
+    """Makes ``--data``, the source of texts."""
     return option("--data source", "SRC", help, Place(), required=required, multiple=multiple)
 
 
 def lengths_option(help: str) -> Option:
-    """Makes ``--lengths``, whose lists are joined where it is repeated."""
+    """Makes ``--lengths``, whose repeated lists are joined."""
     join = lambda ctx, param, lists: list(chain.from_iterable(lists))  # noqa: E731
     return option("--lengths", "N,...", help, Lengths(), required=True, multiple=True, callback=join)
 
 
 def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
-    """Makes ``-o``, where the result goes."""
+    """Makes ``-o``, the output."""
     return option("-o --out", metavar, help, Place(), **more)
 
 
 def _refuse_all(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuses the word for every schedule."""
+    """Refuses ``all`` as a schedule."""
     if "all" in values:
         names = "--schedule linear --schedule ntk --schedule yarn"
-        raise click.BadParameter(f"there is no schedule 'all'; repeat the ones you want, as in {names}", ctx, param)
+        raise click.BadParameter(f"no schedule is named 'all'; repeat the option, as in {names}", ctx, param)
     return values
 
 
@@ -200,103 +200,106 @@ _OPTIONS = [
     option(
         "--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", SpecText(), multiple=True, callback=_refuse_all
     ),
-    option("--factor", "F", "How many times longer; short for factor=F.", Factor()),
-    option("--target-length", "N", "The context wanted, such as 128k; gives the factor.", Length()),
-    option("--original-length", "N", "The trained length, where the config has it wrong.", Length()),
+    option("--factor", "F", "The extension factor; short for factor=F.", Factor()),
+    option("--target-length", "N", "The target context, such as 128k; determines the factor.", Length()),
+    option("--original-length", "N", "The trained length, if the config's is wrong.", Length()),
     option("--set overrides", "K=V", "A field of the schedule; repeatable.", multiple=True, callback=_pairs),
     option("--layers", "full|all|TYPE", "The layers to change.", default="full", show_default=True),
     flag("--replace-scaling", "Replace the scaling: compute from the original length."),
-    flag("--on-top", "Compose with the scaling that is there."),
-    option("--freeze-at", "N", "Make a length-dependent schedule a fixed table.", Length()),
-    option("--baseline", "SPEC", "What the others are compared with (default: as-is).", SpecText()),
+    flag("--on-top", "Compose with the existing scaling."),
+    option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table.", Length()),
+    option("--baseline", "SPEC", "The schedule to compare others with (default: as-is).", SpecText()),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
-    flag("--trust-remote-code", "Run the Python code that MODEL brings, where transformers needs it."),
-    option("--dtype", None, "Default: float32 on the CPU, the checkpoint's on a GPU.", Dtype(DTYPES)),
-    option("--device", "D", "Default: the GPU where there is one, else cpu.", callback=_device),
+    flag("--trust-remote-code", "Run MODEL's own Python code, if transformers needs it."),
+    option("--dtype", None, "Default: float32 on the CPU, the checkpoint's dtype on a GPU.", Dtype(DTYPES)),
+    option("--device", "D", "Default: the GPU if available, else cpu.", callback=_device),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),
-    option("--text-field", "F", "Field that holds the text, the chat or the token ids."),
-    option("--prompt-field", "F", "Field that holds the prompt of each row."),
-    option("--answer-field", "F", "Field that holds its answer, or a list of them."),
-    option("--chat-template", "FILE", "The Jinja template of chats, for the tokenizer's own.", Place()),
-    option("--glob", "G", "Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."),
+    option("--text-field", "F", "Field with the text, the chat or the token ids."),
+    option("--prompt-field", "F", "Field with the prompt."),
+    option("--answer-field", "F", "Field with the answer, or a list of answers."),
+    option("--chat-template", "FILE", "The Jinja template of chats, instead of the tokenizer's.", Place()),
+    option("--glob", "G", "Files of a folder: '*.txt' at any depth, 'notes/*.md' relative to it."),
     option("--encoding", "E", "Encoding of text files (default: UTF-8)."),
     option(
-        "--score", None, "Whose tokens of chats.", click.Choice(["all", "assistant"]), default="all", show_default=True
+        "--score",
+        None,
+        "The role in chats whose tokens are scored.",
+        click.Choice(["all", "assistant"]),
+        default="all",
+        show_default=True,
     ),
-    flag("--concat", "Join all documents into one, a blank line between two."),
+    flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
-    flag("--split-special-tokens", "Special tokens named in the text are text like any other."),
+    flag("--split-special-tokens", "Encode the names of special tokens in the text as ordinary text."),
     option("--min-tokens", "N", "Skip documents with fewer tokens.", Whole(0), default=0),
     option("--max-docs", "N", "At most this many documents.", Whole(1)),
-    option("--windows", "N|all", "Windows of each document; 1 is the first (default: the budget's)."),
-    option("--batch-tokens", "N", "Fed at once (default: what fits into memory).", Whole(1)),
-    option("--truncation-stride", "N", "Tokens scored by each of its windows (default: chosen).", Length()),
+    option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
+    option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory).", Whole(1)),
+    option("--truncation-stride", "N", "Tokens that every truncation window scores (default: automatic).", Length()),
     option("--bos", "B", "auto, yes, no, or a token id.", default="auto", show_default=True),
     option(
         "--server servers",
         "URL",
-        "A vLLM or SGLang server that scores, in the place of MODEL. May be repeated.",
+        "A vLLM or SGLang server that scores instead of MODEL. May be repeated.",
         multiple=True,
     ),
     option(
         "--served-as",
         "SPEC",
-        "The schedule that the server computes: base, yarn:factor=4. One for each.",
+        "The served schedule: base, yarn:factor=4. One per server.",
         SpecText(),
         multiple=True,
     ),
-    option("--served-name", "NAME", "The model's name there (default: the first that it has).", multiple=True),
-    option("--tokenizer", "CKPT", "The checkpoint that is served; no weights are read.", Place()),
-    option("--concurrency", "N", "Requests under way at once.", Whole(1), default=8, show_default=True),
-    option("--timeout", "S", "Seconds to wait for an answer.", Real(1), default=3600, show_default=True),
-    flag("--json as_json", "Print JSON with every digit."),
-    flag("--fresh", "Measure again what is stored in OUT, instead of continuing."),
-    flag("--force", "Replace results in OUT of another text or model, or more than these."),
-    flag("--verbose", "Print all tables, as REPORT.md has them."),
+    option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
+    option("--tokenizer", "CKPT", "The served checkpoint; no weights are read.", Place()),
+    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8, show_default=True),
+    option("--timeout", "S", "Seconds to wait for a response.", Real(1), default=3600, show_default=True),
+    flag("--json as_json", "Print JSON in full precision."),
+    flag("--fresh", "Measure again instead of resuming from OUT."),
+    flag("--force", "Replace results in OUT of another text or model, or of a larger run."),
+    flag("--verbose", "Print all tables of REPORT.md."),
 ]
 _SHARED = {str(each.name): each for each in _OPTIONS}
 """Options of several commands, by the names of their parameters."""
 
 REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
-"""The fields of a :class:`ropescale.request.Request` but the schedule itself."""
+"""The fields of :class:`ropescale.request.Request`, except the schedule."""
 
 PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
-"""Those of them that say how every candidate of a search is applied."""
+"""The fields that apply to every candidate of a search."""
 
 READING = ("split", "text_field", "glob", "encoding")
-"""How a source of texts is read; each kind of source takes some of them."""
+"""Options for reading texts; every kind of source takes some of them."""
 
 SOURCE = ("concat", "streaming", "split_special_tokens")
-"""How its texts are joined and made tokens."""
+"""Options for reading, joining and encoding texts."""
 
 Sections = Mapping[str, Sequence[str | Option]]
-"""The options of a command by the titles of its help: its own, and names of shared ones, separated by spaces."""
+"""A command's options by help section: its own options, and space-separated names of shared ones."""
 
 MODEL_SECTION: Sections = {"The model": ["revision trust_remote_code dtype device"]}
-"""How a model is found and loaded."""
+"""Options for locating and loading a model."""
 
-SERVER_SECTION: Sections = {
-    "A server in the place of MODEL": ["servers served_as served_name tokenizer concurrency timeout"]
-}
-"""How servers are asked."""
+SERVER_SECTION: Sections = {"Server instead of MODEL": ["servers served_as served_name tokenizer concurrency timeout"]}
+"""Options for servers."""
 
 
 def request_sections(*schedules: str | Option) -> Sections:
     """Returns the sections of a request's options; the options of its schedules come first."""
     return {
         "The schedule": [*schedules, "factor target_length original_length overrides layers freeze_at"],
-        "Where the model is already scaled": ["replace_scaling on_top"],
+        "Already scaled models": ["replace_scaling on_top"],
     }
 
 
 def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
-    """Makes a dataclass of those of a command's parameters that are its fields."""
+    """Builds a dataclass from a command's parameters of the same names."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
 
 
 def schedules_of(options: Mapping[str, Any]) -> Schedules:
-    """Makes the schedules of a command that takes many; several factors multiply those that take one."""
+    """Parses a command's schedules; several factors multiply the schedules that take one."""
     from ..evals.running.options import Schedules
     from ..schedules.specs import parse, with_each_factor
 
@@ -308,7 +311,7 @@ def schedules_of(options: Mapping[str, Any]) -> Schedules:
     return Schedules(specs, None if baseline is None else parse(baseline), cast("RequestOptions", patching))
 
 
-# --- printing
+# --- Printing
 
 
 def tell(**texts: Iterable[str]) -> None:
@@ -319,7 +322,7 @@ def tell(**texts: Iterable[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line to stderr, folded to the terminal; where that cannot be written, the command goes on."""
+    """Prints a line to stderr, folded to the terminal; ignores errors of writing."""
     from ..output.wrapping import folded_to
 
     with suppress(OSError):
@@ -330,10 +333,10 @@ def put(text: str, kept: object = None) -> None:
     """Prints a result to stdout.
 
     Args:
-        kept: the file or folder that the result has been written to.
+        kept: the file or folder that the result was written to.
 
     Raises:
-        RunError: it cannot be printed; says where it is kept.
+        RunError: printing failed; names the stored result.
     """
     try:
         click.echo(text)
@@ -341,25 +344,25 @@ def put(text: str, kept: object = None) -> None:
         raise
     except OSError as error:
         drop_output()
-        where = f"; it is kept in {kept}" if kept else ""
+        where = f"; it is stored in {kept}" if kept else ""
         raise RunError(f"the result cannot be printed: {error.strerror or error}{where}") from None
 
 
 def drop_output() -> None:
-    """Sends what is printed from now on, also by Python at its end, nowhere."""
+    """Discards all further output, including Python's final flush."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(page: str, kept: object = None) -> None:
-    """Prints a page of Markdown as :func:`put` does, its tables and lines fitted to the terminal or to COLUMNS."""
+    """Prints a Markdown page like :func:`put`, fitted to the terminal or to COLUMNS."""
     from ..output.wrapping import fitted_to
 
     put(fitted_to(sys.stdout, page), kept)
 
 
 def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
-    """Prints a result as JSON with every digit, or as a page; as :func:`put` does."""
+    """Prints a result as JSON in full precision, or as a page, like :func:`put`."""
     if as_json:
         print_json(plain(), kept)
     else:
@@ -367,20 +370,20 @@ def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], 
 
 
 def print_json(value: object, kept: object = None) -> None:
-    """Prints ``value`` as standard JSON, as :func:`put` does: what is not finite becomes null."""
+    """Prints ``value`` as standard JSON, like :func:`put`, with null for non-finite numbers."""
     put(json.dumps(finite(value), indent=2, allow_nan=False), kept)
 
 
-# --- sections
+# --- Sections
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options under titles; one that counts once is given once."""
+    """A command whose help lists options in sections, and which refuses repeated single options."""
 
     sections: dict[str, list[Option]]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the sections; options that none of them has come last."""
+        """Writes the sections; options outside the sections come last."""
         titled = set(chain.from_iterable(self.sections.values()))
         others = [each for each in self.get_params(ctx) if isinstance(each, Option) and each not in titled]
         for title, options in [*self.sections.items(), ("Other options", others)]:
@@ -388,7 +391,7 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses an option whose earlier value would silently be replaced."""
+        """Refuses a repeated option, whose first value would be replaced silently."""
         for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
@@ -398,7 +401,7 @@ class SectionedCommand(click.Command):
 def sectioned_command(
     name: str, sections: Sections, *arguments: click.Argument
 ) -> Callable[[Callable[..., None]], SectionedCommand]:
-    """Makes a function a command with these arguments and options."""
+    """Turns a function into a command with these arguments and options."""
 
     def make(function: Callable[..., None]) -> SectionedCommand:
         command = click.command(name, cls=SectionedCommand)(function)

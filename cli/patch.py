@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     **request_sections("schedule"),
     "The result": [
-        out_option("The folder to make; it must not exist yet."),
+        out_option("The folder to write; it must not exist yet."),
         flag("--in-place", "Change MODEL itself; `ropescale restore MODEL` undoes it."),
         option(
             "--link",
             None,
-            "How weights come over; auto: hard link, else symlink, else copy.",
+            "How to link weights; auto: hard link, else symlink, else copy.",
             click.Choice(LINKS),
             default="auto",
             show_default=True,
         ),
-        flag("--force", "Replace what ropescale wrote to OUT or REPO."),
-        flag("--dry-run", "Write nothing, only show what would be done."),
+        flag("--force", "Replace OUT or REPO if ropescale wrote it."),
+        flag("--dry-run", "Write nothing, only show the changes."),
         "as_json",
     ],
     "The Hub": [
-        option("--push-to-hub", "REPO", "Send the result to user/name on the Hub; -o may be left out."),
+        option("--push-to-hub", "REPO", "Upload the result to user/name on the Hub; -o is optional."),
         flag("--private", "Make REPO private."),
         "revision",
     ],
@@ -61,11 +61,11 @@ _SECTIONS: Sections = {
 def command(model: str, out: str | None, schedule: str, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 
-    The configuration changes, the weights are linked and never read. The copy loads in stock engines with no
-    ropescale installed; where one of them would compute something else, a warning says so.
+    The configuration changes; the weights are linked and never read. The copy loads in stock engines without ropescale;
+    a warning reports engines that would compute something else.
 
-    With --schedule as-is the frequencies stay, and a folder that save_pretrained wrote from a patched model gets what
-    it lacks: the keys of transformers 4, and the tokenizer's new limit.
+    With --schedule as-is the frequencies stay, and a folder that save_pretrained wrote from a patched model gets its
+    missing parts: the keys of transformers 4, and the tokenizer's new limit.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> dict[str, object]:
-    """Returns what was done, as plain data."""
+    """Returns the result as plain data."""
     from ..schedules import to_dict
 
     plan = done.plan
@@ -121,19 +121,17 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
 
 
 def _maximum_before(done: PatchedCheckpoint) -> int:
-    """Returns ``max_position_embeddings`` of the source, under whatever name the model's class has for it."""
+    """Returns the source's ``max_position_embeddings``, under the class's name for it."""
     from ..configs.configuration import Configuration
 
-    trained = max(
-        (rope.original_length for rope in done.plan.ropes.values()), default=None
-    )  # RecurrentGemma's has none
+    trained = max((rope.original_length for rope in done.plan.ropes.values()), default=None)  # RecurrentGemma has none
     return Configuration.read(done.before, trained).max_length
 
 
 def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
     plan, where = done.plan, str(done.folder) if done.folder else out
     rows = [["model", f"{model} ({plan.planned.model_type})"]]
-    if done.upload is None or where is not None or in_place:  # else it goes to the Hub alone
+    if done.upload is None or where is not None or in_place:  # otherwise the result goes only to the Hub
         way = "changed in place" if in_place else "written to"
         rows.append([way if done.folder else f"would be {way}", where or "-"])
     if sent := done.upload:
@@ -154,31 +152,31 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     ways = ", ".join(f"{count} x {_HOW[how]}" for how, count in Counter(done.links.values()).items())
     weights = f"{ways}; not read" if ways else "untouched" if in_place or done.folder is None else "none"
     rows += [
-        ["max_position_embeddings", f"{before} -> {after}" if before != after else f"{before}, as it was"],
+        ["max_position_embeddings", f"{before} -> {after}" if before != after else f"{before}, unchanged"],
         ["weights", weights],
     ]
     return "\n\n".join([markdown(["patched", "value"], rows), *_changes(done.changes)])
 
 
 def _changes(changes: Mapping[str, str]) -> Iterator[str]:
-    """Yields the diffs in one block, and a line for each file that has none."""
+    """Yields the diffs in one block, and a line for each file without a diff."""
     diffs = {name: text for name, text in changes.items() if text.startswith("---")}
     if "config.json" not in diffs:
-        yield "config.json is as it was."
+        yield "config.json is unchanged."
     if diffs:
         yield f"```diff\n{''.join(diffs.values())}```"
     yield "\n".join(f"* {name}: {text}" for name, text in changes.items() if name not in diffs)
 
 
 def _arithmetic(original: int, length: int) -> str:
-    """Returns ``512 x 2 = 1024 tokens``, with ``~`` where the factor is rounded."""
+    """Returns ``512 x 2 = 1024 tokens``, with ``~`` if the factor is rounded."""
     factor = length / original
     equals = "=" if round(original * float(f"{factor:.6g}"), 6) == length else "~"
     return f"{original} x {factor:.6g} {equals} {length} tokens"
 
 
 def _route(layer: PlannedLayer, parameters: Mapping[str, object]) -> str:
-    """Says how the configuration carries it: by a formula that engines know, or by one factor per pair."""
+    """Returns the schedule's form in the configuration: a formula that engines support, or one factor per pair."""
     kind = parameters["rope_type"]
     if kind == "longrope" and label_of(layer.schedule) != "longrope":
         return f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)"

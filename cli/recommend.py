@@ -1,4 +1,4 @@
-"""``ropescale recommend MODEL --target-length N --data SRC``: the schedule for a model and a text, measured."""
+"""``ropescale recommend MODEL --target-length N --data SRC``: recommends a schedule for a model and a text."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..evals.recommending.running import RecommendRun
 
 _SECTIONS: Sections = {
-    "What is wanted": [
-        option("--target-length", "N", "The context wanted, such as 32k.", Length(), required=True),
+    "Target": [
+        option("--target-length", "N", "The target context, such as 32k.", Length(), required=True),
         data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option(
             "--short-weight",
@@ -39,61 +39,60 @@ _SECTIONS: Sections = {
             Real(),
         ),
         option("--lengths", "N:W,...", "Weights of several lengths instead: 2k:0.7,32k:0.3."),
-        option("--tolerance", "NATS", "Schedules closer than this are equally good (default: 0.005).", Real()),
+        option("--tolerance", "NATS", "Schedules closer than this count as equal (default: 0.005).", Real()),
     ],
-    "What is tried": [
+    "Candidates": [
         option(
             "--schedule schedules",
             "SPEC",
-            "Try this one, too; it reaches the text that decides. May be repeated.",
+            "Add this schedule to the finalists. May be repeated.",
             SpecText(),
             multiple=True,
         ),
-        flag("--search", "Try the schedule that `ropescale search` finds, too."),
-        option("--search-tokens", "N", "What that search may feed (default: its own).", Length()),
-        option("--for engine", "ENGINE", "Leave out what this engine would not compute as asked."),
+        flag("--search", "Add the schedule of `ropescale search`."),
+        option("--search-tokens", "N", "Token budget of that search (default: its own).", Length()),
+        option("--for engine", "ENGINE", "Leave out schedules that this engine would change."),
         option(
             "--truncation/--no-truncation",
             None,
-            "The model as it is, given only its last tokens, beside the schedules (where it costs no more than "
-            "they do).",
+            "Compare with the unchanged model on only its last tokens (on if it costs no more than the schedules).",
             default=None,
         ),
         "truncation_stride layers original_length",
     ],
-    "Where the model is already scaled": ["replace_scaling on_top"],
+    "Already scaled models": ["replace_scaling on_top"],
     "The text": [
         "split text_field chat_template score glob encoding concat min_tokens max_docs windows",
-        option("--budget-tokens", "N", "Of text, fed under a schedule that reaches the end (256k).", Length()),
+        option("--budget-tokens", "N", "Tokens to feed with a finalist (256k).", Length()),
         "bos",
     ],
     "The result": [
-        option("--memory", "B", "Say the largest length whose KV cache fits beside the weights: 8GB, 80GiB."),
+        option("--memory", "B", "Print the largest length whose KV cache fits next to the weights: 8GB, 80GiB."),
         CONFIG,
         out_option("Write results, plots and REPORT.md here."),
         "fresh force verbose as_json",
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "How it is fed": ["batch_tokens"],
+    "Feeding": ["batch_tokens"],
 }
 
 
 @sectioned_command("recommend", _SECTIONS, model_argument(required=False))
 def command(model: str | None, source: Sequence[str], target_length: int, **options: Any) -> None:
-    """Recommend the schedule for MODEL at a target length on a text, and print the command that patches it.
+    """Recommend a schedule for MODEL at a target length on a text, and print the patch command.
 
-    Every fixed schedule that the model and the target allow is a candidate, over factors and the fields that matter,
-    and so is the model as it is. Half of the text races them: all on a little of it, the better ones on more. The other
-    half decides among those that are left: the simplest that is shown to be as good as every other one, with intervals
-    that hold for all of them together. Where the text does not suffice it says so.
+    The candidates are the unchanged model and every fixed schedule that the model and the target allow, over factors
+    and important fields. Half of the text races them: all on a small part, the better ones on more. The other half
+    decides among the finalists: it selects the simplest one that is as good as every other one, by simultaneous
+    intervals. If the text does not suffice, the result says so.
 
-    With -o, every finished batch is kept in OUT/resume: the same command again continues where it was.
+    With -o, every finished batch is stored in OUT/resume: the same command resumes from there.
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
 
     With --server, servers of vLLM or SGLang score, each with its --served-as, one of them base; --tokenizer names the
-    checkpoint that they serve. Nothing races then: all of the text decides among what they serve, by the same rule.
+    served checkpoint. Then the full text decides among the served schedules without a race, by the same rule.
     """
     from ..evals.recommending.candidates import objective_and_candidates
     from ..evals.recommending.options import RecommendOptions
@@ -102,8 +101,8 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     patching = {name: options[name] for name in PATCHING}
     given = {name: value for name, value in options.items() if value is not None}
     chosen = made(RecommendOptions, given, patching=patching, name=checkpoint.name, path=checkpoint, progress=notes())
-    objective_and_candidates(*checkpoint.configs, target_length, chosen)  # refuses early
-    from ..evals.recommending.results import Recommendation  # after what needs no torch
+    objective_and_candidates(*checkpoint.configs, target_length, chosen)  # check early
+    from ..evals.recommending.results import Recommendation  # imported after the checks, because it needs torch
 
     def prepare(here: World) -> RecommendRun:
         text, bos = text_of(source, options), options["bos"]

@@ -19,10 +19,10 @@ _OPTIONS = [
     click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True),
 )
 def command(runs: tuple[str, ...], out: str, title: str) -> None:
-    """Write one interactive page that compares RUNs, folders that `eval -o` or `retrieval -o` wrote.
+    """Write one interactive page that compares RUNs: folders written by `eval -o` or `retrieval -o`.
 
-    Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning.
-    The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
+    Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning. The
+    page is self-contained and needs no network. Requires the extra `report`.
     """
     from ..evals.reporting.page import check_ours, page, write
     from ..evals.reporting.runs import load, unpaired, without_losses

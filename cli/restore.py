@@ -11,9 +11,9 @@ from .options import print_json, put, sectioned_command
 
 @sectioned_command("restore", {"The result": ["as_json"]}, click.Argument(["folder"], type=Place(), metavar="DIR"))
 def command(folder: str, as_json: bool) -> None:
-    """Put the checkpoint DIR back to what it was before `ropescale patch --in-place`, byte for byte.
+    """Restore the checkpoint DIR to its state before `ropescale patch --in-place`, byte for byte.
 
-    Also works where the patching, or an earlier restore, was interrupted.
+    Also works after an interrupted patch or restore.
 
     \b
     Example:
@@ -25,4 +25,4 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         print_json({"restored": str(path)}, path)
     else:
-        put(f"{visible(str(path))} is as it was before it was patched in place", path)
+        put(f"{visible(str(path))} is restored to its state before it was patched in place", path)

@@ -35,7 +35,7 @@ TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
 
 class Depths(click.ParamType):
-    """Depths joined by commas (``0,0.25,1``), or how many (``5``)."""
+    """Depths joined by commas (``0,0.25,1``), or their number (``5``)."""
 
     name = "depths"
 
@@ -50,17 +50,19 @@ class Depths(click.ParamType):
         try:
             return [float(part if is_plain(part) else "") for part in parts]
         except ValueError:
-            self.fail(f"{value!r} are not depths; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
+            self.fail(f"invalid depths {value!r}; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
 
 
 _SECTIONS: Sections = {
     "What is measured": [
-        lengths_option("Positions, BOS and answer included. May be repeated."),
-        option("--depths", "D,...", "0,0.5,1 (0 is first), or how many.", Depths(), default="5", show_default=True),
-        option("--task", None, "The kind of question.", click.Choice(TASKS), default="passkey", show_default=True),
+        lengths_option("Positions, including BOS and answer. May be repeated."),
+        option(
+            "--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", Depths(), default="5", show_default=True
+        ),
+        option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey", show_default=True),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10, show_default=True),
-        option("--seed", "N", "Draws the texts and the numbers.", Whole(), default=0, show_default=True),
-        option("--haystack", "FILE", "Hide the numbers in this text, not in generated ones.", Place()),
+        option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0, show_default=True),
+        option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones.", Place()),
         option(
             "--threshold",
             "P",
@@ -74,62 +76,62 @@ _SECTIONS: Sections = {
         option(
             "--prompts",
             "SRC",
-            "Prompts with their answers, in the place of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
+            "Prompts with answers, instead of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
             Place(),
         ),
         "prompt_field answer_field",
         option("--max-prompts", "N", "The first N of each task and length.", Whole(1)),
-        option("--new-tokens", "N", "Generated for each (default: the row's, or RULER's).", Whole(1)),
-        option("--match", None, "Answers that count (default: any for qa_*, else all).", click.Choice(["all", "any"])),
+        option("--new-tokens", "N", "Tokens to generate per prompt (default: the row's, or RULER's).", Whole(1)),
+        option("--match", None, "Required answers (default: any for qa_*, else all).", click.Choice(["all", "any"])),
     ],
     **request_sections("schedules baseline"),
     "The result": [
         CONFIG,
         out_option("Write results, every answer, heat maps and REPORT.md here."),
-        flag("--fresh", "Ask again what is stored in OUT, instead of continuing."),
+        flag("--fresh", "Measure again instead of resuming from OUT."),
         "force verbose as_json",
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
     "How it is fed": [
         "bos",
-        option("--batch-tokens", "N", "Fed at once.", Whole(1), default=8192, show_default=True),
+        option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192, show_default=True),
     ],
 }
 
 
 @sectioned_command("retrieval", _SECTIONS, model_argument(required=False))
 def command(model: str | None, lengths: list[int], **options: Any) -> None:
-    """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
+    """Measure whether a model retrieves numbers hidden in a long text, by length, depth and schedule.
 
-    One forward pass scores the answer in place. It counts if every token of it is ranked first, so that greedy decoding
-    would write it; this works on base models. The answer's NLL shows differences where no schedule finds the number,
-    but anything that makes the model better at that place lowers it, not only finding. The line "chance" is what a
-    guess costs, any number of five digits being as likely as any other: 11.41 nats.
+    One forward pass scores the teacher-forced answer. It counts if every token is ranked first, so that greedy decoding
+    would write it; this works on base models. The answer's NLL shows differences even if no schedule retrieves the
+    number, but other improvements lower it, too. The line "chance" is the NLL of a uniform guess of five digits: 11.41
+    nats.
 
-    Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
+    Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all requested
     in order; variable-tracking passes numbers from box to box.
 
     Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
-    --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
-    finished batch is stored in OUT/resume; after an interruption the same command continues from there.
+    --target-length set the factor of every schedule that takes one and does not set its own. With -o, every finished
+    batch is stored in OUT/resume; the same command resumes after any interruption.
 
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale retrieval ...`. The answers do not
     depend on their number.
 
-    Prompts from a file (--prompts) are each asked at the smallest of --lengths that holds it and what is generated.
-    The score is RULER's: the share of the answers in what greedy decoding writes. The loss of the answers in place
-    comes beside it.
+    Every prompt from a file (--prompts) runs at the smallest of --lengths that fits the prompt and the generated
+    tokens. The score is RULER's: the share of the answers in the greedily decoded text. The teacher-forced answer loss
+    is reported as well.
 
-    With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the checkpoint that it serves.
+    With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the served checkpoint.
     """
     from ..evals.retrieving.results import Retrieval
 
     if options["prompts"] is None:
-        refuse_given("is for prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
+        refuse_given("needs prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
                      "new_tokens", "match")  # fmt: skip
     else:
-        refuse_given("is for prompts that are made here, and they are read from a file; drop it", "prompts",
+        refuse_given("applies to generated prompts, not to prompts from a file; drop it", "prompts",
                      "depths", "task", "trials", "seed", "haystack")  # fmt: skip
     servers, checkpoint = asked_servers(options, model)
     haystack = options.pop("haystack")

@@ -1,4 +1,4 @@
-"""``--config run.yaml``: the options of a command from a file, and the file with which a result repeats itself."""
+"""``--config run.yaml``: a command's options from a file, and the file that repeats a result."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .completion import Place, SpecText
 from .options import option
 
 NAME = "run.yaml"
-_CODE = "a file starts no code; give it on the command line"
+_CODE = "a file cannot run code; give it on the command line"
 _LARGEST = 1 << 20
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run", "trust_remote_code")
-"""Parameters that do not change what is measured, or that a file may not hold."""
+"""Parameters that do not affect the measurement, or that a file may not contain."""
 
 
 def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    """Makes the options of a file the defaults of the command, as the text that the command line would have.
+    """Uses a file's options as defaults of the command, as text like on the command line.
 
     Raises:
-        DataError: it is no such file, names an option that the command does not have, or would run code.
+        DataError: the file is invalid, names an unknown option, or would run code.
     """
     known = {key_of(each): each for each in ctx.command.params if each.name not in ("config", "debug")}
     defaults: dict[str, object] = {}
@@ -36,7 +36,7 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
             advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
             raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}; {advice}", "config")
         if each.name == "trust_remote_code":
-            raise DataError(f"{path} says {key}; {_CODE}", "config")
+            raise DataError(f"{path} sets {key}; {_CODE}", "config")
         if value is None:
             continue
         if isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
 
 def _text(path: str | None, key: object, value: object) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"  # YAML reads these words so
+        return "yes" if value else "no"  # YAML parses these words as values
     if not isinstance(value, (str, int, float)):
         raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
     return str(value)
@@ -63,7 +63,7 @@ def _text(path: str | None, key: object, value: object) -> str:
 CONFIG = option(
     "--config",
     "FILE",
-    f"Options from a YAML file, such as a result's {NAME}; those given here go first.",
+    f"Options from a YAML file, such as a result's {NAME}; the command line takes precedence.",
     Place(),
     is_eager=True,
     expose_value=False,
@@ -79,14 +79,14 @@ def _read(path: str) -> Mapping[object, object]:
         with Path(path).open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise DataError(f"{path} is too large for a file of options", "config")
+            raise DataError(f"{path} is too large for an options file", "config")
         found = yaml.safe_load(content)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}", "config") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}", "config") from None
     if not isinstance(found, Mapping):
-        raise DataError(f"{path} holds no options; write each as NAME: VALUE", "config")
+        raise DataError(f"{path} contains no options; write NAME: VALUE", "config")
     return found
 
 
@@ -101,10 +101,10 @@ def _names_code(spec: str) -> bool:
 
 
 def run_file() -> dict[str, bytes]:
-    """Returns the file that repeats the command at work, by its name; nothing where none is at work.
+    """Returns the file that repeats the running command, by name; nothing if no command runs.
 
-    It holds what was given, by the command line or a file, but for what only the command line may hold; a comment says
-    what that was.
+    It contains the given options, from the command line or a file, except those that only the command line may have,
+    which a comment lists.
     """
     import yaml
 
@@ -125,7 +125,7 @@ def run_file() -> dict[str, bytes]:
             given[key_of(each)] = _plain(value)
     head = f"# ropescale {ctx.command.name} --config {NAME}\n"
     if left_out:
-        head += f"# and, which only the command line may hold: {', '.join(f'--{each}' for each in left_out)}\n"
+        head += f"# and, only on the command line: {', '.join(f'--{each}' for each in left_out)}\n"
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     return {NAME: (head + body).encode("utf-8", "backslashreplace")}
 
@@ -139,6 +139,6 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(value: object) -> bool:
-    """Whether a value, or one of several, is an address with a user's name, a password or a query in it."""
+    """Whether a value, or one of several, is an address with a user name, a password or a query."""
     texts = value if isinstance(value, (list, tuple)) else [value]
     return any("://" in str(text) and (urlsplit(str(text)).username or urlsplit(str(text)).query) for text in texts)

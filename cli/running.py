@@ -1,4 +1,4 @@
-"""Runs a measurement for a command, prints and writes its result, by one process or by many."""
+"""Runs a command's measurement in one or many processes, prints and writes its result."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Printed(Protocol):
     """A result that can be printed and written."""
 
     def to_dict(self) -> object:
-        """Returns it as plain data."""
+        """Returns the result as plain data."""
         ...
 
     def summary(self) -> str:
-        """Returns the answer and one table."""
+        """Returns the conclusion and one table."""
         ...
 
     def to_markdown(self) -> str:
-        """Returns all its tables."""
+        """Returns all tables."""
         ...
 
     def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
-        """Writes it into a folder."""
+        """Writes the result into a folder."""
         ...
 
 
@@ -52,18 +52,18 @@ def notes() -> Notes:
 
 
 def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[Server], Checkpoint]:
-    """Returns the servers of a command, and the checkpoint that they serve; none, and MODEL, where that is loaded here.
+    """Returns a command's servers and the served checkpoint; no servers and MODEL for a loaded model.
 
     Raises:
-        DataError: half of it is given, both are, or an option that is for the other; not one schedule and one name for
-            each server.
+        DataError: servers and MODEL are incomplete or both given, an option does not apply, or labels and servers do
+            not match.
     """
     from ..evals.running.checkpoint import Checkpoint
 
     urls, tokenizer = options["servers"], options["tokenizer"]
     if not urls:
         names = ("served_as", "served_name", "tokenizer", "concurrency", "timeout")
-        refuse_given("is for a server, and none is named; leave it out, or name one", "server", *names)
+        refuse_given("needs a server; leave it out, or name one", "server", *names)
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
         return [], made(Checkpoint, options, name=model)
@@ -72,13 +72,13 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
     of_each = {name: options[name] for name in ("served_as", "served_name")}
     for name, given in of_each.items():
         if given and len(given) != len(urls):
-            raise DataError(f"{name} is given {len(given)} times, and there are {len(urls)} servers", name, "servers")
+            raise DataError(f"{name} is given {len(given)} times for {len(urls)} servers", name, "servers")
     ctx = click.get_current_context()
     for name in (str(each.name) for each in ctx.command.params if each.name in _LOCAL and not each.required):
         if ctx.get_parameter_source(name) in _GIVEN:
-            raise DataError(f"{name} is for a model that is loaded here, not for a server; leave it out", name)
+            raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
     if tokenizer is None:
-        raise DataError("a server is given, and no tokenizer; name the checkpoint that it serves", "tokenizer")
+        raise DataError("a server needs a tokenizer; name the checkpoint that it serves", "tokenizer")
     nobody = [None] * len(urls)
     each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
     how = {name: options[name] for name in ("concurrency", "timeout")}
@@ -87,14 +87,14 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
 
 
 def refuse_given(why: str, instead: str, *names: str) -> None:
-    """Refuses given parameters of the command at work.
+    """Refuses given parameters of the running command.
 
     Args:
-        why: what follows the name in the message.
-        instead: the parameter that would give them a meaning, or takes it.
+        why: the message after the parameter's name.
+        instead: the parameter that they require or conflict with.
 
     Raises:
-        DataError: names the first.
+        DataError: a parameter is given; names the first.
     """
     ctx = click.get_current_context()
     for name in names:
@@ -109,11 +109,11 @@ _LOCAL = {
     *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
     *("tp", "device_map", "dry_run", "search", "search_tokens", "memory"),
 }
-"""Parameters of commands that measure for a model that is loaded here: a server has no use for them."""
+"""Parameters of measuring commands that apply only to a loaded model, not to a server."""
 
 
 def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
-    """Makes the sources of text of a command, and how they are read."""
+    """Builds a command's text sources and reading options."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import ReadOptions, TextSource
 
@@ -131,13 +131,13 @@ def measure(
     source: Sequence[str] = (),
     sharing: Sharing | None = None,
 ) -> None:
-    """Runs a measurement, writes its result, and prints it; neither decides about the other.
+    """Runs a measurement, writes its result and prints it; a failure of one does not prevent the other.
 
     Args:
-        prepare: makes the measurement in one of the processes.
-        folder_of: checks the folder to write into, before hours of work.
-        doing: what the processes do, in a word.
-        source: the texts, into whose folder nothing is written.
+        prepare: prepares the measurement in a process.
+        folder_of: checks the output folder before hours of work.
+        doing: a word for the processes' work.
+        source: the texts, whose folder is refused as output.
     """
     from ..evals.parallel.processes import together
     from ..evals.running.runner import carry_out
@@ -146,13 +146,13 @@ def measure(
     out = options["out"]
     for name in ("fresh", "force"):
         if options[name] and out is None:
-            raise DataError(f"{name} is given, and no folder to write into; name one", name, "out")
+            raise DataError(f"{name} needs an output folder; name one", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
         if folder and any(
             os.path.isdir(each) and os.path.realpath(each) == os.path.realpath(folder) for each in source
         ):
-            raise DataError(f"{out} holds the text that is measured; choose another folder", "out", "source")
+            raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:
@@ -168,7 +168,7 @@ def measure(
             measurement = prepare(here)
         except KeyboardInterrupt:
             if folder is not None and here.leads:
-                say("the run stopped before it measured anything; the same command starts it again")
+                say("the run stopped before the first measurement; the same command restarts it")
             raise
         carry_out(measurement, folder, options["fresh"], group, shown, options["force"], run_file())
         if folder is not None and here.leads:

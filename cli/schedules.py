@@ -1,4 +1,4 @@
-"""``ropescale schedules [NAME]``: the schedules and their fields."""
+"""``ropescale schedules [NAME]``: lists the schedules and their fields."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Described(TypedDict):
 
 @sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules: what each does, what it needs, its paper. With NAME, explain one and all its fields.
+    """List the schedules with their effect, required fields and paper. With NAME, explain one and its fields.
 
-    NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
+    NAME may be your own schedule: path/to/file.py::Class, or package.module::Class.
     """
     from ..schedules import lookup, names, specs
 
@@ -58,10 +58,10 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            paper = each["paper"] or ""  # by its number at arXiv, else its author and year
+            paper = each["paper"] or ""  # the arXiv number, else author and year
             cited = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
             rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
-        show(markdown(["schedule", "what it does", "needs", "paper"], rows))
+        show(markdown(["schedule", "effect", "needs", "paper"], rows))
 
 
 def describe(name: str, make: object) -> Described:
@@ -94,7 +94,7 @@ def _field(parameter: Parameter) -> Field:
 
 
 _FEW = 34
-"""The most characters of what a schedule does, in the list."""
+"""The most characters of a schedule's description in the list."""
 
 
 def _page(described: Described) -> str:

@@ -1,4 +1,4 @@
-"""``ropescale search MODEL --target-length N --data SRC -o factors.json``: a schedule learned with weights frozen."""
+"""``ropescale search MODEL --target-length N --data SRC -o factors.json``: learns a schedule with frozen weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..evals.searching.running import SearchRun
 
 _SECTIONS: Sections = {
-    "What is searched": [
+    "Search": [
         data_option(
             "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",
             required=False,
@@ -47,30 +47,32 @@ _SECTIONS: Sections = {
             default="text",
             show_default=True,
         ),
-        option("--haystack", "FILE", "Hide the keys in this text, not in generated ones.", Place()),
-        option("--target-length", "N", "The context wanted, such as 32k.", Length(), required=True),
-        option("--budget-tokens", "N", "Tokens to feed in all.", Length(), default=500_000, show_default=True),
+        option("--haystack", "FILE", "Hide the keys in this text instead of generated ones.", Place()),
+        option("--target-length", "N", "The target context, such as 32k.", Length(), required=True),
+        option(
+            "--budget-tokens", "N", "The total number of tokens to feed.", Length(), default=500_000, show_default=True
+        ),
         option("--numbers", "N", "4, or 2 (the factor and the scale).", Whole(1), default=4, show_default=True),
         option(
             "--within",
             "W",
-            "The weight of a token within the trained length; others have 1.",
+            "The weight of tokens within the trained length; others have 1.",
             Real(),
             default=2.0,
             show_default=True,
         ),
-        flag("--keep-short", "Two tables: the model's own up to the trained length, one beyond."),
-        option("--for engine", "ENGINE", "Search what an engine computes: vllm, sglang, mlx-lm, ..."),
+        flag("--keep-short", "Two tables: the model's own up to the trained length, another beyond."),
+        option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
         option(
-            "--seed", "N", "Of the order of the text, and of what is held out.", Whole(0), default=0, show_default=True
+            "--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0, show_default=True
         ),
     ],
-    "Where the schedule goes": ["layers original_length replace_scaling on_top"],
+    "Target of the schedule": ["layers original_length replace_scaling on_top"],
     "The text": ["split text_field glob encoding concat max_docs streaming split_special_tokens bos"],
     "The result": [
         CONFIG,
-        out_option("Write the schedule here, and the run into the folder FILE-search beside it.", "FILE.json"),
-        flag("--fresh", "Search again what is kept in the folder, instead of continuing."),
+        out_option("Write the schedule here, and the run into the sibling folder FILE-search.", "FILE.json"),
+        flag("--fresh", "Restart the search in the folder, instead of resuming."),
         "force verbose as_json",
     ],
     **MODEL_SECTION,
@@ -79,20 +81,20 @@ _SECTIONS: Sections = {
 
 @sectioned_command("search", _SECTIONS, model_argument())
 def command(model: str, **options: Any) -> None:
-    """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
+    """Learn the schedule with which MODEL predicts a text best at a length, with frozen weights.
 
-    It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
-    text is held out; the schedule that does best on it is the result. The file is a schedule for --schedule of every
+    It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. The result
+    is the schedule with the lowest loss on a held-out part of the text. The file is a schedule for --schedule of every
     command.
 
     With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
-    tokens of the answers count. The model must be able to answer within its trained length; `ropescale retrieval` shows
-    whether it is.
+    answer tokens count. The model must be able to answer within its trained length; check this with `ropescale
+    retrieval`.
 
-    With -o, every step is kept: the same command again continues where it was, whatever stopped it.
+    With -o, every step is stored: the same command resumes after any interruption.
 
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
-    on how many.
+    on their number.
     """
     from ..evals.data.sources import joined, read_texts
     from ..evals.running.checkpoint import Checkpoint
@@ -114,8 +116,8 @@ def command(model: str, **options: Any) -> None:
         progress=notes(),
     )
     on_top, patching = options["on_top"], chosen.patching
-    plan_of_start(checkpoint.configs[on_top], target, patching)  # refuses what can be refused without torch
-    from ..evals.searching.results import files_of  # after what needs no torch
+    plan_of_start(checkpoint.configs[on_top], target, patching)  # check the arguments before importing torch
+    from ..evals.searching.results import files_of  # imported after the checks, because it needs torch
 
     file = None if out is None else files_of(out)[0]
 
@@ -129,11 +131,11 @@ def command(model: str, **options: Any) -> None:
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:
-    """Refuses a text where the objective reads none, and no text where it reads one."""
+    """Refuses a text for an objective without text, and a missing text for the others."""
     from ..errors import DataError
 
     if options["objective"] == "keys":
         for name in filter(options.get, ("source", *SOURCE, "max_docs", *READING)):
-            raise DataError(f"{name} is given, and the objective keys reads no text; drop it", name, "objective")
+            raise DataError(f"the objective keys reads no text; drop {name}", name, "objective")
     elif options["haystack"] is None and not options["source"]:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'--data'", param_type="option")

@@ -1,4 +1,4 @@
-"""``ropescale verify MODEL``: proof that the intended frequencies are the ones transformers uses."""
+"""``ropescale verify MODEL``: verifies that transformers uses the intended frequencies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _SECTIONS: Sections = {
     "Decoding": [
-        flag("--generate", "Load the weights, and compare decoding with a cache with whole passes."),
-        option("--length lengths", "N", "Where to compare; may be repeated.", Length(), multiple=True),
+        flag("--generate", "Load the weights, and compare decoding with a cache with full passes."),
+        option("--length lengths", "N", "A length to compare at; may be repeated.", Length(), multiple=True),
     ],
     "A server": ["servers served_name timeout"],
     **MODEL_SECTION,
@@ -38,28 +38,27 @@ _SECTIONS: Sections = {
 
 @sectioned_command("verify", _SECTIONS, model_argument())
 def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool, as_json: bool, **options: Any) -> None:
-    """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
+    """Verify that every layer of MODEL (a folder or a Hub id) uses the intended table.
 
-    Of an adapter (PEFT) the base is built, and compared with what the adapter was trained under.
+    For an adapter (PEFT), its base is compared with the schedule that the adapter was trained with.
 
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
-    frequencies, and the cos and sin they produce, with ropescale.json, or with what config.json asks for; and the
-    softmax scale of MLA models. Exits with 1 and the reason when they differ.
+    frequencies, and the cos and sin they produce, with ropescale.json or config.json; and the softmax scale of MLA
+    models. Exits with 1 and the reason if they differ.
 
-    "live" is about the frequencies alone. Limits that stop before the length that MODEL is for (the tokenizer's
-    model_max_length, max_position_embeddings) stand on a line of their own, and the exit code is 1, too:
-    `ropescale patch MODEL --schedule as-is` raises them. What is known to stay, or only matters to some, is a warning.
+    "live" only refers to the frequencies. A separate line reports limits below the target length of MODEL (the
+    tokenizer's model_max_length, max_position_embeddings), also with exit code 1; to raise them, run
+    `ropescale patch MODEL --schedule as-is`. Known or minor limits are warnings.
 
-    With --generate it also loads the weights, lets transformers' generate() follow a text for a few tokens around
-    half the trained length, the trained length, and the extended length (or each --length), and compares the logits
-    with those of forward passes over the whole text. They are the same up to rounding under fixed frequencies: else
-    it exits with 1. Where the frequencies change with the length (dynamic, longrope with two lists) they are not,
-    in stock transformers: that is a warning, with figures, and exit 0; "verdict" in the JSON tells.
+    With --generate it also loads the weights, lets transformers' generate() follow a text for a few tokens around half
+    the trained length, the trained length, and the extended length (or each --length), and compares the logits with
+    those of forward passes over the full text. With fixed frequencies they are equal up to rounding; otherwise it exits
+    with 1. Frequencies that change with the length (dynamic, longrope with two lists) make them differ in stock
+    transformers: this is a warning with numbers, and exit code 0; see "verdict" in the JSON.
 
-    With --server URL the engine that answers there is asked: the log-probabilities of a text that reaches past the
-    trained length (--length N) are compared with stock transformers on MODEL, and on MODEL without its schedule.
-    --dtype float32 says that the server computes in float32; else rounding in half precision is allowed for, unless
-    only one of the two is as near as float32 rounds.
+    With --server URL, it compares the server's log-probabilities of a text beyond the trained length (--length N) with
+    stock transformers on MODEL, with and without its schedule. --dtype float32 declares a float32 server; by default
+    half-precision rounding is tolerated, unless only one of the two agrees up to float32 rounding.
 
     \b
     Examples:
@@ -83,7 +82,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
     else:
         from ..verifying.examining import examine
 
-        unused = "is for a server, and none is named; leave it out, or name one"
+        unused = "needs a server; leave it out, or name one"
         refuse_given(unused, "server", "served_name", "timeout")
         report = examine(model, generate=generate, lengths=lengths, say=lambda text: tell(note=[text]), **options)
         tell(warning=report.warnings)
@@ -100,7 +99,7 @@ def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} past it"
     if report.stock is None or report.unscaled is None:
-        weaker = "a weaker test, which proves no schedule: without one the loss rises steeply past the trained length"
+        weaker = "a weaker test without proof of a schedule: without one the loss rises steeply past the trained length"
         return f"{levels} ({where}); {weaker}"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],
@@ -112,7 +111,7 @@ def _served_page(report: ServedVerification) -> str:
 
 
 def _page(report: Verification, verbose: bool) -> str:
-    """Returns the verdict, then one table: of decoding where that was compared, else of the modules; "" for none."""
+    """Returns the verdict and one table, of decoding if compared, else of the modules; "" without either."""
     if not report.modules:
         return ""
     rows = [
@@ -131,7 +130,7 @@ def _page(report: Verification, verbose: bool) -> str:
 
 
 def _decoded(report: Verification) -> str:
-    """Says where decoding was compared, and which lengths were left out; "" where it was not compared."""
+    """Describes the compared and omitted decoding lengths; "" without a comparison."""
     if not report.generation:
         return ""
     groups: dict[str, list[str]] = {}
@@ -149,7 +148,7 @@ _REGIONS = {"below": "below the trained length", "across": "across the trained l
 
 
 def _decoding(stretches: Sequence[Stretch], verbose: bool) -> str:
-    """Makes a table with one row per stretch: decoding with the cache against the whole text."""
+    """Builds a table with one row per stretch: decoding with the cache against full passes."""
     columns = {
         "decoded": [f"{each.first} to {each.last} tokens" for each in stretches],
         "where": [_REGIONS[each.region] for each in stretches],

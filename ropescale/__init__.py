@@ -1,20 +1,19 @@
-"""ropescale: extend the context of RoPE language models, and measure what that did.
+"""ropescale: extend the context of RoPE language models, and measure the effect.
 
 ::
 
     import ropescale
 
-    with ropescale.patch(model, "yarn:factor=8"):  # a loaded Hugging Face model; reverts bit for bit
-        ...
+    with ropescale.patch(model, "yarn:factor=8"):  # a loaded Hugging Face model; reverts bit for bit ...
     ropescale.save(model, "OUT")  # a patched model as a folder; with an adapter, that and its base
     ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # a folder; reads no weights
-    ropescale.verify("OUT")  # raises when the intended table is not live
-    ropescale.frequencies("CKPT", "yarn:factor=8")  # the numbers alone; no torch needed
-    ropescale.plot("CKPT", "yarn:factor=8")  # their picture
+    ropescale.verify("OUT")  # raises if the intended table is not live ropescale.frequencies("CKPT", "yarn:factor=8") #
+    only the numbers; needs no torch ropescale.plot("CKPT", "yarn:factor=8")  # plots them
     ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
-    ropescale.TrainingCallback("yarn:factor=8")  # for transformers' Trainer: proved live in every process, and saved
+    ropescale.TrainingCallback("yarn:factor=8")  # for transformers' Trainer: verifies the schedule in every process,
+    and saves it
 
-Every name here is imported when it is first used, so ``import ropescale`` imports neither torch nor transformers.
+Names are imported on first use, so ``import ropescale`` imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -81,11 +80,10 @@ __getattr__, __dir__ = names_of(__name__, _HOMES, subpackages=("cli", "evals", "
 
 
 def _checkout() -> list[str]:
-    """Returns the repository's root if this file lies in a clone, where ``cli`` and ``evals`` are folders beside us.
+    """Returns the repository's root if this file is in a clone, with ``cli`` and ``evals`` as sibling folders.
 
-    An installed copy has them inside the package. In a clone they are found here even if it was never
-    installed; the project's own pyproject.toml makes sure that it is a clone and not a folder that happens
-    to have a ``cli`` in it.
+    An installed copy has them inside the package. In a clone this works without installation; the project's
+    pyproject.toml distinguishes a clone from another folder with a ``cli``.
     """
     root = Path(__file__).resolve().parent.parent
     project = root / "pyproject.toml"

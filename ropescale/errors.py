@@ -18,11 +18,10 @@ from __future__ import annotations
 
 
 class RopescaleError(Exception):
-    """Base of every error that ropescale raises on purpose.
+    """Base of every error that ropescale raises intentionally.
 
     Attributes:
-        fields: the parameters that the sentence is about; the command line puts its options for them after the
-            sentence: ``(--layers)``.
+        fields: the parameters that the message concerns; the command line appends their options: ``(--layers)``.
     """
 
     def __init__(self, message: str = "", *fields: str) -> None:
@@ -35,7 +34,7 @@ class ScheduleError(RopescaleError, ValueError):
 
 
 class ConfigError(RopescaleError, ValueError):
-    """A configuration without RoPE, with fields missing, or that contradicts itself."""
+    """A configuration without RoPE, with missing or contradictory fields."""
 
 
 class CheckpointError(RopescaleError, OSError):
@@ -43,16 +42,16 @@ class CheckpointError(RopescaleError, OSError):
 
 
 class DataError(RopescaleError, ValueError):
-    """Documents that are empty, too short, or hold ids the model does not have."""
+    """Documents that are empty, too short, or contain ids that the model lacks."""
 
 
 class ServerError(RopescaleError):
-    """A server that cannot be reached, refuses, or answers what cannot be used."""
+    """A server that cannot be reached, refuses, or sends an invalid response."""
 
 
 class RunError(RopescaleError):
-    """A measurement or an upload whose input was fine and that failed while it ran."""
+    """A measurement or an upload with valid input that failed while running."""
 
 
 class VerificationError(RopescaleError):
-    """The table that was asked for is not the one the model uses, or another limit stops before its length."""
+    """The model does not use the requested table, or another limit is below its target length."""

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported on first use (PEP 562), so that importing it stays cheap."""
+"""Imports public names of a package on first use (PEP 562), so that importing it stays cheap."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def names_of(
     """Returns ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
-        package: its ``__name__``.
-        homes: the module of each public name, below the package.
-        subpackages: packages below it that are public names themselves.
+        package: the package's ``__name__``.
+        homes: the module of each public name, relative to the package.
+        subpackages: public subpackages.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Parses lengths as people write them: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
+"""Parses lengths with units: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import DataError
 from .output.formatting import brief
 
 LONGEST = 2**40
-"""Beyond any context."""
+"""The longest length, beyond any context."""
 
 _DIGITS = 1000
 _UNITS = {"": 1, "k": 1024, "m": 1024**2}
@@ -18,7 +18,7 @@ _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
 
 
 def is_plain(text: str) -> bool:
-    """Whether a number is written in ASCII digits, without the underscores that Python would take too."""
+    """Whether a number is written in ASCII digits, without the underscores that Python accepts."""
     return text.isascii() and "_" not in text
 
 
@@ -26,7 +26,7 @@ def parse_length(text: str | int) -> int:
     """Parses a number of tokens, 1 or more: ``"4k"`` and ``4096`` are 4096, ``"1.5k"`` is 1536.
 
     Raises:
-        DataError: not a length, below 1, or not a whole number of tokens.
+        DataError: the text is not a length, is below 1, or is not a whole number of tokens.
     """
     text = getattr(text, "tolist", lambda: text)()  # numpy's integers
     if isinstance(text, bool) or not isinstance(text, (int, str)):
@@ -50,7 +50,7 @@ def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
     """Parses lengths: ``"2k,4k"`` is ``[2048, 4096]``, also one by one; in the given order, without duplicates.
 
     Raises:
-        DataError: one of them is not a length, or there is none.
+        DataError: a length is invalid, or none is given.
     """
     parts = [part for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
     if not parts:

@@ -1,4 +1,4 @@
-"""A request: the schedule that a user asks for, and how to apply it."""
+"""A request: a schedule and how to apply it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ class Request:
 
     Attributes:
         spec: the schedule: an object, a spec string, its JSON form, or ``{layer type: one of these}``.
-        factor: how many times longer; fills in the schedule's field.
-        target_length: the context wanted, in tokens; gives the factor.
+        factor: the extension factor; fills in the schedule's field.
+        target_length: the target context in tokens; determines the factor.
         original_length: the trained length in tokens, if the configuration does not state it.
         overrides: further fields of the schedule, as text.
         layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
-        replace_scaling: compute from the original length where the model is already scaled.
+        replace_scaling: for a scaled model, replace the scaling and compute from the original length.
         on_top: compose with the existing scaling.
         freeze_at: replace a length-dependent schedule by its table at this length, in tokens.
 
     Raises:
-        DataError: a length cannot be read.
-        ConfigError: ``replace_scaling`` and ``on_top`` are both given.
+        DataError: a length is invalid. ConfigError: ``replace_scaling`` and ``on_top`` are both given.
     """
 
     spec: object
@@ -66,7 +65,7 @@ class Request:
 
     @classmethod
     def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:
-        """Makes a request from the arguments of a public function; lengths may be text, ``"128k"``."""
+        """Creates a request from a public function's arguments; lengths may be text, ``"128k"``."""
         return cls(spec, **options)  # type: ignore[arg-type]  # __post_init__ parses the lengths
 
     def given(self) -> list[str]:
@@ -75,24 +74,22 @@ class Request:
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
 
     def refuse_without_schedule(self, *allowed: str) -> None:
-        """Raises ScheduleError for the first option given that has no meaning without a schedule."""
+        """Raises ScheduleError for the first given option that needs a schedule."""
         for name in self.given():
             if name not in allowed:
-                raise ScheduleError(
-                    f"{name} is given without a schedule; name one, such as yarn, or leave it out", name
-                )
+                raise ScheduleError(f"{name} needs a schedule; name one, such as yarn, or leave it out", name)
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuses a keyword that a function does not have, as Python itself would.
+    """Refuses an unknown keyword, as Python itself does.
 
     Args:
         function: the public name, such as ``ropescale.patch``.
         given: the keywords of the call.
-        known: those that there are.
+        known: the function's keywords.
 
     Raises:
-        TypeError: names the function, the keyword and the nearest that there is.
+        TypeError: a keyword is unknown; names the function and the closest keyword.
     """
     for name in given:
         if name not in known:

@@ -12,23 +12,22 @@ from .errors import ConfigError
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotary geometry of one kind of layer, the only input of a schedule besides the length.
+    """The rotary geometry of a layer type, the input of a schedule together with the length.
 
-    Coordinates are turned in pairs; pair ``i`` turns by ``theta^(-2i/d)`` radians per token, with ``d`` the
-    rotary dim (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair 0 is the fastest.
+    Coordinates rotate in pairs; pair ``i`` rotates by ``theta^(-2i/d)`` radians per token, with ``d`` the rotary dim
+    (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair 0 is the fastest.
 
     Attributes:
-        rotary_dim: coordinates of a head that rotate, ``d``; there are ``d / 2`` pairs.
+        rotary_dim: rotating coordinates of a head, ``d``, in ``d / 2`` pairs.
         theta: the base of the geometric series, ``rope_theta``.
         original_length: the context the model was trained at before any scaling, in tokens, ``L``.
         head_dim: coordinates of a head; equals ``rotary_dim`` unless RoPE is partial.
         max_length: ``max_position_embeddings`` in the configuration; equals ``original_length``
             unless the model is already scaled.
-        rotated_pairs: how many pairs turn at all (proportional RoPE); all of them when None.
-        layer_type: the layers this geometry belongs to, where a model keeps one table per type.
+        rotated_pairs: the number of pairs that rotate (proportional RoPE). Default: all.
+        layer_type: the layer type of this geometry, for models with one table per type.
         scaling: the rope parameters in the configuration (v5 keys, ``rope_type`` included).
-        table: frequencies to build on instead of theta's, per pair; set when a schedule goes on top
-            of existing scaling.
+        table: per-pair frequencies to build on instead of theta's, for a schedule on top of existing scaling.
         table_scale: the attention scale that belongs to ``table``.
     """
 
@@ -46,20 +45,20 @@ class Rope:
     def __post_init__(self) -> None:
         if self.rotary_dim > LARGEST_HEAD:
             raise ConfigError(
-                f"a head would rotate {self.rotary_dim} coordinates, and no model comes near that; is the file damaged?"
+                f"a head would rotate {self.rotary_dim} coordinates, beyond any model; is the file damaged?"
             )
         object.__setattr__(self, "head_dim", self.head_dim or self.rotary_dim)
         object.__setattr__(self, "max_length", self.max_length or self.original_length)
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the configuration already scales this geometry; proportional RoPE only scales by its factor."""
+        """Whether the configuration scales this geometry; proportional RoPE scales only by its factor."""
         kind = self.scaling.get("rope_type", "default")
         return kind != "default" and not (kind == "proportional" and self.scaling.get("factor", 1) == 1)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every pair turns by theta's own series, as most of transformers' rope types require."""
+        """Whether every pair follows theta's own series, as most of transformers' rope types require."""
         return self.table is None and self.rotated_pairs is None
 
     @property
@@ -87,9 +86,9 @@ class Rope:
     def pair_at(self, turns: float) -> float:
         """Returns the (fractional) pair index that makes ``turns`` turns inside the trained length.
 
-        ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071,
-        appendix A.2 and the released code). On a :attr:`table` that is not geometric, the same by
-        interpolating ln frequency between pairs, and extrapolating at the ends.
+        ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071, appendix
+        A.2 and the released code). For a non-geometric :attr:`table`, it interpolates ln frequency between pairs, and
+        extrapolates at the ends.
         """
         wanted = 2 * math.pi * turns / self.original_length
         if self.table is None:
@@ -103,4 +102,4 @@ class Rope:
 
 
 LARGEST_HEAD = 2**16
-"""Beyond any head; the table of a damaged file could fill the memory."""
+"""The largest head size; the table of a damaged file could fill the memory."""

@@ -1,4 +1,4 @@
-"""The numbers alone: ``frequencies(model, schedule)``."""
+"""The frequencies of a model: ``frequencies(model, schedule)``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def frequencies(
     """Returns a model's frequencies under a schedule, in float64.
 
     Args:
-        model: a checkpoint's folder or Hub id (nothing heavy is imported), a configuration, or a loaded model.
+        model: a checkpoint's folder or Hub id (without heavy imports), a configuration, or a loaded model.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
-        length: the context being processed, in tokens; only length-dependent schedules look at it. The planned length
-            when None.
+        length: the context being processed, in tokens; only length-dependent schedules use it. Default: the planned
+            length.
         options: the fields of :class:`ropescale.request.Request`.
 
     Returns:
-        ``{layer type: Frequencies}``; the one key is ``"all"`` for a model that keeps one table. Layer types that the
-        schedule leaves alone have the configuration's own frequencies.
+        ``{layer type: Frequencies}``; the only key is ``"all"`` for a model with one table. Layer types that the
+        schedule does not change have the configuration's own frequencies.
 
     Raises:
-        RopescaleError: the model or the schedule cannot be read, or do not fit each other.
+        RopescaleError: the model or the schedule is invalid, or they do not fit.
     """
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
     plan = make_plan(configuration_of(model, schedule, options.get("on_top", False)), Request.of(schedule, **options))
@@ -47,7 +47,7 @@ def frequencies(
 def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapping[str, object]:
     """Returns the configuration that a schedule is computed from.
 
-    It is without our scaling, unless the schedule is ``as-is`` or goes ``on_top`` of that.
+    It excludes ropescale's scaling, unless the schedule is ``as-is`` or goes ``on_top``.
     """
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
@@ -56,7 +56,7 @@ def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapp
     if isinstance(model, Mapping):
         return model
     if hasattr(model, "named_modules") and not is_as_is(schedule):
-        from .models.patching import configuration_before  # whoever holds a model has imported torch
+        from .models.patching import configuration_before  # torch is already imported for a loaded model
 
         return configuration_before(model, on_top)
     config = getattr(model, "config", model)

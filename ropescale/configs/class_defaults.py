@@ -1,10 +1,10 @@
 """Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
 ``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites it from the newest
-transformers, and a test keeps the two equal. ``class_defaults_earlier.json`` holds what earlier versions have
-otherwise: under ``5.16.1`` the entries that hold up to that version and no longer. ``--earlier`` adds the installed
-version to it, from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper,
-null for a model that has no rotary embeddings driven by ``rope_parameters``, or:
+transformers, and a test compares them. ``class_defaults_earlier.json`` has the differences of earlier versions:
+``5.16.1`` lists the entries that are valid up to that version. ``--earlier`` adds the installed version to it, from the
+newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper, null for a model that has
+no rotary embeddings driven by ``rope_parameters``, or:
 
 * the class's defaults for :data:`FIELDS`, under our names, and ``names`` where the class has others;
   ``head_dim`` is null where the class leaves it so;
@@ -26,7 +26,7 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
 * ``own_partial``: the same, where it turns the part of a head that is its own default, unless a top-level key says
   another (before transformers 5.17).
 
-All but the first three are tried out: the class is built with the key, and the effect is written down.
+All but the first three are measured: the generator builds the class with the key, and records the effect.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from typing import TypedDict
 from ..errors import RopescaleError
 
 LOWEST = "5.16"
-"""The first version of transformers that ropescale works with, as pyproject.toml asks for it."""
+"""The first supported version of transformers, as in pyproject.toml."""
 
 PATH = Path(__file__).with_suffix(".json")
 EARLIER = PATH.with_stem(f"{PATH.stem}_earlier")
 ALL_LAYERS = "all"
-"""The key of the one geometry of a model that keeps one table for all its layers."""
+"""The key of the geometry of a model with one table for all layers."""
 FIELDS = (
     "head_dim",
     "hidden_size",
@@ -69,11 +69,11 @@ THETA_NAMES = (
 )
 PARTIAL_NAMES = ("partial_rotary_factor", "rotary_pct")
 V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "rope_scaling")}
-"""The reach of transformers 4's keys in a class with one table; its entry may differ."""
+"""The layer types of transformers 4's keys in a class with one table; its entry may differ."""
 
 
 class RopeDefaults(TypedDict, total=False):
-    """The reach of top-level keys, and the values that the class fills in, for one way of stating parameters."""
+    """The layer types that top-level keys apply to, and the class's defaults, for one way of stating parameters."""
 
     reaches: dict[str, list[str]]
     fills: dict[str, dict[str, object]]
@@ -113,7 +113,7 @@ Table = dict[str, Entry | None]
 
 @cache
 def load() -> Table:
-    """Reads the table of the installed transformers; without one, that of the newest version known.
+    """Reads the table of the installed transformers, or of the newest known version.
 
     Raises:
         RopescaleError: the installed version is older than :data:`LOWEST`.
@@ -124,7 +124,7 @@ def load() -> Table:
 def table_of(earlier: Mapping[str, Table], version: str) -> Table:
     """Returns the newest table with the entries that ``earlier`` has for this version, which may be empty.
 
-    A type that came with a later version has the entry of that one.
+    A type that came with a later version has that version's entry.
     """
     table: Table = json.loads(PATH.read_text(encoding="utf-8"))
     for last in sorted(earlier, key=release, reverse=True):
@@ -134,12 +134,12 @@ def table_of(earlier: Mapping[str, Table], version: str) -> Table:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Returns the numbers at the start of a version: ``5.16.0.dev0`` is (5, 16, 0)."""
+    """Returns a version's leading numbers: ``5.16.0.dev0`` is (5, 16, 0)."""
     return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
 
 
 def installed() -> str:
-    """Returns the version of the installed transformers, "" without one; raises as :func:`load`."""
+    """Returns the version of the installed transformers, "" without one; raises errors like :func:`load`."""
     try:
         version = metadata.version("transformers")
     except metadata.PackageNotFoundError:
@@ -159,7 +159,7 @@ def is_nested(parameters: object) -> bool:
 
 
 def tables_alone(parameters: Mapping[str, object]) -> Mapping[str, object]:
-    """Returns parameters per layer type without the ``rope_type`` that transformers before 5.17 puts beside them."""
+    """Returns parameters per layer type without the extra ``rope_type`` of transformers before 5.17."""
     if not any(isinstance(value, Mapping) for value in parameters.values()):
         return parameters
     return {key: value for key, value in parameters.items() if key != "rope_type"}

@@ -1,4 +1,4 @@
-"""A configuration, read once: the language model's part, and the rotary geometry that transformers computes from it."""
+"""A parsed configuration: the language model's part, and the rotary geometry that transformers computes from it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MAXIMUM_STAYS = ("linear", "dynamic", "proportional")
 class Configuration:
     """A parsed ``config.json`` (or ``model.config.to_dict()``), v4 or v5 keys, flat or per layer type.
 
-    Make it once per mapping with :meth:`read` and pass it on: everything is computed on first use, and once.
-    A patch needs two, the configuration before and the one that it writes::
+    Create it once per mapping with :meth:`read`: values are computed on first use and cached. A patch needs two, one
+    for the configuration before and one for the written configuration::
 
         before = Configuration.read(read_config(folder), original_length)
         after = Configuration.read(write_rope(before, scaling))
         before.ropes, after.ropes
 
-    Reading itself refuses nothing; :attr:`ropes` (and what builds on it) raises ConfigError where there is no RoPE.
+    Reading never raises; :attr:`ropes` (and attributes that use it) raise ConfigError without RoPE.
 
     Attributes:
-        raw: the whole mapping, which must not change afterwards.
-        stated_length: the trained length in tokens that the user gave, where the file has none or a wrong one.
-        section: the part that holds the language model: ``raw`` itself, or a multimodal one's ``text_config``.
+        raw: the full mapping, which must not change afterwards.
+        stated_length: the trained length in tokens from the user, if the file's is missing or wrong.
+        section: the language model's part: ``raw`` itself, or a multimodal model's ``text_config``.
     """
 
     raw: Mapping[str, object]
@@ -46,7 +46,7 @@ class Configuration:
 
     @classmethod
     def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
-        """Reads a configuration; ``original_length`` is the trained length where the user states it."""
+        """Reads a configuration; ``original_length`` is the trained length, if the user gives it."""
         entry = class_defaults.load().get(str(config.get("model_type"))) or {}
         text, default_type = config.get("text_config"), entry.get("text")
         if not isinstance(text, Mapping):
@@ -56,12 +56,12 @@ class Configuration:
 
     @property
     def model_type(self) -> str:
-        """The language model's type; ``"None"`` where none is stated."""
+        """The language model's type; ``"None"`` if it is missing."""
         return str(self.section.get("model_type"))
 
     @property
     def family(self) -> Family:
-        """The record of that type's peculiarities."""
+        """The record of that type's special cases."""
         return family(self.model_type)
 
     @property
@@ -81,10 +81,10 @@ class Configuration:
 
     @property
     def meant_length(self) -> int:
-        """The context, in tokens, that it is meant for: the maximum, or what the factor makes of it.
+        """The target context in tokens: the maximum, or the maximum times the factor.
 
-        ``linear``, ``dynamic`` and scaled ``proportional`` keep the trained length as the maximum, and where ropescale
-        wrote them the trained length is recorded beside it; without that record the maximum may be the new context.
+        ``linear``, ``dynamic`` and scaled ``proportional`` keep the trained length as the maximum, and ropescale
+        records the trained length next to them; without that record the maximum may be the new context.
         """
         recorded = self.section.get("original_max_position_embeddings")
         factors = [
@@ -103,7 +103,7 @@ class Configuration:
 
     @property
     def ignored(self) -> Parameters:
-        """The keys, with their values, that the type's code ignores and that are not kept."""
+        """The keys and values that the type's code ignores and that are dropped."""
         return self.text.ignored if self.parameters else {}
 
     @cached_property
@@ -113,7 +113,7 @@ class Configuration:
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """Rope parameters in v5 form, completed as transformers does, per layer type that rotates."""
+        """Rope parameters in v5 form, completed as in transformers, per rotating layer type."""
         return read_parameters(self.text)
 
     @cached_property
@@ -123,11 +123,11 @@ class Configuration:
         Layer types that do not rotate are left out.
 
         Raises:
-            ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
+            ConfigError: the model has no RoPE, fields are missing, or two stated values disagree.
         """
         ropes = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
         if not ropes:
-            raise ConfigError(f"no layer of this {self.model_type} rotates; there is nothing to scale")
+            raise ConfigError(f"no layer of this {self.model_type} rotates; nothing can be scaled")
         return ropes
 
     def default_of(self, field: str) -> object:
@@ -136,7 +136,7 @@ class Configuration:
         return self.section.get(field, entry.get(field))
 
     def _rope(self, key: str, parameters: Parameters) -> Rope:
-        """Returns the geometry that one set of parameters describes."""
+        """Returns the geometry of one set of parameters."""
         check_parameters(parameters)
         maximum, text = self.text.get("max_position_embeddings") or self.stated_length, self.text
         if parameters.get("rope_theta") is None and text.is_known:
@@ -158,7 +158,7 @@ class Configuration:
         trained = self.stated_length or self._recorded(parameters, max_length)
         if trained < 2:
             raise ConfigError(
-                "the trained length is 1 token, and RoPE turns by distance; give the original length",
+                "the trained length is 1 token, but RoPE depends on distances; give the original length",
                 "original_length",
             )
         return Rope(
@@ -176,13 +176,13 @@ class Configuration:
         """Returns the recorded trained length, else the maximum.
 
         A length at the top level comes before a nested one, as in transformers; a length that one scaled layer type
-        records holds for the others too.
+        records also applies to the others.
         """
         name, text = "original_max_position_embeddings", self.text
         top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
         if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
             top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
-        if text.per_type:  # whose tables do not look at the top level
+        if text.per_type:  # its tables ignore the top level
             top = top if inner is None else inner
         if top is not None and inner is not None and top != inner:
             raise ConfigError(
@@ -195,7 +195,7 @@ class Configuration:
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
-    """Reads the rotary geometry per layer type, where nothing else of a configuration is needed.
+    """Reads only the rotary geometry per layer type from a configuration.
 
     Raises:
         ConfigError: as for :attr:`Configuration.ropes`.
@@ -204,10 +204,10 @@ def read_rope(config: Mapping[str, object], original_length: int | None = None) 
 
 
 def trained_in(config: Mapping[str, object]) -> int:
-    """Returns the context that a model was trained at, its makers' scaling included, but none of ours.
+    """Returns the context that a model was trained at, with its vendor's scaling, but without ropescale's.
 
     Raises:
-        ConfigError: it has no rotation that can be read.
+        ConfigError: it has no readable rotary embeddings.
     """
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
 
@@ -217,26 +217,26 @@ _SCALING_KEYS = frozenset(
     "mscale_all_dim truncate extrapolation_factor short_factor long_factor short_mscale long_mscale low_freq_factor "
     "high_freq_factor alpha finetuned max_position_embeddings".split()
 )
-"""Keys that belong to a scaling; every other key of ``rope_parameters`` is the model's own and is kept."""
+"""Keys that belong to a scaling; all other keys of ``rope_parameters`` belong to the model and stay."""
 
 _TEMPERATURE = "llama_4_scaling_beta"
-"""Ministral 3 and Mistral 4 scale queries by the position over the trained length, which they read beside this key."""
+"""Ministral 3 and Mistral 4 scale queries by the position over the trained length, which they read next to this key."""
 
 ONLY_V5_KEYS = (
-    "config.json has rope_parameters alone; transformers 4 does not read them and would use its default theta without "
+    "config.json has only rope_parameters, which transformers 4 ignores: it would use its default theta without "
     "scaling; patching with the schedule as-is writes its keys"
 )
-"""What to say where :func:`unread_by_v4` holds."""
+"""The message for models with :func:`unread_by_v4`."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The form that a schedule takes in a configuration.
+    """The form of a schedule in a configuration.
 
     Attributes:
         parameters: v5 rope parameters per layer type that changes (the model's own keys not included).
         max_length: the new ``max_position_embeddings``.
-        original_length: what ``original_max_position_embeddings`` becomes; None leaves it.
+        original_length: the new ``original_max_position_embeddings``; None leaves it.
     """
 
     parameters: Mapping[str, Mapping[str, Any]]
@@ -245,7 +245,7 @@ class Scaling:
 
 
 def unread_by_v4(configuration: Configuration) -> bool:
-    """Whether transformers 4, which does not read ``rope_parameters``, would rotate by others."""
+    """Whether transformers 4, which does not read ``rope_parameters``, would use other parameters."""
     section, reaches = configuration.section, configuration.text.v4
     if "rope_parameters" not in section:
         return False
@@ -258,7 +258,7 @@ def unread_by_v4(configuration: Configuration) -> bool:
 
 
 def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
-    """Returns a copy of a configuration that says the same to transformers 4 and 5."""
+    """Returns a copy of a configuration with equivalent keys for transformers 4 and 5."""
     original = max(rope.original_length for rope in configuration.ropes.values()) if configuration.is_scaled else None
     return write_rope(configuration, Scaling({}, configuration.max_length, original))
 
@@ -266,8 +266,8 @@ def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
 def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
     """Returns a copy of a configuration that carries ``scaling``.
 
-    Writes ``rope_parameters`` (v5) and ``rope_scaling`` with ``rope_theta`` beside it (v4) so that they agree;
-    every other key, and every key of the rope parameters that is the model's own, is kept.
+    Writes ``rope_parameters`` (v5) and ``rope_scaling`` with ``rope_theta`` (v4) consistently; all other keys, and the
+    model's own rope parameters, stay.
     """
     text = configuration.text
     merged = {}
@@ -278,10 +278,10 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
             own["original_max_position_embeddings"] = old["original_max_position_embeddings"]
         merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new}
     section = copy.deepcopy(dict(configuration.section))
-    stated = text.new if text.is_nested else text.default_parameters  # layer types that do not rotate, too
+    stated = text.new if text.is_nested else text.default_parameters  # includes layer types that do not rotate
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
     own = text.name_of("max_position_embeddings")
-    if own != "max_position_embeddings":  # either name may be stated, and either may win
+    if own != "max_position_embeddings":  # either name may be stated, and either may take precedence
         section.pop("max_position_embeddings", None)
     section[own] = scaling.max_length
     if scaling.original_length is not None:
@@ -294,10 +294,10 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes the same in v4's keys where they exist, and drops stale ones."""
+    """Writes the parameters in v4's keys if they exist, and drops outdated ones."""
     stated = {name for name in (*THETA_NAMES, *PARTIAL_NAMES, "rope_scaling") if section.pop(name, None) is not None}
     scaled = text.v4.get("rope_scaling", [])
-    known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other nested types
+    known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other types with nested parameters
     keys = dict.fromkeys(THETA_NAMES, "rope_theta") | dict.fromkeys(PARTIAL_NAMES, "partial_rotary_factor")
     for name, key in keys.items():
         first = next((merged[kind] for kind in text.v4.get(name, ()) if kind in merged), {})
@@ -306,15 +306,17 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, obje
     if known and scaled[0] in merged:
         parameters = merged[scaled[0]]
         kind = str(parameters["rope_type"])
-        beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())  # mlx-lm's place
+        beside = {"rope_theta"} | (
+            {"partial_rotary_factor"} if kind != "proportional" else set()
+        )  # mlx-lm reads it here
         rest = {key: value for key, value in parameters.items() if key not in beside}
-        section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null for plain RoPE
+        section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null means plain RoPE
         if kind in text.family.v4_keys:
             section["rope_scaling"] = {"type": kind} | {key: parameters[key] for key in text.family.v4_keys[kind]}
 
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes further keys that transformers needs, or of which it keeps a second copy."""
+    """Writes further keys that transformers needs, or keeps a second copy of."""
     is_null = "head_dim" in section or "head_dim" in text.defaults or text.family.null_head_dim_in_v4
     if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on null
         section["head_dim"] = text.head_dim(ALL_LAYERS, {})

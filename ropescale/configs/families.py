@@ -1,4 +1,4 @@
-"""Peculiarities of model types, one record per type, for patching, verifying and the engines.
+"""Special cases of model types, one record per type, for patching, verifying and the engines.
 
 The defaults of transformers' configuration classes are generated instead (:mod:`.class_defaults`).
 """
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Family:
-    """The ways in which one model type differs from the others.
+    """The special cases of a model type.
 
     Attributes:
-        rope_types: the rope types that its configuration class accepts; every one where empty.
-        not_native: rope types that its class accepts and whose native form its code does not compute: longrope with
-            two different lists and an attention factor; proportional, where it cuts heads by the partial factor.
+        rope_types: the rope types that its configuration class accepts; empty for all.
+        not_native: accepted rope types whose native form its code does not compute: longrope with two different lists
+            and an attention factor; proportional, if its code cuts heads by the partial factor.
         derives_attention_scale: whether its code takes no attention factor, but computes it from
             ``max_position_embeddings``.
         v4_keys: per rope type, the exact keys that its transformers 4 code accepts in ``rope_scaling``.
-        window: the field that bounds the layers that rotate, in a type whose full-attention layers do not.
+        window: the window field of the rotating layers, in a type whose full-attention layers do not rotate.
         null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
         table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
-        positions: how it rotates, where its configuration does not set the frequencies.
+        positions: its kind of rotation, if its configuration does not set the frequencies.
         instead: its replacement for rotary embeddings (its modeling code, transformers 5.23).
-        switch: the field that turns rotation on, the value that does, and the class's default.
+        switch: the field that turns rotation on, the value for this, and the class's default.
         trained: lengths for which ``max_position_embeddings`` includes room for output: the length that was trained.
-        rotary_dim: the field that gives its rotating coordinates in place of a partial factor.
-        interleaved: whether its pairs are interleaved, (0, 1), (2, 3), not taken from the two halves of the head.
+        rotary_dim: the field with its number of rotating coordinates, instead of a partial factor.
+        interleaved: whether its pairs are interleaved, (0, 1), (2, 3), instead of from the two halves of the head.
     """
 
     rope_types: tuple[str, ...] = ()
@@ -51,12 +51,12 @@ class Family:
         return self.rope_types == ("default",)
 
     def takes(self, rope_type: str) -> bool:
-        """Whether this rope type can be written in its native form."""
+        """Whether the class supports this rope type's native form."""
         return rope_type not in self.not_native and (not self.rope_types or rope_type in self.rope_types)
 
 
 def family(model_type: object) -> Family:
-    """Returns the record of a model type; an empty one where nothing is special about it."""
+    """Returns the record of a model type; an empty one without special cases."""
     return FAMILIES.get(str(model_type), _USUAL)
 
 
@@ -101,7 +101,7 @@ _INTERLEAVED = (
     "axk2 bailing_hybrid cohere deepseek_v2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text ernie4_5 "
     "ernie4_5_moe glm glm4 glm4_moe_lite glm_moe_dsa helium llama4"
 ).split()
-"""Types whose pairs are interleaved, and of which nothing else is special."""
+"""Types with interleaved pairs and no other special case."""
 
 FAMILIES: Mapping[str, Family] = {
     **{name: Family(instead=what) for what, names in _INSTEAD.items() for name in names.split()},

@@ -1,4 +1,4 @@
-"""Rope parameters in the form of transformers 5, completed as its configuration classes complete them."""
+"""Rope parameters in v5 form, completed as transformers' configuration classes do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .section import LARGEST_THETA, Parameters, Section, is_name, normalised, number, share, whole
 
 _MOST_TYPES = 64
-"""No model has more kinds of layers with tables of their own."""
+"""The most layer types with separate tables."""
 
 
 def read_parameters(section: Section) -> dict[str, Parameters]:
-    """Reads the rope parameters of each layer type that rotates, theta and partial factor filled in.
+    """Reads the rope parameters of every rotating layer type, with theta and partial factor filled in.
 
-    Records in ``section.ignored`` the stated keys that the type ignores.
+    Records stated keys that the type ignores in ``section.ignored``.
 
     Raises:
         ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
@@ -45,7 +45,7 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
 
 
 def _of_type(section: Section, key: str) -> Parameters:
-    """Returns the completed parameters of a layer type, stated per type or for all of them."""
+    """Returns the completed parameters of a layer type, stated per type or for all types."""
     stated = section.new.get(key) if section.is_nested else None
     given = stated if isinstance(stated, Mapping) else {}
     flat = section.old or ({} if section.is_nested else section.new)
@@ -56,7 +56,7 @@ def _of_type(section: Section, key: str) -> Parameters:
 
 
 def _layer_types(section: Section) -> list[str]:
-    """Returns the model's layer types that rotate; null marks one that does not."""
+    """Returns the model's rotating layer types; null parameters mark a type that does not rotate."""
     stated = section.new if section.is_nested else {}
     if len(stated) > _MOST_TYPES or not all(map(is_name, stated)):
         raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), which no model has")
@@ -67,14 +67,14 @@ def _layer_types(section: Section) -> list[str]:
 
 
 def _filled(section: Section, key: str, given: Mapping[str, object]) -> Parameters:
-    """Completes parameters as transformers does: their own, then top-level keys, then the class's default."""
+    """Completes parameters as transformers does: stated values, then top-level keys, then the class's defaults."""
     default, way = section.default(key), section.way(given)
     parameters = normalised(given or (default if section.defaults.get("fixed") else {**default, "rope_theta": None}))
     if given:
         check_parameters_beside(section, key, parameters)
     filled = section.fills(key, way)
-    kind = "default" if parameters["rope_type"] == "default" else "linear"  # which stands for every scaling
-    own = not given or kind in section.defaults.get("own_partial", ())  # the class puts its own in a stated one's place
+    kind = "default" if parameters["rope_type"] == "default" else "linear"  # linear stands for every scaling
+    own = not given or kind in section.defaults.get("own_partial", ())  # the class replaces a stated value by its own
     partial = None if own else parameters.get("partial_rotary_factor")
     if partial is None:
         beside = section.beside(key, PARTIAL_NAMES, way)
@@ -91,7 +91,7 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
 
 
 def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
-    """Returns the partial factor that is derived from another field, or filled in by the class."""
+    """Returns the partial factor, derived from another field or filled in by the class."""
     of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
     for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
         if name and section.stated.get(name):
@@ -100,10 +100,10 @@ def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
-    """Whether this type ignores the partial factor, even where its file states one.
+    """Whether this type ignores a stated partial factor.
 
-    It turns whole heads then, or (dots3_note) computes the factor itself. Scaled tables follow the factor in every
-    type, and have half the pairs that such a type's attention needs.
+    Such a type rotates full heads, or (dots3_note) computes the factor itself. Scaled tables follow the factor in every
+    type, and have too few pairs for such a type's attention.
     """
     partial, ignored = share(stated, kind), section.defaults.get("ignores_partial", ())
     if "linear" in ignored:
@@ -112,21 +112,21 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
         return False
     if kind != "default":
         raise ConfigError(
-            f"rope_parameters has {kind} with partial_rotary_factor {brief(partial)}, but {section.model_type} turns "
-            "whole heads, and transformers cannot run this; remove the partial_rotary_factor"
+            f"rope_parameters has {kind} with partial_rotary_factor {brief(partial)}, but {section.model_type} "
+            f"rotates full heads, and transformers cannot run this; remove the partial_rotary_factor"
         )
     section.ignored["partial_rotary_factor"] = partial
     return True
 
 
 def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], whole: bool) -> None:
-    """Refuses v4 and v5 keys side by side that do not say the same: transformers 5 takes v4's."""
+    """Refuses v4 and v5 keys that disagree, because transformers 5 uses v4's."""
     left, right = _present(new), _present(section.old)
     way = section.way(section.old)
     if whole:
         theta = section.beside(key, THETA_NAMES, way)
         right.setdefault("rope_theta", theta[1] if theta else section.fills(key, way).get("rope_theta"))
-    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # may be stated elsewhere
+    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # may be stated in another place
         if own not in right:
             left.pop(own, None)
     for name in sorted(left.keys() | right.keys() if whole else right.keys()):
@@ -147,10 +147,10 @@ def _shown(parameters: Mapping[str, object], key: str) -> str:
 
 
 def check_section(section: Section) -> None:
-    """Refuses a configuration without rotary embeddings, or with rope parameters that would be ignored.
+    """Refuses a configuration without rotary embeddings, or with ignored rope parameters.
 
     Raises:
-        ConfigError: what is wrong, and how to write it instead.
+        ConfigError: explains the problem and the correction.
     """
     _refuse_without_rope(section)
     kind = None if "rope_type" in section.old else section.old.get("type")
@@ -173,7 +173,7 @@ def _refuse_without_rope(section: Section) -> None:
         )
     if family.instead or class_defaults.load().get(model_type, {}) is None:
         why = f" ({family.instead})" if family.instead else ""
-        raise ConfigError(f"{model_type} has no rotary position embeddings{why}; there is nothing to scale")
+        raise ConfigError(f"{model_type} has no rotary position embeddings{why}; nothing can be scaled")
     if family.switch is None:
         return
     name, wanted, default = family.switch
@@ -181,7 +181,7 @@ def _refuse_without_rope(section: Section) -> None:
     if value != wanted:
         raise ConfigError(
             f"this {model_type} has no rotary position embeddings: {name} is {json.dumps(value)} in its "
-            f"configuration, and it only rotates with {json.dumps(wanted)}; there is nothing to scale"
+            f"configuration, and it only rotates with {json.dumps(wanted)}; nothing can be scaled"
         )
 
 
@@ -206,7 +206,7 @@ def _refuse_ignored(section: Section) -> None:
 
 
 def check_parameters_beside(section: Section, key: str, parameters: Mapping[str, object]) -> None:
-    """Refuses two places that disagree on the same number; transformers would silently prefer one."""
+    """Refuses two contradictory values of a number, because transformers would silently prefer one."""
     for name, names in (
         ("rope_theta", class_defaults.THETA_NAMES),
         ("partial_rotary_factor", class_defaults.PARTIAL_NAMES),
@@ -221,16 +221,18 @@ def check_parameters_beside(section: Section, key: str, parameters: Mapping[str,
 
 
 def check_theta(section: Section, theta: object) -> None:
-    """Refuses a theta that only part of the layers, or only transformers 4, would use."""
+    """Refuses a theta that only some layers, or only transformers 4, would use."""
     thetas = section.stated.get("layer_rope_theta")  # Granite's SWA models; 0 marks a layer that does not rotate
     stated = [value for value in thetas if value and value != theta] if isinstance(thetas, list) else []
     others = {number(value, "layer_rope_theta", most=LARGEST_THETA) for value in stated}
     if others:
         raise ConfigError(
-            f"layer_rope_theta gives some layers the theta {min(others)} beside rope_theta {brief(theta)}; "
+            f"layer_rope_theta gives some layers the theta {min(others)} in addition to rope_theta {brief(theta)}; "
             "a model with more than one theta in one table cannot be described by one schedule"
         )
-    part = section.stated.get("attn_config")  # DBRX's, where transformers 4 looked for it and transformers 5 does not
+    part = section.stated.get(
+        "attn_config"
+    )  # DBRX's place of theta, which transformers 4 read and transformers 5 does not
     inner = part.get("rope_theta") if isinstance(part, Mapping) else None
     if inner is not None and inner != theta:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The language model's part of a configuration, together with what its class fills in."""
+"""The language model's part of a configuration, with its class's defaults."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Section:
     """One language model's configuration and the defaults of its class.
 
     Attributes:
-        stated: the keys that the file has.
-        ignored: keys that the type's code does not look at, with their values; noted while the parameters are read.
+        stated: the file's keys.
+        ignored: keys and values that the type's code does not read; recorded while the parameters are read.
     """
 
     stated: Mapping[str, object]
@@ -38,7 +38,7 @@ class Section:
         """The type of the language model.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the configuration has none.
         """
         model_type = self.stated.get("model_type")
         if not model_type or not is_name(model_type):
@@ -47,7 +47,7 @@ class Section:
 
     @cached_property
     def family(self) -> Family:
-        """The record of the type's peculiarities."""
+        """The record of the type's special cases."""
         return family(self.model_type)
 
     @cached_property
@@ -78,7 +78,7 @@ class Section:
 
     @property
     def v4(self) -> Mapping[str, list[str]]:
-        """The layer types that each top-level key of transformers 4 reaches."""
+        """The layer types that every top-level key of transformers 4 applies to."""
         return self.defaults.get("v4", class_defaults.V4)
 
     @property
@@ -93,16 +93,16 @@ class Section:
 
     @cached_property
     def per_type(self) -> bool:
-        """Whether the class keeps rope parameters per layer type; one without defaults leaves that to the file."""
+        """Whether the class keeps rope parameters per layer type; without defaults, whether the file does."""
         unstated = self.defaults.get("rope_parameters") == {}
         return unstated or class_defaults.is_nested(self.default_parameters or self.new)
 
     def name_of(self, field: str) -> str:
-        """Returns the name that this type has for a field."""
+        """Returns this type's name of a field."""
         return self.defaults.get("names", {}).get(field, field)
 
     def get(self, field: str) -> object:
-        """Returns a field, under whichever of its names the class prefers, else the class's default."""
+        """Returns a field, by the name that the class prefers, else the class's default."""
         own = self.name_of(field)
         ours = [name for name, theirs in self.defaults.get("names", {}).items() if theirs == own]
         own_wins = any(name in self.defaults.get("own_name_wins", ()) for name in ours)
@@ -110,28 +110,28 @@ class Section:
         return next((value for value in stated if value is not None), self.defaults.get(field))
 
     def default(self, key: str) -> Mapping[str, object]:
-        """Returns the class's own parameters of a layer type."""
+        """Returns the class's default parameters of a layer type."""
         parameters = self.default_parameters.get(key) if self.per_type else self.default_parameters
         return parameters if isinstance(parameters, Mapping) else {}
 
     def way(self, given: Mapping[str, object]) -> str:
-        """Returns how the file states these parameters, in the words of ``beside`` in the table of defaults."""
+        """Returns the file's way of stating these parameters, as in ``beside`` in the table of defaults."""
         if not given:
             return "nothing"
         where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"
         return where if normalised(given)["rope_type"] == "default" else f"{where} scaled"
 
     def fills(self, key: str, way: str) -> Mapping[str, object]:
-        """Returns the values that the class fills in where parameters are stated this way."""
+        """Returns the values that the class fills in for this way of stating parameters."""
         default, theta = self.default(key), self.defaults.get("default_theta")
         theta = theta.get(key) if isinstance(theta, Mapping) else theta
         usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
         return self.defaults.get("beside", {}).get(way, {}).get("fills", {}).get(key, usual)
 
     def beside(self, key: str, names: Iterable[str], way: str = "") -> tuple[str, object] | None:
-        """Returns the first of these top-level keys that is stated and reaches this layer type, with its value.
+        """Returns the first stated one of these top-level keys that applies to this layer type, with its value.
 
-        Without a ``way`` of stating parameters, the usual reach of the keys counts.
+        Without a ``way`` of stating parameters, uses the keys' default layer types.
         """
         reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
         stated = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
@@ -141,8 +141,8 @@ class Section:
         """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
-        is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice before it was patched
-        has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore a stray key
+        is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice's size before patching
+        has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore this key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
             rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
             if self.family.table_of_head_dim:
@@ -163,7 +163,7 @@ class Section:
         return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
 
     def _refuse_another_head_dim(self, rotated: int) -> None:
-        """Refuses a table whose size is not the number of coordinates that attention rotates: the model cannot run."""
+        """Refuses a table whose size differs from the number of rotated coordinates, because the model cannot run."""
         stated = self.stated.get("head_dim", self.defaults.get("head_dim", rotated))
         built = self._head_of_hidden() if stated is None else whole(stated, "head_dim")
         if built != rotated:
@@ -174,7 +174,7 @@ class Section:
             )
 
     def missing(self) -> ConfigError:
-        """Returns the error that names every missing field that the geometry needs."""
+        """Returns the error with every missing field of the geometry."""
         head = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
         theta = self.defaults.get("default_theta") or self.new.get("rope_theta") or self.stated.get("rope_theta")
         lacks = {
@@ -183,7 +183,7 @@ class Section:
             "max_position_embeddings": not self.get("max_position_embeddings"),
         }
         names = [name for name, lacking in lacks.items() if lacking]
-        why = "" if self.is_known else ", which is not one that ropescale knows the defaults of,"
+        why = "" if self.is_known else ", whose defaults ropescale does not know,"
         unlengthed = names == ["max_position_embeddings"]
         return ConfigError(
             f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
@@ -208,16 +208,16 @@ def normalised(parameters: Mapping[str, object]) -> Parameters:
 
 
 LARGEST = 2**53
-"""No length or dimension is larger; beyond it float64 no longer counts one by one."""
+"""The largest length or dimension; beyond it float64 does not represent all integers."""
 
 LONGEST_NAME = 100
-"""Characters of a name that a configuration gives to a kind of model, of layer or of scaling."""
+"""The most characters of a type of model, layer or scaling in a configuration."""
 
 LARGEST_THETA = 1e100
-"""No theta comes near it; what does would overflow in the formulas."""
+"""The largest theta; larger ones would overflow in the formulas."""
 
 _SMALL_HEAD = 4
-"""transformers lets odd heads of up to this many coordinates through; its tests have such models."""
+"""The largest odd head size that transformers accepts, as in the models of its tests."""
 
 _SCALARS = (
     "factor attention_factor attn_factor beta_fast beta_slow mscale mscale_all_dim extrapolation_factor short_mscale "
@@ -231,7 +231,7 @@ def number(value: object, name: str, most: float = LARGEST) -> float:
     """Returns a number between 0 and ``most``.
 
     Raises:
-        ConfigError: it is anything else.
+        ConfigError: it is out of range or another type.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a number between 0 and {most:g}")
@@ -242,7 +242,7 @@ def whole(value: object, name: str) -> int:
     """Returns a whole number above 0.
 
     Raises:
-        ConfigError: it is anything else.
+        ConfigError: it is out of range or another type.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
@@ -258,9 +258,9 @@ def theta(value: object) -> float:
 
 
 def share(value: object, kind: object) -> float:
-    """Returns the partial factor; checked even for types that ignore it.
+    """Returns the validated partial factor, also for types that ignore it.
 
-    Only proportional RoPE works with no rotating pair.
+    Only proportional RoPE works without a rotating pair.
     """
     part = number(value, "partial_rotary_factor", most=1)
     if part == 0 and kind != "proportional":
@@ -269,10 +269,10 @@ def share(value: object, kind: object) -> float:
 
 
 def check_parameters(parameters: Mapping[str, object]) -> None:
-    """Checks that the numbers of a scaling are numbers, and that factors per pair are lists of them.
+    """Checks that a scaling's values are numbers, and its per-pair factors lists of numbers.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a value has another type.
     """
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
@@ -284,14 +284,14 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
 
 
 def check_head(head_dim: int, partial: float) -> None:
-    """Refuses an odd head that rotates whole, which leaves a coordinate without a partner.
+    """Refuses full rotation of an odd head, which leaves one coordinate unpaired.
 
-    An odd part of a head is fine, because transformers rounds it to pairs.
+    An odd part of a head is valid, because transformers rounds it to pairs.
     """
     if head_dim > _SMALL_HEAD and head_dim % 2 and int(head_dim * partial) == head_dim:
         raise ConfigError(
-            f"head_dim is {head_dim} in the configuration, or follows from hidden_size; coordinates turn in pairs, and "
-            "transformers refuses a head that is odd and rotates whole; give an even head_dim"
+            f"head_dim is {head_dim} in the configuration, or follows from hidden_size; coordinates rotate in pairs, "
+            f"and transformers refuses full rotation of an odd head; give an even head_dim"
         )
 
 

@@ -140,7 +140,7 @@ def refuse_architecture(model: GgufModel) -> None:
     """
     name = model.architecture
     if name in known.NO_ROPE:
-        raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp, so nothing can be scaled")
+        raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; nothing can be scaled")
     if name in known.OUT_OF_REACH:
         raise ConfigError(
             f"llama.cpp rotates {name}, or some of its layers, by numbers that the file's keys do not reach"

@@ -2,4 +2,4 @@
 
 from ..configs.class_defaults import installed
 
-installed()  # an older transformers lacks names that these modules import
+installed()  # older versions of transformers lack names that these modules import

@@ -1,4 +1,4 @@
-"""Puts a schedule into a loaded Hugging Face model, and takes it out again."""
+"""Patches a loaded Hugging Face model with a schedule, and reverts the patch."""
 
 from __future__ import annotations
 
@@ -57,41 +57,42 @@ def patch(
     length: int | str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Patch:
-    """Puts a schedule into a loaded model; the returned :class:`Patch` is the undo.
+    """Patches a loaded model with a schedule; the returned :class:`Patch` reverts it.
 
-    The rotary modules then carry bit for bit the float32 tables that stock transformers would build from the
-    configuration that is saved; ``model.config`` says the same, so ``save_pretrained`` writes a model that
-    reloads to this one. Weights are not touched. Patching a patched model computes from the original.
+    Afterwards the float32 tables of the rotary modules equal, bit for bit, those that stock transformers builds from
+    the saved configuration. ``model.config`` agrees, so ``save_pretrained`` writes a model that reloads with the same
+    tables. Weights are unchanged. Patching a patched model starts from the original.
 
     Args:
-        model: a transformers model; PEFT-wrapped and compiled ones work alike.
+        model: a transformers model, also PEFT-wrapped or compiled.
         schedule: a schedule, or a spec such as ``"yarn:factor=8"``.
-        length: holds length-dependent tables at what they are for this many tokens, bit for bit; in memory only.
+        length: freezes length-dependent tables at this many tokens, bit for bit, and only in memory.
         options: the fields of :class:`ropescale.request.Request`; a length-dependent schedule can be saved with
             ``freeze_at``.
 
     Raises:
-        ConfigError: no RoPE found, already scaled and not told what to do, or no real tables (the meta device).
+        ConfigError: the model has no RoPE, is already scaled without instructions for that, or has no real tables (meta
+            device).
         ScheduleError: the schedule does not fit this model.
-        VerificationError: a layer does not carry what was asked; the model is left as it was.
+        VerificationError: a layer does not have the requested table; the model is restored.
     """
     refuse_unknown("ropescale.patch", options, ("length", *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     frozen_at = None if length is None else parse_length(length)
     plan = make_plan(configuration_before(model, request.on_top), request)
-    if not plan.changes:  # as it is now, which need not be as it was before
+    if not plan.changes:  # the current state, which may differ from the original
         now = make_plan(whole_config(model).to_dict(), Request(schedule))
         plan = dataclasses.replace(now, original=plan.original)
     return Patch(model, plan, frozen_at)
 
 
 class Patch:
-    """A schedule in a model. A context manager; :meth:`revert` takes it out, bit for bit.
+    """A schedule in a model, as a context manager; :meth:`revert` removes it, bit for bit.
 
     Attributes:
-        plan: the plan behind it: configuration, schedules, float64 tables.
-        frozen_at: the length that length-dependent tables are held at, if they are.
-        length_dependent: whether the tables follow the length of what is processed.
+        plan: the applied plan: configuration, schedules, float64 tables.
+        frozen_at: the length that length-dependent tables are frozen at, if any.
+        length_dependent: whether the tables follow the length of the input.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, length: int | None = None) -> None:
@@ -120,16 +121,16 @@ class Patch:
         self.revert()
 
     def revert(self) -> None:
-        """Restores the tables, the configuration and the methods that were there. Safe to call twice.
+        """Restores the original tables, configuration and methods. Safe to call twice.
 
         Raises:
-            RopescaleError: a newer patch is still in the model; revert that one first.
+            RopescaleError: a newer patch is still active; revert it first.
         """
         stack = patches_in(self._model)
         if self not in stack:
             return
         if stack[-1] is not self:
-            raise RopescaleError("a newer patch is still in this model; revert that one first")
+            raise RopescaleError("a newer patch is still in this model; revert it first")
         self._unwind()
         stack.pop()
         if not stack:
@@ -139,11 +140,11 @@ class Patch:
         modules = dict(rotary_modules(self._model))
         if not modules:
             raise ConfigError(
-                f"{type(self._model).__name__} has no rotary module that transformers builds from its configuration; "
-                "there is nothing to patch"
+                f"{type(self._model).__name__} has no rotary module that transformers builds from its configuration, "
+                f"so it cannot be patched"
             )
         if any(buffer.is_meta for module in modules.values() for buffer in module.buffers()):
-            raise ConfigError("this model is on the meta device, where tables have no numbers; load its weights first")
+            raise ConfigError("this model is on the meta device, so its tables have no numbers; load its weights first")
         if self.plan.changes:
             self._exchange(modules)
         for module in modules.values():
@@ -155,16 +156,16 @@ class Patch:
             check_live(self._model, self.plan, length)
 
     def _exchange(self, modules: Mapping[str, nn.Module]) -> None:
-        """Puts the plan into the modules and the configuration, as stock transformers would build them."""
+        """Applies the plan to the modules and the configuration, as stock transformers would build them."""
         try:
             with quiet_transformers():
                 whole = type(whole_config(self._model)).from_dict(copy.deepcopy(self.plan.config))
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())  # its own message has several lines
+            reason = " ".join(f"{type(error).__name__}: {error}".split())  # transformers' message has several lines
             raise ConfigError(f"transformers refuses this schedule for {self._config.model_type}: {reason}") from error
         config, old = whole.get_text_config(decoder=True), self._config
         if getattr(old, "layer_rope_theta", None) and _theta(old) != _theta(config):
-            raise ConfigError(  # granite_swa looks its tables up by theta, in a list beside it
+            raise ConfigError(  # granite_swa looks up its tables by theta in a separate list
                 f"{old.model_type} keeps a theta per layer in layer_rope_theta, so rope_theta cannot be changed for "
                 "all of them; use a schedule that keeps it, such as yarn"
             )
@@ -190,10 +191,10 @@ class Patch:
         self._undo.append(partial(ModuleState.of(module).put_into, module))
 
     def _settle(self, module: nn.Module, length: int | None) -> None:
-        """Makes length-dependent tables a pure function of what is processed, or holds them at ``length``."""
+        """Makes length-dependent tables a pure function of the input, or freezes them at ``length``."""
         self._remember(module)
         for key in layer_keys(module):
-            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # by the patch below an as-is one
+            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # by the patch below an as-is patch
             if tables is None and varies(module, key):
                 tables = partial(built_table, module, rope_type_of(module, key), key)
             elif tables is None and layer and length_dependent(layer.schedule):
@@ -206,7 +207,7 @@ class Patch:
                 continue
             self.length_dependent, self.frozen_at = length is None, length
             if length is None and is_longrope:
-                continue  # stock looks at nothing but the positions at hand; dynamic remembers
+                continue  # stock uses only the current positions; dynamic remembers earlier ones
             _disable_stock_update(module, key)
             keep_float32(module)
             others = {k: v for k, v in followed(module).items() if k != key}
@@ -214,9 +215,9 @@ class Patch:
             write_table(module, key, tables(length or 1))
 
     def _allow_saving(self, reason: str | None) -> None:
-        """Lets the model be saved, also where an older patch forbids it; or forbids it, for this reason.
+        """Allows saving the model, even if an older patch forbids it; or forbids saving, for this reason.
 
-        On the transformers models themselves, not on what wraps them: an adapter alone can be saved at any time.
+        This applies to the transformers models, not to their wrappers: an adapter can always be saved separately.
         """
         from transformers import PreTrainedModel
 
@@ -228,7 +229,7 @@ class Patch:
                 self._set(module, "save_pretrained", save)
 
     def _set(self, target: object, field: str, value: object) -> None:
-        """Sets or deletes an attribute, and remembers how to put it back."""
+        """Sets or deletes an attribute, and records its restoration."""
         self._undo.append(partial(_put, target, field, target.__dict__.get(field, _ABSENT)))
         _put(target, field, value)
 
@@ -238,7 +239,7 @@ class Patch:
 
 
 _HELD = (
-    "its tables are held at {} tokens, in memory only; to save such a table patch with freeze_at instead of length, "
+    "its tables are frozen at {} tokens, only in memory; to save such a table patch with freeze_at instead of length, "
     "or revert and save the schedule itself"
 )
 
@@ -249,7 +250,7 @@ def installed(model: nn.Module) -> Plan | None:
 
 
 def held_at(model: nn.Module) -> int | None:
-    """Returns the length at which length-dependent tables are held, or None.
+    """Returns the length at which length-dependent tables are frozen, or None.
 
     The newest patch that changes them decides.
     """
@@ -258,25 +259,25 @@ def held_at(model: nn.Module) -> int | None:
 
 
 def why_held(model: nn.Module) -> str | None:
-    """Returns why a model whose tables are held at a length cannot be saved; None where they are not held."""
+    """Returns why a model with tables frozen at a length cannot be saved; None for other models."""
     length = held_at(model)
     return None if length is None else _HELD.format(length)
 
 
 def patches_in(model: nn.Module) -> list[Patch]:
-    """Returns the patches in a model that are not reverted yet, oldest first; the same through any wrapper."""
+    """Returns a model's active patches, oldest first, through any wrapper."""
     return _owner(model).__dict__.get(_STACK, [])
 
 
 def _owner(model: nn.Module) -> nn.Module:
-    """Returns the module that keeps the list of patches: the first rotary one, which all wrappers of a model share."""
+    """Returns the module with the list of patches: the first rotary module, which all wrappers of a model share."""
     return next((module for _, module in rotary_modules(model)), model)
 
 
 def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str, object]:
     """Returns the configuration that a schedule builds on, from memory or from the folder it was loaded from.
 
-    It is without our scaling, unless the schedule goes ``on_top`` of that.
+    It excludes ropescale's scaling, unless the schedule goes ``on_top`` of it.
     """
     now = whole_config(model)
     stack = patches_in(model)
@@ -284,8 +285,8 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
         before = stack[-1].plan.config if on_top else stack[0].plan.original.raw
         if before.get("model_type") != now.model_type:
             raise ConfigError(
-                f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part "
-                "of it; patch the whole model, or revert that patch first"
+                f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part of it; "
+                f"patch the full model, or revert that patch first"
             )
         return before
     config = now.to_dict()
@@ -294,13 +295,13 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:
-    """Reads the tables back.
+    """Verifies the live tables.
 
     Args:
         frozen_at: the length at which a length-dependent schedule was frozen, if it was.
 
     Raises:
-        VerificationError: a module lacks a layer type, or its table is not the plan's.
+        VerificationError: a module lacks a layer type, or its table differs from the plan's.
     """
     carried = [(name, module, key) for name, module in rotary_modules(model) for key in layer_keys(module)]
     for name, module, key in carried:
@@ -311,7 +312,7 @@ def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> No
         off = difference(*live_table(module, key), layer.table(length))
         if not off <= RTOL:
             raise VerificationError(
-                f"the schedule is not live: {name} ({key} layers) differs from what was asked by {off:.1e} relative"
+                f"the schedule is not live: {name} ({key} layers) differs from the request by {off:.1e} relative"
             )
     missing = plan.layers.keys() - {key for _, _, key in carried}
     if missing:
@@ -324,7 +325,7 @@ def _own_table(layer: PlannedLayer, length: int) -> Table:
 
 
 def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> None:
-    """Refuses a module whose tables its configuration does not explain: it cannot be rebuilt from a new one."""
+    """Refuses a module whose tables differ from its configuration, because it cannot be rebuilt from a new one."""
     where = f"{name} ({type(module).__name__})"
     try:
         stock = build_stock(module, config)
@@ -334,11 +335,11 @@ def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> N
         return
     if getattr(module.config, "rope_parameters", None) != config.rope_parameters:
         raise ConfigError(
-            f"{where} has a separate configuration, whose rope parameters are not the model's (a theta per layer, "
-            "for one); ropescale cannot patch such a model in memory"
+            f"{where} has a separate configuration with other rope parameters than the model's (such as a theta per "
+            f"layer); ropescale cannot patch such a model in memory"
         )
     raise ConfigError(
-        f"{where} does not carry the table its configuration describes, so ropescale cannot tell how to rebuild it; "
+        f"{where} does not have the table of its configuration, so ropescale cannot rebuild it; "
         "was the configuration or the module changed by hand after loading?"
     )
 
@@ -348,7 +349,7 @@ def _theta(config: PreTrainedConfig) -> object:
 
 
 def _disable_stock_update(module: nn.Module, key: str) -> None:
-    """Sets the type ``default``, under which the class's forward uses the table as it finds it."""
+    """Sets the type ``default``, with which the class's forward uses the current table."""
     kind = module.rope_type
     module.__dict__["rope_type"] = {**kind, key: "default"} if isinstance(kind, Mapping) else "default"
 
@@ -361,4 +362,4 @@ def _put(target: object, field: str, value: object) -> None:
 
 
 def _refuse_to_save(reason: str, *args: object, **kwargs: object) -> NoReturn:
-    raise RopescaleError(f"this model cannot be saved as it is: {reason}")
+    raise RopescaleError(f"this model cannot be saved: {reason}")

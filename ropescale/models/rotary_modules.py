@@ -1,4 +1,4 @@
-"""Finds the rotary modules of a loaded model and reads their tables; builds stock ones to compare with."""
+"""Finds a loaded model's rotary modules and reads their tables; builds stock modules for comparison."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 Table = tuple[torch.Tensor, float]
-"""The frequencies and the attention scale that a module carries."""
+"""The frequencies and the attention scale of a module."""
 
 RTOL = 2e-6
 """The largest relative difference of float32 tables from the float64 ones (transformers stays within 5.2e-7)."""
 
 SCALE_RTOL = 1e-5
-"""The same for attention scales: Phi-3 derives its own from a maximum length that is a whole number. Unlike an error
-in a frequency, one in the scale does not grow with the position."""
+"""The tolerance for attention scales: Phi-3 derives its scale from an integer maximum length. An error in the scale,
+unlike one in a frequency, does not grow with the position."""
 
 
 def whole_config(model: nn.Module) -> PreTrainedConfig:
-    """Returns a model's configuration.
+    """Returns a model's full configuration.
 
     Raises:
         ConfigError: the object has no transformers configuration.
@@ -54,7 +54,7 @@ def text_config(model: nn.Module) -> PreTrainedConfig:
 
 
 def unwrapped(model: Any) -> Any:
-    """Returns the causal language model inside a compiled or PEFT-wrapped one; its adapters stay in.
+    """Unwraps a compiled or PEFT-wrapped causal language model, with its adapters active.
 
     Raises:
         ConfigError: the adapter is a learned prompt, which is not part of the model inside.
@@ -66,8 +66,8 @@ def unwrapped(model: Any) -> Any:
             kind = getattr(model, "active_peft_config", None)
             if getattr(kind, "is_prompt_learning", False):
                 raise ConfigError(
-                    f"the adapter ({type(kind).__name__}) is a learned prompt, which is no part of the model inside; "
-                    "measure the model without it, or an adapter that changes weights, such as LoRA"
+                    f"the adapter ({type(kind).__name__}) is a learned prompt, which is not part of the inner model; "
+                    f"measure the model without it, or an adapter that changes weights, such as LoRA"
                 )
             model = model.get_base_model()
         else:
@@ -76,7 +76,7 @@ def unwrapped(model: Any) -> Any:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode; afterwards every module is in training mode again if it was."""
+    """Switches a model to evaluation mode; restores the mode of every module afterwards."""
     before = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -88,7 +88,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers(part: str = "transformers.modeling_rope_utils") -> Iterator[None]:
-    """Silences a part of transformers: by default its remarks on rope keys while configurations are built."""
+    """Silences a part of transformers, by default its remarks on rope keys of configurations."""
     logger = logging.getLogger(part)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -103,7 +103,7 @@ def quiet_transformers(part: str = "transformers.modeling_rope_utils") -> Iterat
 
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields every module with frequency tables that belongs to the language model, by name."""
+    """Yields every module of the language model with frequency tables, by name."""
     config = text_config(model)
     for name, module in model.named_modules():
         if layer_keys(module) and getattr(getattr(module, "config", None), "model_type", None) == config.model_type:
@@ -111,18 +111,18 @@ def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def layer_keys(module: nn.Module) -> list[str]:
-    """Returns the layer types a module has tables for: ``all`` for ``inv_freq``, ``T`` for ``T_inv_freq``."""
+    """Returns the layer types of a module's tables: ``all`` for ``inv_freq``, ``T`` for ``T_inv_freq``."""
     names = [name for name in module._buffers if name.endswith("inv_freq") and "original" not in name]
     return [name.removesuffix("inv_freq").rstrip("_") or ALL_LAYERS for name in names]
 
 
 def prefix(key: str) -> str:
-    """Returns the prefix of the names of a layer type's buffers."""
+    """Returns the prefix of a layer type's buffer names."""
     return "" if key == ALL_LAYERS else f"{key}_"
 
 
 def live_table(module: nn.Module, key: str) -> Table:
-    """Returns the frequencies and the attention scale that a module carries for a layer type now."""
+    """Returns a module's current frequencies and attention scale for a layer type."""
     table = module._buffers[prefix(key) + "inv_freq"]
     assert table is not None
     scale = getattr(module, prefix(key) + "attention_scaling", getattr(module, "attention_scaling", 1.0))
@@ -130,7 +130,7 @@ def live_table(module: nn.Module, key: str) -> Table:
 
 
 def rope_type_of(module: nn.Module, key: str) -> str:
-    """Returns the rope type that a module's own update code looks at."""
+    """Returns the rope type that a module's own update code reads."""
     kind = getattr(module, "rope_type", "default")
     return str(kind.get(key, "default") if isinstance(kind, Mapping) else kind)
 
@@ -148,7 +148,7 @@ def varies(module: nn.Module, key: str) -> bool:
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
     """Returns the largest relative difference of a live table and its scale from the float64 ones.
 
-    It is infinite for NaN on either side. Of the scale, less than :data:`SCALE_RTOL` counts as none.
+    It is infinite for NaN on either side. Ignores differences of the scale below :data:`SCALE_RTOL`.
     """
     live = table.detach().to("cpu", torch.float64)
     exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
@@ -167,7 +167,7 @@ def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
 
 
 def build_stock(module: nn.Module, config: PreTrainedConfig) -> nn.Module:
-    """Builds a new module of the same class from ``config`` by transformers, for real and on the CPU."""
+    """Builds a new module of the same class from ``config`` with transformers, with real tables on the CPU."""
     with torch.device("cpu"):
         return type(module)(config)
 
@@ -180,7 +180,7 @@ def stock_table(module: nn.Module, key: str, length: int) -> Table:
 
 
 def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
-    """Returns the table that transformers builds for a rope type and a length, whatever the module's own is."""
+    """Returns the table that transformers builds for a rope type and a length, independent of the module's own."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config: Any = module.config
@@ -194,7 +194,7 @@ def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
 
 
 def is_stock(module: nn.Module, stock: nn.Module) -> bool:
-    """Whether a module carries the tables of a stock one, up to the rounding of a cast or of another device."""
+    """Whether a module's tables equal a stock module's, up to rounding by a cast or another device."""
     for key in layer_keys(module):
         ours, theirs = _at_rest(module, key), _at_rest(stock, key)
         if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
@@ -212,13 +212,12 @@ def _at_rest(module: nn.Module, key: str) -> torch.Tensor:
 
 
 def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
-    """Returns the scale that an MLA attention module would be built with; None for other modules.
+    """Returns the softmax scale of a newly built MLA attention module; None for other modules.
 
-    It comes from transformers' own function, which stands beside those of its classes that look at
-    ``mscale_all_dim``.
+    It comes from transformers' own function, in the module of classes that read ``mscale_all_dim``.
 
     Raises:
-        ConfigError: the class looks at ``mscale_all_dim``, but not through that function.
+        ConfigError: the class reads ``mscale_all_dim`` without that function.
     """
     head_dim: Any = getattr(module, "qk_head_dim", None)
     if head_dim is None or not isinstance(getattr(module, "scaling", None), float):
@@ -230,14 +229,14 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
         return apply(parameters, head_dim**-0.5)
     if (parameters or {}).get("mscale_all_dim") and reads_mscale(type(module)):
         raise ConfigError(
-            f"{type(module).__name__} scales its softmax by mscale_all_dim, and not through a function that ropescale "
-            "knows; install a transformers that has yarn_apply_mscale"
+            f"{type(module).__name__} scales its softmax by mscale_all_dim without the function that ropescale needs; "
+            f"install a transformers that has yarn_apply_mscale"
         )
     return None
 
 
 def reads_mscale(cls: type) -> bool:
-    """Whether the module that defines a class mentions ``mscale_all_dim``; True where it has no source."""
+    """Whether the module that defines a class mentions ``mscale_all_dim``; True if its source is missing."""
     try:
         return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
     except (OSError, TypeError):
@@ -253,18 +252,18 @@ _HOOK = "_ropescale_length_hook"
 
 @dataclass(frozen=True)
 class ModuleState:
-    """The tables of a rotary module, the plain attributes beside them, and what ropescale added."""
+    """The tables of a rotary module, its plain attributes, and ropescale's additions."""
 
     buffers: Mapping[str, torch.Tensor | None]
     plain: Mapping[str, object]
 
     @classmethod
     def of(cls, module: nn.Module) -> ModuleState:
-        """Takes the state of a module."""
+        """Captures the state of a module."""
         return cls(dict(module._buffers), {k: v for k, v in module.__dict__.items() if _is_state(k)})
 
     def put_into(self, module: nn.Module) -> None:
-        """Replaces a module's state; tables go to its device and keep their dtype."""
+        """Restores the state into a module; tables move to its device and keep their dtype."""
         device = next(iter(module.buffers())).device
         follow(module, {})
         for name in filter(_is_state, list(module.__dict__)):
@@ -282,7 +281,7 @@ def _is_state(name: str) -> bool:
 
 
 def keep_float32(module: nn.Module) -> None:
-    """Lets ``model.to(bfloat16)`` only move the tables: it would round them (relative error 3.7e-3)."""
+    """Makes ``model.to(bfloat16)`` only move the tables instead of rounding them (relative error 3.7e-3)."""
     real = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
 
     def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
@@ -291,7 +290,7 @@ def keep_float32(module: nn.Module) -> None:
         for name, buffer in before.items():
             moved = self._buffers[name]
             if buffer is not None and moved is not None:
-                # The meta device forgets the numbers; a table that comes back from there is the one it had here.
+                # The meta device has no numbers, so restore the saved table.
                 self._buffers[name] = (real[name] if buffer.is_meta else buffer).to(moved.device)
         return self
 
@@ -299,7 +298,7 @@ def keep_float32(module: nn.Module) -> None:
 
 
 class LengthHook:
-    """Forward pre-hook that writes the tables for the positions at hand into the module."""
+    """Forward pre-hook that writes the tables for the current positions into the module."""
 
     def __init__(self, tables: Mapping[str, Tables]) -> None:
         self.tables = dict(tables)
@@ -307,20 +306,20 @@ class LengthHook:
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
         if not isinstance(positions, torch.Tensor):
-            raise RopescaleError(f"{type(module).__name__} was called without position_ids; its tables follow them")
+            raise RopescaleError(f"{type(module).__name__} was called without position_ids, which its tables depend on")
         length = int(positions.max()) + 1
         for key, tables in self.tables.items():
             write_table(module, key, tables(length))
 
 
 def followed(module: nn.Module) -> Mapping[str, Tables]:
-    """Returns the layer types whose tables follow the positions, and how."""
+    """Returns the layer types whose tables follow the positions, with their functions."""
     hook = module.__dict__.get(_HOOK)
     return {} if hook is None else hook.tables
 
 
 def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
-    """Makes a module's tables follow the positions by these functions, and by no older ones."""
+    """Makes a module's tables follow the positions by these functions, which replace older ones."""
     old = [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, LengthHook)]
     for key in old:
         del module._forward_pre_hooks[key]
@@ -332,21 +331,21 @@ def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
 
 
 def write_table(module: nn.Module, key: str, table: Table) -> None:
-    """Writes a table into a module, on the device of the one it carries."""
+    """Writes a table into a module, on the device of its current one."""
     live, _ = live_table(module, key)
     module._buffers[prefix(key) + "inv_freq"] = table[0].to(live.device)
     setattr(module, prefix(key) + "attention_scaling", table[1])
 
 
 def table_at(module: nn.Module, key: str, length: int) -> Table:
-    """Returns the table that a module, stock or patched, uses for a forward pass over ``length`` tokens."""
+    """Returns the table of a stock or patched module for a forward pass over ``length`` tokens."""
     tables = followed(module).get(key)
     return stock_table(module, key, length) if tables is None else tables(length)
 
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restores the rotary tables and the attributes beside them afterwards, into the same tensors."""
+    """Restores the rotary tables and module attributes afterwards, in the same tensors."""
     kept = [
         (module, dict(module.__dict__), {n: (b, None if b is None else b.clone()) for n, b in module._buffers.items()})
         for _, module in rotary_modules(model)
@@ -357,7 +356,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
         for module, attributes, buffers in kept:
             for name in (
                 module.__dict__.keys() - attributes.keys()
-            ):  # never without its own parts: it may be interrupted
+            ):  # keep every intermediate state complete, because this may be interrupted
                 del module.__dict__[name]
             module.__dict__.update(attributes)
             module._buffers.clear()
@@ -382,12 +381,12 @@ def unset(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turns an error of the model's code into a RunError in one line."""
+    """Converts an error of the model's code to a one-line RunError."""
     try:
         yield
     except RopescaleError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise RunError(f"memory is full ({first_line(error)}); give a smaller length", "length") from error
+        raise RunError(f"out of memory ({first_line(error)}); give a smaller length", "length") from error
     except Exception as error:
         raise RunError(f"the model fails while it generates: {type(error).__name__}: {first_line(error)}") from error

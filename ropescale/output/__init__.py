@@ -1,1 +1,1 @@
-"""Output for people: tables, numbers and names in text, foreign text made harmless, pictures."""
+"""Output for users: tables, numbers and names in text, escaping, plots."""

@@ -1,4 +1,4 @@
-"""A figure that a notebook shows. Imports matplotlib, so it is imported when something is drawn."""
+"""A figure for notebooks. Imports matplotlib, so it is imported only for drawing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """A figure that belongs to no window, and that a notebook shows without matplotlib's inline backend."""
+    """A figure without a window, which notebooks display without matplotlib's inline backend."""
 
     def _repr_png_(self) -> bytes:
-        """Returns the picture for IPython, which prefers its inline backend's where that is on."""
+        """Returns the image for IPython, which prefers its inline backend if active."""
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=100)
         return file.getvalue()

@@ -1,4 +1,4 @@
-"""Formats text for people: tables, numbers, values in messages; and escapes foreign text in them."""
+"""Formats text for users: tables, numbers, values in messages; escapes foreign text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Returns a Markdown table with its columns aligned for the eye.
+    """Returns a Markdown table with aligned columns.
 
     Args:
-        right: the indexes of columns that hold numbers and are aligned right.
+        right: the indexes of right-aligned number columns.
     """
     return aligned([[cell(visible(text)) for text in row] for row in [header, *rows]], right)
 
@@ -39,10 +39,10 @@ def first_line(error: BaseException) -> str:
 
 
 _LONGEST_LINE = 300
-"""Characters of another library's error; some repeat a whole file."""
+"""The most characters of another library's error; some repeat a full file."""
 
 _WIDTH = 60
-"""Characters of a value in a message."""
+"""The most characters of a value in a message."""
 
 
 def cut(text: str, most: int) -> str:
@@ -54,7 +54,7 @@ def cut(text: str, most: int) -> str:
 
 
 def brief(value: Any) -> str:
-    """Returns a value for a message: the beginning of its ``repr``, in bounded time and memory."""
+    """Returns a value for a message: the start of its ``repr``, in bounded time and memory."""
     text = _Brief().repr(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
@@ -67,7 +67,7 @@ def listed(names: Iterable[Any], most: int = 12) -> str:
 
 
 class _Brief(reprlib.Repr):
-    """A bounded ``repr``: the first few items of anything, and no numbers of thousands of digits."""
+    """A bounded ``repr``: the first items of containers, without numbers of thousands of digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,14 +96,14 @@ def size(count: int) -> str:
 
 
 def value_text(value: object, digits: int = 6) -> str:
-    """Returns a value for a table: ``none``, ``true``, or a number in so many digits."""
+    """Returns a value for a table: ``none``, ``true``, or a number with this many digits."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def finite(value: Any) -> Any:
-    """Returns plain data with None for every number that JSON has not: NaN and infinity."""
+    """Returns plain data with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -111,37 +111,37 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# --- escaping: names of files and folders, specs, words of a configuration
-# Such text may hold newlines, backticks, marks that change the direction of writing, or the end of a comment. Harmless
+# --- Escaping: names of files and folders, specs, text from a configuration
+# Such text may contain newlines, backticks, bidirectional marks, or the end of a comment. Harmless
 # text is never changed.
 
 _LONGEST = 120
-"""Characters of a name that a sentence has room for."""
+"""The most characters of a name in a sentence."""
 
 
 def visible(text: str) -> str:
-    r"""Returns a text on one line, with characters that cannot be seen written as ``\n`` or ``\u202e``."""
+    r"""Returns a text on one line, with invisible characters escaped as ``\n`` or ``\u202e``."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def named(text: str | os.PathLike[str]) -> str:
-    """Returns a name for a sentence: visible, with the middle of a long one cut."""
+    """Returns a name for a sentence: escaped, with the middle of a long one cut."""
     shown = visible(os.fspath(text))
     half = (_LONGEST - 5) // 2
     return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def stays_below(name: str) -> bool:
-    r"""Whether a name from a file can only be that of a file in its folder or below, on any system.
+    r"""Whether a name from a file refers to a path below its folder, on any system.
 
-    False for an empty part or ``..``, also between backslashes, for absolute names, and for a drive's letter.
+    False for an empty part or ``..``, also between backslashes, for absolute names, and for drive letters.
     """
     parts = re.split(r"[/\\]", name)
     return "\0" not in name and not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name)
 
 
 def code_span(text: str) -> str:
-    """Returns inline code in Markdown; the fence is longer than any run of backticks inside."""
+    """Returns inline code in Markdown, with a fence longer than any run of backticks inside."""
     shown = visible(text)
     fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     pad = " " if shown[:1] == "`" or shown[-1:] == "`" or not shown.strip() else ""
@@ -149,19 +149,19 @@ def code_span(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Escapes Markdown for a table: any bar would begin the next cell, even after an escaped backslash."""
+    """Escapes Markdown for a table cell: a bar would start the next cell, even after an escaped backslash."""
     return re.sub(r"\\*\|", r"\|", text)
 
 
 def sentence(text: str) -> str:
-    """Escapes a sentence for a paragraph or an item of Markdown; names in it cannot begin a block, a tag or a link."""
+    """Escapes a sentence for a Markdown paragraph or item, so that names cannot start a block, a tag or a link."""
     return visible(text).replace("<", "&lt;").replace("](", "]\\(")
 
 
 def escaped(name: str) -> str:
-    """Escapes a name for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
+    """Escapes a name for a line of Markdown, so that it cannot start code, a tag, a comment or a link, or end the line.
 
-    The name stays readable, and most names do not change.
+    The name stays readable; most names do not change.
     """
     return _MARKUP.sub(r"\\\g<0>", visible(name))
 
@@ -177,12 +177,12 @@ def fenced(language: str, text: str) -> str:
 
 
 def uncommented(text: str) -> str:
-    """Escapes Markdown so that nothing in it begins or ends a comment."""
+    """Escapes Markdown so that it cannot start or end a comment."""
     return text.replace("<!--", "<\\!--").replace("-->", "--\\>")
 
 
 def shell_word(word: str) -> str:
-    r"""Quotes a word of a shell's command line where needed: on one line, and with nothing invisible.
+    r"""Quotes a word for a shell if needed, on one line and without invisible characters.
 
     A word that is not printable becomes ``$'...'``, which bash and zsh read.
     """
@@ -190,8 +190,12 @@ def shell_word(word: str) -> str:
         return shlex.quote(word)
     quoted = ""
     for char in word:
-        kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a byte of a path, half a pair
-        octal = "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an escape
+        kept = (
+            "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
+        )  # an undecodable byte of a path (half a surrogate pair)
+        octal = "".join(
+            f"\\{byte:03o}" for byte in char.encode("utf-8", kept)
+        )  # three digits terminate an octal escape
         quoted += f"\\{char}" if char in "'\\" else char if char.isprintable() else octal
     return f"$'{quoted}'"
 
@@ -202,14 +206,14 @@ def argument(path: str | Path) -> str:
     return f"./{text}" if text.startswith("-") else text
 
 
-# --- short names of schedules that came from a file; results.json keeps what the file says
+# --- Short names of schedules from files; results.json keeps the full spec
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each schedule that came from a file: the file's, with as much of its path as tells it apart.
+    """Returns a name for every schedule from a file: the file's, with enough of its path to be distinct.
 
     Args:
-        files: by label, the file; one that gave several schedules names none of them.
+        files: the file by label; a file with several schedules gives no names.
     """
     paths = {label: Path(file) for label, file in files.items()}
     alone = {label: path for label, path in paths.items() if list(paths.values()).count(path) == 1}
@@ -223,13 +227,13 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def definitions(names: Mapping[str, str]) -> list[str]:
-    """Returns a paragraph that says what each name stands for; nothing without any."""
+    """Returns a paragraph that defines the names; empty without names."""
     lines = [f"{escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
     return ["\n".join(f"* {line}" for line in lines)] if lines else []
 
 
 def abbreviated(labels: Sequence[str], most: int) -> list[str]:
-    """Cuts labels to a length, so that no two that differ become the same."""
+    """Cuts labels to a length, and keeps different labels different."""
     short = [each if len(each) <= most else f"{each[: most - 1]}…" for each in labels]
     end = most * 2 // 3  # similar labels differ at their ends
     ends = [each if len(each) <= most else f"{each[: most - 1 - end]}…{each[-end:]}" for each in labels]

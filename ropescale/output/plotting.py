@@ -1,4 +1,4 @@
-"""Pictures, with matplotlib (the ``plot`` extra). No display, no global state."""
+"""Plots with matplotlib (the ``plot`` extra), without a display or global state."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ COLOURS = {
     "vermilion": "#D55E00",
     "purple": "#CC79A7",
 }
-"""Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color)."""
+"""Okabe and Ito's palette, distinguishable with every kind of colour vision (jfly.uni-koeln.de/color)."""
 
 FORMATS = (".png", ".svg", ".pdf")
 _METADATA = {"Creator": "ropescale"}
-"""The mark in every picture of ours. All three formats have it."""
+"""The mark in ropescale's image files, supported by all three formats."""
 
 _MARKS = (
     (b"\x89PNG\r\n\x1a\n", re.compile(rb"\0\0\0\x11tEXtCreator\0ropescale")),
     (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
     (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
 )
-"""The first bytes of each kind of picture, and our mark: near its beginning, in a PDF near its end."""
+"""The first bytes of each image format, and ropescale's mark: near the start, in a PDF near the end."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -58,7 +58,7 @@ def new_figure(width: float, height: float) -> Figure:
     """Makes an empty figure of this many inches.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+        RopescaleError: matplotlib is not installed, or memory is insufficient.
     """
     with _loading():
         from .figure import ShownFigure
@@ -68,13 +68,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 @contextmanager
 def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
-    """Makes an empty figure of this many inches, which is drawn in our style inside.
+    """Makes an empty figure of this many inches; drawing inside the block uses ropescale's style.
 
     Args:
-        other: settings of matplotlib that are not ours.
+        other: additional matplotlib settings.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+        RopescaleError: matplotlib is not installed, or memory is insufficient.
     """
     figure = new_figure(width, height)
     from matplotlib import rc_context
@@ -86,30 +86,30 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Turns a failure to load matplotlib into one sentence; some parts load only when a figure is saved."""
+    """Converts a failure to load matplotlib to one sentence; some parts load only when saving."""
     try:
         yield
     except (ImportError, MemoryError) as error:
         if is_want_of_memory(error):
-            raise RopescaleError("there is not enough memory to draw plots; give it more, or do without") from None
+            raise RopescaleError("not enough memory to draw plots; provide more, or leave the plots out") from None
         missing = isinstance(error, ModuleNotFoundError)
-        what = "which is not installed" if missing else f"which does not load ({first_line(error)})"
+        what = "which is not installed" if missing else f"which fails to load ({first_line(error)})"
         raise RopescaleError(f"plots need matplotlib, {what}; pip install 'ropescale[plot]'") from None
 
 
 def is_want_of_memory(error: BaseException) -> bool:
-    """Whether an import failed for lack of memory; the dynamic linker words this differently."""
+    """Whether an import failed for lack of memory, also by the dynamic linker's message."""
     return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
 
 
 def drawn(draw: Callable[[], Figure]) -> bytes:
-    """Returns a picture as the content of a PNG file.
+    """Returns a figure as the content of a PNG file.
 
     Args:
         draw: makes the figure.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+        RopescaleError: matplotlib is not installed, or memory is insufficient.
     """
     with _loading():
         file = io.BytesIO()
@@ -118,36 +118,36 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
+    """Writes the figure to a temporary file and renames it, so that no partial file is left.
 
-    An existing picture is replaced only if our mark is in it.
+    Replaces an existing file only if it has ropescale's mark.
 
     Raises:
-        CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or something
-            else than a picture of ours has the name.
+        CheckpointError: the folder is missing or cannot be written, the extension is not png, svg or pdf, or another
+            file has the name.
     """
     try:
         path = Path(path).expanduser()
     except RuntimeError:
-        raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None
+        raise CheckpointError(f"cannot write a plot to {path}; its home folder does not exist") from None
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write a plot to {path}; folder {path.parent} does not exist")
     try:
-        path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
+        path = path.resolve() if path.is_symlink() else path  # replace the link's target, not the link
         _check_ours(path)
         with _loading(), atomic_path(path, check=_check_ours) as beside:
             figure.savefig(beside, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
     except CheckpointError:
         raise
-    except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
+    except (OSError, ValueError) as error:  # a null byte in the name raises ValueError
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
 
 
 def _check_ours(path: Path) -> None:
-    """Refuses to replace anything but a picture of ours.
+    """Refuses to replace files that ropescale did not write.
 
     Raises:
         CheckpointError: the existing file is neither a picture with our mark nor empty.

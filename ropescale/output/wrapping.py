@@ -1,4 +1,4 @@
-"""Shows pages of Markdown elsewhere: fitted into a terminal, and as HTML in a notebook."""
+"""Renders Markdown pages: fitted to a terminal, and as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import TextIO
 from .formatting import aligned
 
 _LINE = 100
-"""The longest line of prose, in characters, however wide the terminal is."""
+"""The longest line of prose in characters, on any terminal."""
 
 _WORD = 28
-"""Longer words are cut, in characters."""
+"""The longest word in characters; longer words are cut."""
 
 _WORDS = re.compile(r"[^\s,/]*[\s,/]*")
-"""The parts of a cell, between which it may be folded."""
+"""The parts of a cell that lines may break between."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A Markdown table; ``right`` has the indexes of the columns that hold numbers."""
+    """A Markdown table; ``right`` has the indexes of number columns."""
 
     header: list[str]
     rows: list[list[str]]
@@ -58,7 +58,7 @@ def read_table(block: str) -> Grid | None:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yields what blank lines separate: paragraphs, tables, and blocks of code in one piece."""
+    """Yields blocks between blank lines: paragraphs, tables, and complete code blocks."""
     begin = 0
     for code in re.finditer(r"^(`{3,})[^`\n]*\n.*?^\1$", text, re.DOTALL | re.MULTILINE):
         yield from _paragraphs(text[begin : code.start()])
@@ -72,23 +72,23 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
-"""What a line that is copied has in it."""
+"""The pattern of lines with a command to copy."""
 
 
 def fitted_to(stream: TextIO | None, text: str) -> str:
-    """Returns Markdown fitted to a terminal, or to COLUMNS where that is set; else as it is."""
+    """Returns Markdown fitted to a terminal, or to COLUMNS if set; otherwise unchanged."""
     if "COLUMNS" not in os.environ and (stream is None or not stream.isatty()):
         return text
     return fitted(text, shutil.get_terminal_size().columns)
 
 
 def folded_to(stream: TextIO | None, line: str) -> str:
-    """Returns a line of prose as :func:`fitted_to` does; one with a command to copy, or an error, stays one line."""
+    """Folds a line of prose like :func:`fitted_to`; keeps commands to copy and errors on one line."""
     return line if _COMMAND.search(line) or line.startswith("error:") else fitted_to(stream, line)
 
 
 def fitted(text: str, width: int) -> str:
-    """Returns Markdown whose lines have at most ``width`` characters, where that is possible; code stays as it is."""
+    """Returns Markdown with lines of at most ``width`` characters, if possible; code stays unchanged."""
     width = max(width, 40)
     return "\n\n".join(_fitted_block(block, width) for block in _blocks(text))
 
@@ -100,7 +100,7 @@ def _fitted_block(block: str, width: int) -> str:
     if table is not None:
         return "\n\n".join(str(_wrapped(piece, width)) for piece in _pieces(table, width))
     lines = block.splitlines()
-    if max(map(len, lines)) > width:  # joined: only an item or an indented line begins anew
+    if max(map(len, lines)) > width:  # join lines, except items and indented lines
         lines = re.sub(r"\n(?![ *#>|-])", " ", block).splitlines()
     indents = [len(re.split(r"(?<=[* ])(?=[^* ])", line)[0]) if line[:1] in "* " else 0 for line in lines]
     style = {"width": min(width, _LINE), "break_long_words": False, "break_on_hyphens": False}
@@ -111,7 +111,7 @@ def _fitted_block(block: str, width: int) -> str:
 
 
 def _wrapped(table: Grid, width: int) -> Grid:
-    """Returns the table with columns of words as narrow as it takes, the widest first; numbers stay on one line."""
+    """Narrows text columns until the table fits, the widest first; numbers stay on one line."""
     widths, least = table.widths, _least(table)
     while _across(widths) > width:
         wide = [i for i, size in enumerate(widths) if size > least[i]]
@@ -126,12 +126,12 @@ def _wrapped(table: Grid, width: int) -> Grid:
 
 
 def _across(widths: Sequence[int]) -> int:
-    """Returns how many characters the lines of a table with columns of these widths have."""
+    """Returns the line length of a table with columns of these widths."""
     return sum(widths) + 3 * len(widths) + 1
 
 
 def _least(table: Grid) -> list[int]:
-    """Returns the least width of each column: all of it for numbers, for words the longest one."""
+    """Returns the minimum width of each column: the full width for numbers, the longest word for text."""
     columns = zip(table.header, *table.rows, strict=True)
     words = [[len(word.rstrip()) for cell in column for word in _WORDS.findall(cell)] for column in columns]
     return [
@@ -153,7 +153,7 @@ def _folded(cell: str, width: int) -> list[str]:
 
 
 def _pieces(table: Grid, width: int) -> Iterator[Grid]:
-    """Yields the table; or several, each with the first column, where not even folded cells make it fit."""
+    """Yields the table, or several with the first column repeated if folded cells do not fit."""
     if _across(_least(table)) <= width or len(table.header) == 1:
         yield table
         return
@@ -165,7 +165,7 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
 
 
 def to_html(markdown: str) -> str:
-    """Returns tables as HTML tables, and every other block as a paragraph."""
+    """Converts Markdown tables to HTML tables, and other blocks to paragraphs."""
     return "\n".join(
         f"<p>{_text(block)}</p>" if (table := read_table(block)) is None else _html(table)
         for block in _blocks(markdown)

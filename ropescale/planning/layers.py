@@ -1,6 +1,6 @@
-"""One layer type's schedule on the geometry that it builds on, and its form in transformers' own keys.
+"""A layer type's schedule on its base geometry, and its form in transformers' own keys.
 
-Every table is computed once.
+Every table is computed only once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PlannedLayer:
         """The factor of the schedule, or of the schedule inside it."""
         factor = plain(getattr(innermost(self.schedule), "factor", 1.0))
         if isinstance(factor, int) and factor > LONGEST:
-            return math.inf  # an integer of hundreds of digits is no float
+            return math.inf  # an integer of hundreds of digits exceeds float
         return float(factor) if isinstance(factor, (int, float)) else 1.0
 
     @property
@@ -84,22 +84,22 @@ class PlannedLayer:
         """The trained length times the factor, in tokens.
 
         Raises:
-            ScheduleError: it is longer than any context.
+            ScheduleError: the result exceeds any context.
         """
         trained = self.rope.original_length
         length = self.stretch * trained
         if not length <= LONGEST:
             raise ScheduleError(
-                f"{describe(self.schedule)} makes {length:.3g} tokens of {trained}; give a smaller factor"
+                f"{describe(self.schedule)} extends {trained} tokens to {length:.3g}; give a smaller factor"
             )
         return max(round(length), trained)
 
     def leaves_all(self, length: int) -> bool:
-        """Whether every frequency stays as it is at a length."""
+        """Whether no frequency changes at a length."""
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
     def stretches_by_one(self, length: int) -> bool:
-        """Whether its factor is 1, so that the model computes what it computed before."""
+        """Whether its factor is 1, so that the model's output stays the same."""
         factor = getattr(innermost(self.schedule), "factor", 0)
         if self.current.is_scaled or length_dependent(self.schedule) or factor != 1:
             return False
@@ -130,8 +130,8 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
     """Returns the spec of each layer type; layer types that stay ``as-is`` are left out.
 
     Raises:
-        ScheduleError: it cannot be read, or names layer types that the model does not have.
-        ConfigError: ``layers`` does, or the layers that it stands for do not rotate.
+        ScheduleError: the spec is invalid, or names layer types that the model lacks.
+        ConfigError: ``layers`` names such layer types, or layers that do not rotate.
     """
     parsed = parse(spec)
     if not isinstance(parsed, Mapping):
@@ -139,7 +139,8 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
     for key in parsed:
         if ALL_LAYERS in configuration.ropes:
             raise ScheduleError(
-                f"this model keeps one table for all its layers, so {key} cannot have a schedule of its own; give one"
+                f"this model keeps one table for all its layers, so {key} cannot have its own schedule; give one for "
+                f"all"
             )
         if key not in configuration.ropes:
             raise ScheduleError(
@@ -149,13 +150,13 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
 
 
 def is_windowed(layer_type: str) -> bool:
-    """Whether layers of this type see only a window of the text, by its name."""
+    """Whether the name of this layer type denotes sliding-window attention."""
     # "main" is DeepSeek-V4's name for its layers without a compressor.
     return any(word in layer_type for word in ("sliding", "local", "chunked")) or layer_type == "main"
 
 
 def window_of(configuration: Configuration, layer_type: str) -> int | None:
-    """Returns how many tokens back the layers of a type see; None where that is the whole text, or not stated."""
+    """Returns the attention window of a layer type in tokens; None for full attention or an unstated window."""
     if not is_windowed(layer_type):
         return None
     window = configuration.default_of(configuration.family.window or "sliding_window")
@@ -163,7 +164,7 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
 
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
-    """Returns the layer types meant by ``full``, ``all`` or a layer type."""
+    """Returns the layer types that ``full``, ``all`` or a layer type selects."""
     ropes, section, window = configuration.ropes, configuration.section, configuration.family.window
     if layers == "all":
         return list(ropes)
@@ -171,7 +172,7 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
         return [layers]
     if layers != "full" and ALL_LAYERS in ropes:
         raise ConfigError(
-            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; change all",
+            f"this model keeps one table for every layer, so {brief(layers)} cannot be changed separately; change all",
             "layers",
         )
     if layers != "full":
@@ -182,15 +183,15 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
             "layers",
         )
     full = [key for key in ropes if not is_windowed(key)]
-    # A list per layer (0: no rotation) may leave only layers that see a window (Granite SWA, SmolLM 3).
+    # A list per layer (0: no rotation) may leave only sliding-window layers (Granite SWA, SmolLM 3).
     rotating, kinds = section.get("layer_rope_theta") or section.get("no_rope_layers"), section.get("layer_types")
     rotating = rotating if isinstance(rotating, list) else []
     kinds = kinds if isinstance(kinds, list) and len(kinds) == len(rotating) else []
     only_windowed = {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta} == {True}
     if (window and configuration.default_of(window)) or not full or only_windowed:
         raise ConfigError(
-            f"the full-attention layers of {configuration.model_type} do not rotate, and changing those that see a "
-            "window of the text does not extend the context; choose all layers to change them all the same",
+            f"the full-attention layers of {configuration.model_type} do not rotate, and changing the sliding-window "
+            f"layers does not extend the context; choose all layers to change them anyway",
             "layers",
         )
     return full
@@ -200,18 +201,18 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
     """Returns the geometry that the schedule of each chosen layer type builds on.
 
     Raises:
-        ConfigError: a layer type is already scaled, and the request does not say how to proceed, or cannot be met.
+        ConfigError: a layer type is already scaled, and the request has no instructions for that, or cannot be met.
     """
     found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
     if not request.on_top:
         return found
-    # Layers without scaling count from the model's present length as well; another theta may have extended it.
+    # Layers without scaling start from the model's current length as well; another theta may have extended it.
     length = request.original_length or configuration.meant_length
     return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 
 def describe_scaling(rope: Rope) -> str:
-    """Returns a configuration's scaling in words: ``yarn x32 of 4096``."""
+    """Returns a configuration's scaling as text: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
     times = f" x{factor:g}" if isinstance(factor, (int, float)) and factor <= LONGEST else ""
     return f"{cut(str(rope.scaling.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
@@ -225,8 +226,8 @@ def _base_of(rope: Rope, request: Request) -> Rope:
     if request.replace_scaling:
         if not (recorded or request.original_length):
             raise ConfigError(
-                f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained "
-                "at; give the original length",
+                f"this model is scaled by {rope.scaling['rope_type']} and does not record its trained length; give "
+                f"the original length",
                 "original_length",
             )
         partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
@@ -243,8 +244,8 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         )
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
-            f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
-            "build on; replace the scaling",
+            f"this model's scaling ({describe_scaling(rope)}) changes with the length, so it has no single table to "
+            f"build on; replace the scaling",
             "replace_scaling",
         )
     table = stock_table(rope, rope.max_length)
@@ -258,16 +259,15 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
     """Returns the form of schedules in a configuration; layer types that it cannot express become plain.
 
     Raises:
-        ScheduleError: the model's class supports only theta, or derives its attention scale from a length that
-            does not exist.
+        ScheduleError: the model's class supports only theta, or no length gives the attention scale that it derives.
     """
     family, parameters = configuration.family, {}
     for key, layer in layers.items():
         form = parameters_of(layer, length, family)
-        if form is None and family.takes_only_theta:  # in memory as well as from a file
+        if form is None and family.takes_only_theta:  # applies in memory as well as to a file
             raise ScheduleError(
-                f"{configuration.model_type} takes no scaling but another rope_theta, and {label_of(layer.schedule)} "
-                "is more than that; use ntk or abf"
+                f"{configuration.model_type} supports only another rope_theta, and {label_of(layer.schedule)} changes "
+                f"more; use ntk or abf"
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
@@ -275,7 +275,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
     if family.derives_attention_scale and kinds == ["longrope"]:
         scale = next(iter(layers.values())).table(length).attention_scale
         return Scaling(parameters, _derived_length(scale, original), original)
-    # Engines multiply the maximum by these factors, or take it for the trained length.
+    # Engines multiply the maximum by these factors, or interpret it as the trained length.
     keeps = [
         form["rope_type"] in ("linear", "dynamic")
         or (form["rope_type"] == "proportional" and form.get("factor", 1) != 1)
@@ -292,7 +292,7 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
     kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
     odd = kind == "yarn" and rope.rotary_dim % 2  # transformers cannot build half a pair
     if isinstance(form, Mapping) and family.takes(kind) and not odd:
-        # A proportional model stays proportional under a default that a user's own schedule asks for.
+        # A proportional model stays proportional if a user's own schedule requests the default type.
         stays = kind == "default" and rope.rotated_pairs is not None
         return {**form, "rope_type": "proportional"} if stays else dict(form)
     if length_dependent(layer.schedule) or family.takes_only_theta:
@@ -332,8 +332,8 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
         label, scale = label_of(layer.schedule), layer.table(length).attention_scale
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
             return (
-                f"{label} changes its frequencies with the length, which no configuration file can say; "
-                "freeze it at a length"
+                f"{label} changes its frequencies with the length, which no configuration file can express; freeze it "
+                f"at a length"
             )
         if family.derives_attention_scale and scale < 1:
             return (
@@ -360,7 +360,7 @@ def _derived_length(attention_scale: float, original: int) -> int:
     if log_length > math.log(LONGEST):
         raise ScheduleError(
             f"an attention scale of {attention_scale:g} needs a max_position_embeddings of e^{log_length:.0f} in this "
-            "model, which derives the one from the other; give a smaller attention_factor"
+            "model, which derives the scale from the maximum; give a smaller attention_factor"
         )
     maximum = round(original**scale**2)
     derived = math.sqrt(math.log(maximum) / math.log(original))

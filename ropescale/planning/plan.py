@@ -1,6 +1,6 @@
-"""Plans a schedule: configuration + request -> tables and the new configuration.
+"""Plans a schedule: computes tables and the new configuration from a configuration and a request.
 
-Patching in memory, on disk and in GGUF files all start here; planning changes nothing.
+Patching in memory, on disk and in GGUF files starts with a plan; planning changes nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_wi
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule worked out for one configuration.
+    """The plan of a schedule for one configuration.
 
     Attributes:
         request: the request.
-        original: the configuration it starts from (the vendor's, if ropescale patched it before).
+        original: the configuration that the plan starts from (the vendor's, if ropescale patched the model before).
         planned: the new configuration.
-        layers: each layer type that changes; none for ``as-is``.
+        layers: the layer types that change; none for ``as-is``.
         length: the new context, in tokens.
         notes: remarks on the origin of the numbers.
         unsavable: why no configuration can express this schedule, or None.
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The new configuration, as JSON holds it."""
+        """The new configuration as JSON data."""
         return dict(self.planned.raw)
 
     @property
@@ -73,13 +73,13 @@ class Plan:
 
     @property
     def beneath(self) -> dict[str, str]:
-        """The scaling, in words, of each layer type whose schedule is composed with it."""
+        """The scaling, as text, of every layer type whose schedule is composed with it."""
         composed = {key: layer for key, layer in self.layers.items() if layer.rope.table is not None}
         return {key: describe_scaling(layer.current) for key, layer in composed.items()}
 
     @property
     def frozen(self) -> dict[str, str]:
-        """The frozen schedule and its length, in words, of each layer type with a frozen schedule."""
+        """The frozen schedule and its length, as text, of every layer type with a frozen schedule."""
         return {key: layer.label for key, layer in self.layers.items() if layer.is_frozen}
 
     def label(self, layer_type: str) -> str:
@@ -93,27 +93,27 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
 
     Args:
         config: a parsed ``config.json`` or ``model.config.to_dict()``.
-        request: the schedule, and how it is to be applied.
+        request: the schedule, and how to apply it.
 
     Raises:
-        ConfigError: no RoPE; already scaled, without instructions; contradictory keys.
+        ConfigError: the model has no RoPE, is already scaled without instructions for that, or has contradictory keys.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
     original = Configuration.read(config, request.original_length)
     chosen = choose(request.spec, original, request.layers)
     if not chosen:
         if request.freeze_at is not None:
-            raise ScheduleError("as-is changes nothing, so there is nothing to freeze; name the schedule that you want")
+            raise ScheduleError("as-is changes nothing, so it cannot be frozen; name a schedule")
         return Plan(request, original, original, {}, original.max_length)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {
         key: PlannedLayer(original.ropes[key], rope, resolve(chosen[key], rope, **given), request.freeze_at)
         for key, rope in base_geometry(original, chosen, request).items()
     }
-    # Notes that refuse (idle schedules) come before the length, so that the error names the first cause.
+    # Check idle schedules before the length, so that the error names the first cause.
     notes = [*_notes_on_start(original, layers, request)]
     reach = {key: layer.reach for key, layer in layers.items()}
-    # Layers that see a window of the text do not determine the context, unless no other layers rotate.
+    # Sliding-window layers do not determine the context, unless no other layers rotate.
     full = [key for key in original.ropes if not is_windowed(key)]
     bounding = [key for key in layers if key in full or not full]
     if bounding:
@@ -121,7 +121,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         length = request.target_length or frozen or max(reach[key] for key in bounding)
     else:
         length = original.max_length
-        notes.append(f"only layers that see a window of the text change, so the context stays {length} tokens")
+        notes.append(f"only sliding-window layers change, so the context stays {length} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
     notes += _notes_on_effect(layers, length)
@@ -142,7 +142,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
 
 
 def plan_of_own(config: Mapping[str, object]) -> Plan:
-    """Plans the tables that a configuration itself describes, which puts them back into a model that has others.
+    """Plans a configuration's own tables, to restore them in a model with other tables.
 
     Raises:
         ConfigError: no RoPE, or contradictory keys.
@@ -154,10 +154,10 @@ def plan_of_own(config: Mapping[str, object]) -> Plan:
 
 
 def is_as_is(spec: object) -> bool:
-    """Whether a spec, in any form, is ``as-is``.
+    """Whether a spec, in any form, denotes ``as-is``.
 
     Raises:
-        ScheduleError: it cannot be read.
+        ScheduleError: the spec is invalid.
     """
     parsed = parse(spec)
     return not isinstance(parsed, Mapping) and parsed.text == "as-is"
@@ -166,11 +166,11 @@ def is_as_is(spec: object) -> bool:
 def _refuse_moved(
     before: Configuration, after: Configuration, scaling: Scaling, layers: Mapping[str, PlannedLayer]
 ) -> None:
-    """Refuses a ``max_position_embeddings`` under which transformers would compute other tables than planned.
+    """Refuses a ``max_position_embeddings`` for which transformers would compute other tables than planned.
 
     Raises:
-        ScheduleError: dynamic scaling would start from another length than the trained one; or layers that must not
-            change have a scaling that follows the maximum, or one that cannot be read.
+        ScheduleError: dynamic scaling would start from another length than the trained one, or unchanged layers have a
+            scaling that follows the maximum or is unknown.
         ConfigError: the new configuration contradicts itself.
     """
     for key, parameters in scaling.parameters.items():
@@ -189,35 +189,34 @@ def _refuse_moved(
             continue
         if stock_table(rope, rope.original_length) != stock_table(new, new.original_length):
             raise ScheduleError(
-                f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
+                f"{brief(key)} layers must not change, but their {kind} follows max_position_embeddings, which "
                 "changes; write its factor into config.json, or choose all layers",
                 "layers",
             )
 
 
 def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
-    """Refuses an option that has no effect because no schedule has the field.
+    """Refuses an option without effect, because no schedule has the field.
 
     Raises:
-        ScheduleError: names the field.
+        ScheduleError: no schedule has a given field; names it.
     """
     for name in ("factor", "target_length"):
         if getattr(request, name) is not None and not any(takes(spec, "factor") for spec in specs):
             raise ScheduleError(
-                f"{name} is given, and no schedule scales by a number; name one that does, such as yarn, "
-                f"or leave {name} out",
+                f"{name} is given, but no schedule takes a factor; name one, such as yarn, or leave {name} out",
                 name,
             )
     for key in request.overrides:
         if not any(takes(spec, key) for spec in specs):
             raise ScheduleError(
-                f"no schedule has the field {key!r}; name one that has, or leave it out",
+                f"no schedule has the field {key!r}; name one that does, or leave it out",
                 "overrides",
             )
 
 
 def share_of(spec: ParsedSpec, request: Request) -> Request:
-    """Returns the request for one schedule of several: only with the fields that it accepts."""
+    """Returns the request for one of several schedules, with only the fields that it accepts."""
     return replace(
         request,
         spec=spec,
@@ -228,13 +227,13 @@ def share_of(spec: ParsedSpec, request: Request) -> Request:
 
 
 def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
-    """Whether a schedule, or that of any layer type, needs a factor that neither it nor the request states."""
+    """Whether a schedule, or that of any layer type, needs a factor that neither it nor the request gives."""
     if request.factor is not None or "factor" in request.overrides:
         return False
     return any(part.needs("factor") for part in parts_of(spec))
 
 
-# --- notes: the origin of a plan's numbers, and surprises for the user
+# --- Notes on the origin of a plan's numbers, and on surprising effects
 
 
 def _notes_on_start(
@@ -243,11 +242,11 @@ def _notes_on_start(
     """Yields notes on the configuration's lengths, on unchanged layers, on freezing and on replaced scaling.
 
     Raises:
-        ScheduleError: at the length of freezing no schedule changes anything.
+        ScheduleError: no schedule changes anything at the frozen length.
     """
     ropes, kinds = configuration.ropes, configuration.layer_types
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
-        yield "this model keeps one table for all its layers, so the sliding layers change as well"
+        yield "this model keeps one table for all its layers, so the sliding-window layers change as well"
     rope = next(iter(ropes.values()))
     counted = request.on_top or request.original_length is not None
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
@@ -258,10 +257,10 @@ def _notes_on_start(
     for name, value in configuration.ignored.items():
         yield (
             f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} turns whole heads "
-            "and does not look at it, but transformers' scaled tables would"
+            "and does not read it, but transformers' scaled tables would"
         )
     if untouched := [key for key in ropes if key not in layers]:
-        yield f"layers left as they are: {listed(untouched)}"
+        yield f"unchanged layers: {listed(untouched)}"
     if request.freeze_at is not None:
         yield from _notes_on_freezing(list(layers.values()), request.freeze_at)
     if request.replace_scaling:
@@ -269,22 +268,22 @@ def _notes_on_start(
 
 
 def _notes_on_freezing(layers: Sequence[PlannedLayer], length: int) -> Iterator[str]:
-    """Yields the effect of freezing on each layer type's schedule; refuses where none changes anything."""
+    """Yields the effect of freezing on every layer type's schedule; refuses if none changes anything."""
     idle = [layer for layer in layers if layer.is_frozen and layer.leaves_all(length)]
     if idle and len(idle) == len(layers):
         raise ScheduleError(
-            f"{describe(idle[0].requested)} frozen at {length} tokens leaves every frequency as it is: the trained "
+            f"{describe(idle[0].requested)} frozen at {length} tokens leaves every frequency unchanged: the trained "
             f"length is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer "
             "length"
         )
     for layer in layers:
         label = describe(layer.requested)
         if layer in idle:
-            yield f"{label} leaves every frequency as it is at {length} tokens"
+            yield f"{label} leaves every frequency unchanged at {length} tokens"
         elif layer.is_frozen:
-            yield f"{label} is frozen as it is at {length} tokens; that table serves every length"
+            yield f"{label} is frozen at {length} tokens; that table serves every length"
         else:
-            yield f"{label} is the same at every length, so there is nothing to freeze at {length} tokens"
+            yield f"{label} is the same at every length, so freezing has no effect at {length} tokens"
 
 
 def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
@@ -309,8 +308,8 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
                 fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
     for name, (label, their_value, our_value) in fields.items():
         yield (
-            f"the vendor's {label} has {name}={their_value}, and this one {name}={our_value}; "
-            f"keep theirs with {name}={their_value}"
+            f"the vendor's {label} has {name}={their_value}, and this one {name}={our_value}; keep the vendor's with "
+            f"{name}={their_value}"
         )
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)
@@ -319,10 +318,10 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
 
 
 def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
-    """Yields notes where a schedule changes nothing, and where a context is far beyond the trained one.
+    """Yields notes on schedules that change nothing, and on contexts far beyond the trained one.
 
     Raises:
-        ScheduleError: a schedule with a factor leaves every layer as it is; scaling must not silently do nothing.
+        ScheduleError: a schedule with a factor leaves every layer unchanged; scaling must not be silently ineffective.
     """
     idle = {}
     for key, layer in layers.items():
@@ -335,7 +334,7 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
                 else f"{trained} is too short for its ramp to reach any pair"
             )
             label = f"{label_of(layer.schedule)} with factor {layer.stretch:g}"
-            idle[key] = f"{label} leaves every frequency as it is: {why}"
+            idle[key] = f"{label} leaves every frequency unchanged: {why}"
     if idle and len(idle) == len(layers):
         raise ScheduleError(f"{next(iter(idle.values()))}; choose another schedule, such as linear or ntk")
     for key, text in idle.items():
@@ -343,11 +342,12 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
     labels = [layer.label for layer in layers.values() if layer.stretches_by_one(length)]
     if labels and len(labels) == len(layers):
         yield (
-            f"{listed(dict.fromkeys(labels))} changes nothing: every frequency, and the attention, stays as it is; "
-            "give the factor that you want, such as 4"
+            f"{listed(dict.fromkeys(labels))} changes nothing: frequencies and attention scale stay the same; give a "
+            f"factor, such as 4"
         )
     shortest = min(layer.rope.original_length for layer in layers.values())
-    if length > 512 * shortest:  # beyond any context that was published (arXiv:2402.13753)
+    if length > 512 * shortest:  # beyond any published context (arXiv:2402.13753)
         yield (
-            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that this is meant"
+            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that this is "
+            f"intended"
         )

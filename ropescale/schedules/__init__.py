@@ -1,6 +1,6 @@
 """The schedules, one paper per file. Standard library only: importing this imports neither torch nor transformers.
 
-Adding one: a file beside these, a line here, a row in docs/schedules.md, a case in the tests.
+To add one: a file in this folder, a line here, a row in docs/schedules.md, a case in the tests.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from .base import OtherTheta, above, register
 @register("abf")
 @dataclass(frozen=True)
 class Abf(OtherTheta):
-    """Another theta, nothing else: ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
+    """Changes only theta: ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
 
-    Pair 0 keeps its frequency; with a larger theta the slow pairs slow down most. cos and sin are not
-    rescaled. Meant to be trained with; ``ntk`` picks the theta for a factor without training.
+    Pair 0 keeps its frequency; a larger theta slows the slow pairs most. cos and sin are not rescaled. Intended for
+    training; ``ntk`` derives theta from a factor without training.
 
     Attributes:
         rope_theta: the new base, above 1.

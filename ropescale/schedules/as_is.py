@@ -18,12 +18,12 @@ from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lengt
 class AsIs(BuiltIn):
     """The checkpoint's own frequencies, scaled or not, exactly as stock transformers computes them; writes nothing.
 
-    Its rope parameters decide which pairs keep their frequency, and where the scale goes.
+    The checkpoint's rope parameters determine the frequencies and the scale.
     """
 
-    does: ClassVar[str] = "the checkpoint as it is"
+    does: ClassVar[str] = "the unchanged checkpoint"
     paper: ClassVar[str] = "the checkpoint's own rope parameters"
-    # Unknown until bound to a geometry; treating it as static would be silently wrong.
+    # Unknown until bound to a geometry; assuming a static schedule would be silently wrong.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -50,11 +50,11 @@ def stock_table(rope: Rope, length: int) -> Frequencies:
 def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     """Returns the schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
 
-    The geometry carries the theta and the trained length of the parameters themselves. When ``rope.table``
-    is set, it already holds the checkpoint's frequencies.
+    The geometry has the theta and the trained length of these parameters. If ``rope.table`` is set, it already contains
+    the checkpoint's frequencies.
 
     Raises:
-        ScheduleError: a rope type that transformers does not have, a key missing, or a value out of range.
+        ScheduleError: transformers has no such rope type, a key is missing, or a value is out of range.
     """
     if rope.table is not None:
         return build(lookup("base"), {}), rope
@@ -75,11 +75,11 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
 
 
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
-"""The rope types that can be read."""
+"""The supported rope types."""
 
 
 def _reading(kind: str, rope: Rope) -> tuple[str, dict[str, object], int]:
-    """Returns the name and the fields of a rope type's schedule, and the trained length that it starts from."""
+    """Returns a rope type's schedule name and fields, and the trained length that it starts from."""
     stated = rope.scaling
 
     def some(*keys: str) -> dict[str, object]:
@@ -97,7 +97,7 @@ def _reading(kind: str, rope: Rope) -> tuple[str, dict[str, object], int]:
             fields = some("factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
             fields.setdefault("factor", max(rope.max_length / original, 1.0))
             fields |= {key: stated[key] for key in ("beta_fast", "beta_slow") if stated.get(key)}  # 0: the default
-            if rope.layer_type is not None:  # transformers looks for truncate beside the layer types: never there
+            if rope.layer_type is not None:  # transformers reads truncate only next to the layer types
                 fields.pop("truncate", None)
             return "yarn", fields, original
         case "longrope":

@@ -43,19 +43,19 @@ class Frequencies:
 class Schedule(Protocol):
     """Anything that maps a rotary geometry, and the context being processed, to frequencies.
 
-    A schedule whose numbers depend on ``length`` says so with ``length_dependent = True``.
+    A schedule whose numbers depend on ``length`` declares ``length_dependent = True``.
     """
 
     def __call__(self, rope: Rope, length: int, /) -> Frequencies: ...
 
 
 def length_dependent(schedule: object) -> bool:
-    """Whether a schedule says that its numbers change with the context being processed."""
+    """Whether a schedule declares that its numbers change with the context being processed."""
     return bool(getattr(schedule, "length_dependent", False))
 
 
 class Varying:
-    """A ``length_dependent`` computed per instance; on the class it is True, as an instance may vary."""
+    """A ``length_dependent`` computed per instance; True on the class, because an instance may vary."""
 
     def __init__(self, answer: Callable[[Any], bool]) -> None:
         self.answer = answer
@@ -65,14 +65,14 @@ class Varying:
 
 
 class BuiltIn:
-    """Base of the built-in schedules: validates its fields and knows its transformers form.
+    """Base of the built-in schedules: validates the fields and provides the form in transformers.
 
     Attributes:
         name: the registered name.
-        does: a few words for the list of schedules; empty for the beginning of the docstring.
-        paper: author, year, and where to find it.
+        does: a short description for the list of schedules; by default the start of the docstring.
+        paper: author, year, and source.
         length_dependent: whether the numbers follow the context being processed.
-        falling: fields of which none may be smaller than the next, such as the ends of a ramp.
+        falling: fields in non-increasing order, such as the ends of a ramp.
     """
 
     name: ClassVar[str] = ""
@@ -84,7 +84,7 @@ class BuiltIn:
     def __post_init__(self) -> None:
         for name, field in parameters(self).items():
             value = check_value(f"{self.name}: {name}", field.hint, getattr(self, name), field.limits)
-            object.__setattr__(self, name, value)  # a tuple for a list, which keeps the schedule hashable
+            object.__setattr__(self, name, value)  # a tuple instead of a list keeps the schedule hashable
         for one, next_one in pairwise(self.falling):
             high, low = getattr(self, one), getattr(self, next_one)
             if high < low:
@@ -99,10 +99,10 @@ class BuiltIn:
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        """Returns this schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
+        """Returns this schedule in transformers' own keys (``rope_type`` first), or None if it has no such form.
 
-        Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included;
-        ``rope_theta`` only when the schedule changes it.
+        Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included; ``rope_theta``
+        only if the schedule changes it.
         """
         return None
 
@@ -112,10 +112,10 @@ class BuiltIn:
 
 
 class OtherTheta(BuiltIn):
-    """Base of the schedules that are theta's own series with another theta, and nothing else."""
+    """Base of the schedules that only replace theta."""
 
     def theta(self, rope: Rope) -> float | None:
-        """Returns the new theta; None where it stays."""
+        """Returns the new theta; None if it stays."""
         return None
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -131,7 +131,7 @@ _REGISTRY: dict[str, type[BuiltIn]] = {}
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Class decorator: makes a built-in schedule known under ``name``."""
+    """Class decorator: registers a built-in schedule as ``name``."""
 
     def decorate(cls: S) -> S:
         cls.name = name
@@ -164,10 +164,10 @@ def lookup(name: str) -> type[BuiltIn]:
 
 
 def build(cls: type, fields: Mapping[str, object]) -> Schedule:
-    """Makes an instance of a schedule class, with errors that name the field.
+    """Creates an instance of a schedule class; errors name the field.
 
     Raises:
-        ScheduleError: a field is missing, or the class itself refuses.
+        ScheduleError: a field is missing, or the class refuses its values.
     """
     label, make = label_of(cls), cast("Callable[..., Schedule]", cls)
     known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
@@ -180,7 +180,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
         raise
     except Exception as error:
         given, reason = brief(fields), cut(str(error), 300)
-        raise ScheduleError(f"{label}({given}) could not be made: {type(error).__name__}: {reason}") from error
+        raise ScheduleError(f"{label}({given}) could not be created: {type(error).__name__}: {reason}") from error
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -192,12 +192,12 @@ def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """Returns a dataclass field whose numbers are ``minimum`` or more."""
+    """Returns a dataclass field for numbers of at least ``minimum``."""
     return dataclasses.field(default=default, metadata={"at_least": minimum})
 
 
 def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """Returns a dataclass field whose numbers are greater than ``minimum``."""
+    """Returns a dataclass field for numbers greater than ``minimum``."""
     return dataclasses.field(default=default, metadata={"above": minimum})
 
 
@@ -205,16 +205,16 @@ def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> 
     """Returns the frequencies divided by a factor per pair, ``b_i / factor_i``.
 
     Raises:
-        ScheduleError: not one factor per pair.
+        ScheduleError: the number of factors differs from the number of pairs.
     """
     return [b / factor for b, factor in zip(rope.inv_freq(), one_per_pair(schedule, field, rope, factors))]
 
 
 def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]) -> list[float]:
-    """Returns the numbers as a list.
+    """Returns the numbers as a list, one per pair.
 
     Raises:
-        ScheduleError: not one per pair.
+        ScheduleError: their number differs from the number of pairs.
     """
     if len(numbers) != rope.pairs:
         raise ScheduleError(
@@ -225,7 +225,7 @@ def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]
 
 
 def with_theta(rope: Rope, theta: float) -> list[float]:
-    """Returns the frequencies of ``rope`` with another theta; a table is changed by the same ratio per pair."""
+    """Returns the frequencies of ``rope`` with another theta; scales a table by the same ratio per pair."""
     if rope.table is None:
         return rope.geometric(theta)
     ratio = [new / old if old else 1.0 for new, old in zip(rope.geometric(theta), rope.geometric(rope.theta))]
@@ -233,9 +233,9 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
 
 
 def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Mapping[str, object] | None:
-    """Returns rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
+    """Returns rope parameters of theta's own series with every pair divided by ``factor``; None on top of a table.
 
-    Where only some pairs turn, that is transformers' ``proportional``, whose partial factor is part of the form.
+    If only some pairs rotate, the form is transformers' ``proportional``, with its partial factor.
     """
     if rope.table is not None:
         return None
@@ -248,14 +248,14 @@ def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -
 
 
 def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Frequencies:
-    """Runs a schedule and checks what it returns.
+    """Runs a schedule and checks the result.
 
     Args:
-        length: the context being processed, in tokens; the trained length when None.
+        length: the context being processed, in tokens; Default: the trained length.
 
     Raises:
-        ScheduleError: it raises, returns something else than Frequencies, the wrong number of pairs,
-            a negative or non-finite frequency, or an attention scale that is not positive.
+        ScheduleError: the schedule raises an error, or returns another type than Frequencies, a wrong number of pairs,
+            a negative or non-finite frequency, or a non-positive attention scale.
     """
     label = label_of(schedule)
     try:
@@ -287,14 +287,14 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
 
 
 def label_of(schedule: object) -> str:
-    """Returns a schedule's name for messages: the registered one, else its class's or function's."""
+    """Returns a schedule's name for messages: the registered name, else its class's or function's."""
     return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
 
 
 def partial_factor(rope: Rope, turning: int) -> float:
-    """Returns the ``partial_rotary_factor`` with which transformers turns so many pairs: the stated one if it does.
+    """Returns a ``partial_rotary_factor`` for which transformers rotates this many pairs: the stated one if possible.
 
-    A half coordinate more keeps rounding from losing a pair.
+    An additional half coordinate prevents rounding from losing a pair.
     """
     stated = rope.scaling.get("partial_rotary_factor")
     if isinstance(stated, (int, float)) and int(stated * rope.head_dim // 2) == turning:
@@ -303,7 +303,7 @@ def partial_factor(rope: Rope, turning: int) -> float:
 
 
 _LARGEST_SCALE = 1e6
-"""Real attention scales are near 1; the logits grow with the square of this."""
+"""The largest attention scale; real ones are near 1, and the logits grow with the square."""
 
 
 OTHER_NAMES = {
@@ -330,4 +330,4 @@ OTHER_NAMES = {
     "unscaled": "base",
     "yarn-dynamic": "dynamic-yarn",
 }
-"""Names of schedules in papers and other libraries, for suggestions; more words may follow, as in ``ntk-aware``."""
+"""Names of schedules in papers and other libraries, for suggestions; also prefixes, as of ``ntk-aware``."""

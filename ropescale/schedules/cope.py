@@ -14,15 +14,15 @@ from .base import BuiltIn, Frequencies, at_least, register
 @register("cope")
 @dataclass(frozen=True)
 class Cope(BuiltIn):
-    """Clipped RoPE: slow pairs fade out along half a cosine, fast pairs keep their frequency.
+    """Clipped RoPE: slow pairs fade out along half a cosine; fast pairs keep their frequency.
 
     ``inv_i = b_i (1 + cos(pi k / (n - 1))) / 2`` for the ``n`` slowest pairs, ``k`` from 0 to ``n - 1``: the first of
-    them keeps its frequency, the last stops. cos and sin are not rescaled. It has no factor, and is meant as a start
+    them keeps its frequency, the last stops. cos and sin are not rescaled. It has no factor, and is intended as a start
     for training at the longer length.
 
     Attributes:
-        clipped_pairs: ``n``; the pairs that make less than one turn inside the trained length when None. (The released
-            code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
+        clipped_pairs: ``n``; Default: the number of pairs that make less than one turn inside the trained length. (The
+            released code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
     """
 
     does: ClassVar[str] = "the slowest pairs fade out"
@@ -34,7 +34,7 @@ class Cope(BuiltIn):
         inv_freq, clipped = rope.inv_freq(), self.clipped_pairs
         if clipped is None:
             clipped = sum(0 < turns < 1 for turns in rope.turns())
-            if clipped < 2:  # the first of them keeps its frequency: nothing would change
+            if clipped < 2:  # the first one keeps its frequency, so a single pair changes nothing
                 raise ScheduleError(
                     f"cope fades out pairs that make less than one turn within the trained length of "
                     f"{rope.original_length} tokens, and this model has {clipped}; give clipped_pairs"

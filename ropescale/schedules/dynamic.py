@@ -18,13 +18,13 @@ from .ntk import ntk_theta
 class Dynamic(BuiltIn):
     """NTK-aware scaling whose base follows the context: ``theta' = theta (s n/L - (s - 1))^(d/(d-2))``.
 
-    Plain RoPE while the context ``n`` is no longer than the trained length ``L``; beyond it pair 0 keeps its
-    frequency and the last pair is divided by ``s n/L - (s - 1)``. cos and sin are not rescaled. With factor 1
-    the divisor is ``n/L``, so this one is base at factor 1 only up to the trained length. Transformers takes
-    ``max_position_embeddings`` for ``L``.
+    Plain RoPE while the context ``n`` is no longer than the trained length ``L``; beyond it pair 0 keeps its frequency
+    and the last pair is divided by ``s n/L - (s - 1)``. cos and sin are not rescaled. With factor 1 the divisor is
+    ``n/L``, so with factor 1 it equals ``base`` only up to the trained length. transformers uses
+    ``max_position_embeddings`` as ``L``.
 
     Attributes:
-        factor: how steeply the divisor grows with the context, ``s``; 1 or more.
+        factor: the slope of the divisor in the context, ``s``; 1 or more.
     """
 
     does: ClassVar[str] = "ntk that follows the length"

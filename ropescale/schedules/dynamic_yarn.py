@@ -15,12 +15,12 @@ from .yarn import Yarn
 class DynamicYarn(BuiltIn):
     """YaRN whose factor follows the context: ``s = n / L`` once the context ``n`` is longer than the trained ``L``.
 
-    Up to the trained length it is plain RoPE, without any attention scale; beyond it, YaRN's rule of which pairs
-    keep their frequency and its ``0.1 ln s + 1`` on cos and sin. (The released scaled_rope form; the class of the
-    same name in that project's modeling files divides by ``max_position_embeddings`` instead.)
+    Up to the trained length it is plain RoPE, without an attention scale; beyond it, YaRN's ramp applies to the pairs,
+    and ``0.1 ln s + 1`` to cos and sin. (The released scaled_rope form; the class of the same name in that project's
+    modeling files divides by ``max_position_embeddings`` instead.)
 
     Attributes:
-        beta_fast: as in ``yarn``, like all that follow.
+        beta_fast: as in ``yarn``.
         beta_slow: as in ``yarn``.
         truncate: as in ``yarn``.
         attention_factor: as in ``yarn``, beyond the trained length.
@@ -48,5 +48,5 @@ class DynamicYarn(BuiltIn):
         return self.at(length / rope.original_length)(rope, length)
 
     def at(self, factor: float) -> Yarn:
-        """Returns the static YaRN that this is when the context is ``factor`` times the trained length."""
+        """Returns the static YaRN for a context of ``factor`` times the trained length."""
         return Yarn(factor=factor, **{field.name: getattr(self, field.name) for field in fields(self)})

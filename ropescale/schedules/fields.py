@@ -1,4 +1,4 @@
-"""The fields of a schedule, built-in or a user's own."""
+"""Fields of built-in and users' schedules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..lengths import is_plain
 from ..output.formatting import brief
 
 PROVENANCE = "provenance"
-"""The key in a schedule's JSON that says where its numbers come from; it is no field."""
+"""The key in a schedule's JSON for the origin of its numbers; it is not a field."""
 
 _MISSING = dataclasses.MISSING
 
@@ -39,7 +39,7 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """Whether the field has no default."""
         return self.default is _MISSING
 
 
@@ -68,7 +68,7 @@ def _known_hints(owner: type | Callable[..., object]) -> dict[str, object]:
 
 
 def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
-    """Returns annotations as types; names that exist only while type checking stay text."""
+    """Returns annotations as types; names that exist only for type checking stay text."""
     try:
         return _known_hints(owner)
     except Exception:
@@ -82,25 +82,25 @@ def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
 
 
 LARGEST = 1e100
-"""Beyond any field, frequency or scale; larger numbers would overflow in the formulas."""
+"""The upper bound of fields, frequencies and scales; larger numbers would overflow in the formulas."""
 
 _NUMBERS = (float, int)
 
 
 def plain(value: object) -> object:
-    """Returns numbers and arrays of numpy and torch, and lists of them, as Python's own."""
+    """Converts numbers and arrays of numpy and torch, and lists of them, to Python numbers and lists."""
     value = value.tolist() if hasattr(value, "tolist") else value  # type: ignore[union-attr]
     if type(value) in (list, tuple):
         items = [plain(item) for item in cast("Sequence[object]", value)]
         return items if isinstance(value, list) else tuple(items)
     if not isinstance(value, numbers.Real) or isinstance(value, (int, float)):
         return value
-    number = cast(float, value)  # a fraction, say; one too large for a float stays as it is, and is refused later
+    number = cast(float, value)  # such as a Fraction; one too large for a float is refused later
     return float(number) if -LARGEST < number < LARGEST else value
 
 
 def check_value(where: str, hint: object, value: object, limits: Mapping[str, float] | None = None) -> object:
-    """Returns a value as its field keeps it: Python numbers, and tuples for lists if annotated so.
+    """Returns a value in its field's form: Python numbers, and tuples for lists if annotated.
 
     Args:
         where: the field, for messages.
@@ -108,7 +108,7 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
         limits: ``at_least`` (inclusive) and ``above`` (exclusive).
 
     Raises:
-        ScheduleError: not of the kind annotated, not finite, or out of range.
+        ScheduleError: the value does not match the annotation, is not finite, or is out of range.
     """
     members = _members(hint)
     wanted = [member for member in members if member is not type(None)]
@@ -150,7 +150,7 @@ def _finite(where: str, value: float) -> float:
 
 
 def cast_text(where: str, hint: object, text: str) -> object:
-    """Reads a text by its annotation.
+    """Parses a text by the field's annotation.
 
     Raises:
         ScheduleError: the text does not fit, or is not finite.
@@ -198,7 +198,7 @@ def _cast(where: str, hint: object, text: str) -> object:
         return text
     if isinstance(hint, type) and issubclass(hint, Path):
         return local_path(text)
-    try:  # without an annotation: as JSON if possible, or as text
+    try:  # without an annotation: JSON if possible, else text
         value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
     except (ValueError, RecursionError):
         return text

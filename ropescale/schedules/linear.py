@@ -1,5 +1,5 @@
 """Position Interpolation: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
-Interpolation", arXiv:2306.15595; found independently by kaiokendev (https://kaiokendev.github.io/til)."""
+Interpolation", arXiv:2306.15595; proposed independently by kaiokendev (https://kaiokendev.github.io/til)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .base import BuiltIn, Frequencies, at_least, plain_form, register
 class Linear(BuiltIn):
     """Position interpolation: every pair is divided by the factor, ``b_i / s``; no pair keeps its frequency.
 
-    The same angles as dividing positions by ``s`` (equation 4 of the paper). cos and sin are not rescaled.
+    Equivalent to dividing positions by ``s`` (equation 4 of the paper). cos and sin are not rescaled.
 
     Attributes:
-        factor: how many times longer, ``s``; 1 or more.
+        factor: the extension factor ``s``; 1 or more.
     """
 
     does: ClassVar[str] = "every pair slower by the factor"

@@ -15,14 +15,14 @@ from .ntk_by_parts import blend_by_turns, llama3_form
 @register("llama3")
 @dataclass(frozen=True)
 class Llama3(BuiltIn):
-    """Llama 3.1's scaling: fast pairs keep their frequency, slow ones are divided, between them a blend.
+    """Llama 3.1's scaling: fast pairs keep their frequency, slow ones are divided, those between are blended.
 
     A pair that makes more than ``high_freq_factor`` turns inside the trained length is kept, one with fewer than
     ``low_freq_factor`` is divided by the factor; between them the blend is linear in turns, which is NTK-by-parts
     with a narrower band. cos and sin are not rescaled. Equal ends make a step (Llama 4: 16, 1, 1).
 
     Attributes:
-        factor: how many times longer, ``s``; 1 or more (Llama 3.1: 8, Llama 3.2: 32).
+        factor: the extension factor ``s``; 1 or more (Llama 3.1: 8, Llama 3.2: 32).
         low_freq_factor: turns below which a pair is divided.
         high_freq_factor: turns above which a pair is kept; not below ``low_freq_factor``.
     """

@@ -16,12 +16,12 @@ from .base import OtherTheta, at_least, register
 class Ntk(OtherTheta):
     """NTK-aware scaling, the fixed change of base: ``theta' = theta s^(d/(d-2))``.
 
-    Pair 0 keeps its frequency, the last pair is divided by exactly the factor, those between geometrically
-    (Peng et al., definition 1). cos and sin are not rescaled. Su Jianlin's form, where pair 0 slows down
-    too, is ``ntk-su``; a theta of your own is ``abf``.
+    Pair 0 keeps its frequency, the last pair is divided by exactly the factor, and the pairs between geometrically
+    (Peng et al., definition 1). cos and sin are not rescaled. Su Jianlin's form, which also slows pair 0, is
+    ``ntk-su``; ``abf`` sets theta directly.
 
     Attributes:
-        factor: what the slowest pair is divided by, the post's ``alpha``; 1 or more.
+        factor: the divisor of the slowest pair, the post's ``alpha``; 1 or more.
     """
 
     does: ClassVar[str] = "a larger theta: slow pairs slower"
@@ -37,7 +37,7 @@ def ntk_theta(schedule: str, rope: Rope, alpha: float) -> float:
     """Returns ``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and leaves pair 0 alone.
 
     Raises:
-        ScheduleError: a rotary dim of 2 or less: its only pair is the first and the last at once.
+        ScheduleError: the rotary dim is 2 or less: its only pair is both first and last.
     """
     if rope.rotary_dim <= 2:
         raise ScheduleError(

@@ -16,13 +16,13 @@ class NtkByParts(BuiltIn):
     """NTK-by-parts as the paper defines it: fast pairs keep their frequency, slow ones are divided.
 
     ``inv_i = (1 - g_i) b_i / s + g_i b_i`` (definition 2) where ``g_i`` rises from 0 to 1, linearly in the pair's
-    *turns* inside the trained length, between ``beta_slow`` and ``beta_fast`` (the paper's alpha and beta).
-    YaRN's released code is linear in the pair *index* instead: that is ``yarn``. The released class called "part
-    NTK" mixes in a third, NTK-scaled table and is not this. cos and sin are not rescaled.
-    Transformers' ``llama3`` is the same formula with other names for the two ends, so that is how it is saved.
+    *turns* inside the trained length, between ``beta_slow`` and ``beta_fast`` (the paper's alpha and beta). YaRN's
+    released code is linear in the pair *index* instead: that is ``yarn``. The released class called "part NTK" mixes in
+    a third, NTK-scaled table and is not this. cos and sin are not rescaled. Transformers' ``llama3`` is the same
+    formula with other names for the two ends, so it is saved in that form.
 
     Attributes:
-        factor: how many times longer, ``s``; 1 or more.
+        factor: the extension factor ``s``; 1 or more.
         beta_fast: pairs with more turns than this keep their frequency.
         beta_slow: pairs with fewer turns than this are divided by the factor.
     """
@@ -60,7 +60,7 @@ def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[f
 
 
 def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
-    """Returns the blend in transformers' ``llama3`` keys; None where that would not start from theta's series."""
+    """Returns the blend in transformers' ``llama3`` keys; None if the base is not theta's series."""
     if not rope.is_plain:
         return None
     return {

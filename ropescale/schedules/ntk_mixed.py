@@ -19,8 +19,8 @@ class NtkMixed(BuiltIn):
     cos and sin are not rescaled. (vLLM's rope type ``ntk`` with ``mixed_b``.)
 
     Attributes:
-        factor: what the slowest pair is divided by, ``s`` (the article's ``k``); 1 or more.
-        b: how late the slowing sets in; 0 or more.
+        factor: the divisor of the slowest pair, ``s`` (the article's ``k``); 1 or more.
+        b: the exponent, which delays the slowdown; 0 or more.
     """
 
     does: ClassVar[str] = "between linear and ntk-su"

@@ -1,4 +1,4 @@
-"""NTK-RoPE as Su Jianlin writes it, fixed form: https://kexue.fm/archives/9706 (2023)."""
+"""NTK-RoPE in Su Jianlin's fixed form: https://kexue.fm/archives/9706 (2023)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class NtkSu(BuiltIn):
     (vLLM's rope type ``ntk`` without ``mixed_b``.)
 
     Attributes:
-        factor: what the slowest pair is divided by, ``s`` (the article's ``k``); 1 or more.
+        factor: the divisor of the slowest pair, ``s`` (the article's ``k``); 1 or more.
     """
 
-    does: ClassVar[str] = "ntk in which pair 0 slows, too"
+    does: ClassVar[str] = "ntk that slows pair 0, too"
     paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)

@@ -11,9 +11,9 @@ from .base import OtherTheta, register
 @register("base")
 @dataclass(frozen=True)
 class Base(OtherTheta):
-    """RoPE without any scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; nothing is rescaled.
+    """RoPE without scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; cos and sin are not rescaled.
 
-    (Section 3.2.2 of the paper.) On top of scaling that is already there it changes nothing.
+    (Section 3.2.2 of the paper.) On top of existing scaling it changes nothing.
     """
 
     does: ClassVar[str] = "plain RoPE, no scaling"

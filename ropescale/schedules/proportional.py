@@ -15,7 +15,7 @@ from .base import BuiltIn, Frequencies, at_least, plain_form, register
 @register("proportional")
 @dataclass(frozen=True)
 class Proportional(BuiltIn):
-    """p-RoPE: only the fastest part of the pairs turns, divided by the factor; the slow rest stands still.
+    """p-RoPE: only the fastest pairs turn, divided by the factor; the slow ones stand still.
 
     ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
     (the paper's p-RoPE with fraction ``p``, as transformers computes it). cos and sin are not rescaled.
@@ -49,7 +49,7 @@ class Proportional(BuiltIn):
         return Frequencies([b / self.factor if i < turning else 0.0 for i, b in enumerate(whole)], rope.table_scale)
 
     def turning(self, rope: Rope) -> int:
-        """Returns how many pairs turn, ``int(p h // 2)``."""
+        """Returns the number of pairs that turn, ``int(p h // 2)``."""
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:

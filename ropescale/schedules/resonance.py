@@ -18,15 +18,16 @@ from .specs import one, parse
 class Resonance(BuiltIn):
     """Another schedule with every wavelength rounded to a whole number of tokens, so that positions repeat exactly.
 
-    ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; half to even as in its code,
-    sheryc/resonance_rope); pair 0 becomes ``2 pi / 6``. A pair that does not turn stays still. The attention
-    scale is that of the schedule below.
+    ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; half to even as in its code, sheryc/resonance_rope);
+    pair 0 becomes ``2 pi / 6``. A pair that does not turn stays still. The attention scale comes from the inner
+    schedule.
 
     Attributes:
-        over: the schedule below, by name: ``resonance:over=yarn,factor=8``. Fields that are not ``over`` are its own.
+        over: the inner schedule, by name: ``resonance:over=yarn,factor=8``. All other fields belong to the inner
+            schedule.
     """
 
-    does: ClassVar[str] = "another, wavelengths made whole"
+    does: ClassVar[str] = "another, with whole wavelengths"
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
     length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 
@@ -43,7 +44,7 @@ class Resonance(BuiltIn):
             tokens = round(2 * math.pi / f) if f else 0
             if f and tokens == 0:
                 raise ScheduleError(
-                    f"resonance: pair {pair} turns by {f:g} radians per token; its wavelength rounds to no token at all"
+                    f"resonance: pair {pair} turns by {f:g} radians per token; its wavelength rounds to 0 tokens"
                 )
             inv_freq.append(2 * math.pi / tokens if f else 0.0)
         return Frequencies(inv_freq, below.attention_scale)

@@ -1,4 +1,4 @@
-"""Reads schedule specs: a schedule named on one line, in JSON or as a Python object.
+"""Parses schedule specs: a schedule on one line, in JSON or as a Python object.
 
 ``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class``
 or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file; or
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Spec:
-    """A named schedule with the fields given so far; :meth:`build` makes it.
+    """A schedule's class with the fields given so far; :meth:`build` creates the schedule.
 
     Attributes:
-        make: the class; a function, or an object that is no dataclass, itself.
-        fields: the values given so far, already of their fields' types; the schedule inside another is a Spec.
+        make: the class, or a function or non-dataclass object.
+        fields: the given values, already of their fields' types; an inner schedule is a Spec.
         named: the name that the user gave.
-        file: the ``.json`` file that it was read from, as it was named.
-        ready: the schedule that was passed or named, as long as no field of it is changed.
+        file: the ``.json`` file that it was read from, as named by the user.
+        ready: the passed or named schedule, while none of its fields is changed.
     """
 
     make: type | Schedule
@@ -50,7 +50,7 @@ class Spec:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Spec:
-        """Returns the Spec of a ready schedule, with the fields that are not at their default."""
+        """Returns the Spec of a schedule object, with its non-default fields."""
         values = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
         ready = {
             key: value for key, value in values.items() if isinstance(value, Schedule) and not isinstance(value, type)
@@ -61,7 +61,7 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """A word for messages: the registered name, else the class's or function's."""
+        """The name for messages: the registered name, else the class's or function's."""
         return label_of(self.make if self.ready is None else self.ready)
 
     @property
@@ -71,7 +71,7 @@ class Spec:
 
     @property
     def plainest(self) -> str:
-        """The spec on one line without the fields that are at their default."""
+        """The spec on one line with only the non-default fields."""
         return _line(self.label, self._changed(), plainest=True)
 
     @property
@@ -79,7 +79,7 @@ class Spec:
         return self.named if self.named and self.ready is None else self.label
 
     def _changed(self) -> dict[str, object]:
-        """Returns the given fields that are not at their default, in the order of the class."""
+        """Returns the given non-default fields, in the order of the class."""
         if self.ready is not None:
             return dict(self.fields)
         known = self._parameters()
@@ -87,16 +87,16 @@ class Spec:
         return {key: value for key, value in given.items() if _differs(value, known[key].default)}
 
     def accepts(self, key: str) -> bool:
-        """Whether the schedule, or the one inside it, has such a field."""
+        """Whether the schedule, or its inner one, has this field."""
         return self._taker(key) is not None
 
     def get(self, key: str) -> object:
-        """Returns the value given for a field, here or in the schedule inside; None if not given, or the default."""
+        """Returns the given value of a field of the schedule or its inner one; None without one."""
         taker = self._taker(key)
         return None if taker is None else taker.fields.get(key)
 
     def lacks(self, key: str) -> bool:
-        """Whether the field exists and was not given. A default of 1 counts as given: it means no stretching."""
+        """Whether the field exists and was not given. A default of 1 counts as given, because it means no extension."""
         taker = self._taker(key)
         return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
 
@@ -106,23 +106,23 @@ class Spec:
         return taker is not None and key not in taker.fields and taker._parameters()[key].required
 
     def _taker(self, key: str) -> Spec | None:
-        """Returns the spec that a field belongs to: this one, or the one inside it."""
+        """Returns the spec that a field belongs to: this one, or its inner one."""
         inner = self._inner()
         return self if key in self._parameters() else None if inner is None else inner._taker(key)
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
-        """Returns a copy with fields given as text, cast by their annotations; they replace earlier values."""
+        """Returns a copy with fields from text, cast by their annotations; they replace earlier values."""
         return self._with(given, cast_text)
 
     def with_fields(self, **given: object) -> Spec:
-        """Returns a copy with fields given as values."""
+        """Returns a copy with fields from values."""
         return self._with(given, check_value)
 
     def build(self) -> Schedule:
-        """Makes the schedule.
+        """Creates the schedule.
 
         Raises:
-            ScheduleError: a field missing, unknown, of the wrong type or out of range.
+            ScheduleError: a field is missing, unknown, of the wrong type or out of range.
         """
         if self.ready is not None:
             return self.ready
@@ -133,11 +133,11 @@ class Spec:
         return parameters(self.make)
 
     def _holder(self) -> str | None:
-        """Returns the field that holds another schedule, if any."""
+        """Returns the field for an inner schedule, if any."""
         return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
 
     def _inner(self) -> Spec | None:
-        """Returns the schedule inside this one, if any."""
+        """Returns the inner schedule, if any."""
         inner = self.fields.get(self._holder() or "")
         return inner if isinstance(inner, Spec) else None
 
@@ -156,7 +156,7 @@ class Spec:
             key = next(iter(passed_on))
             wrong, own = f"{self.label} has no field {brief(key)}", ", ".join(known) or "none"
             if holder is not None:
-                raise ScheduleError(f"{wrong} of its own; give {holder}=SCHEDULE, whose field it may be")
+                raise ScheduleError(f"{wrong}; give {holder}=SCHEDULE, which may have it")
             raise ScheduleError(f"{wrong}; {suggest(key, known, f'it has {own}')}")
         return dataclasses.replace(spec, fields={**spec.fields, str(holder): inner._with(passed_on, read)})
 
@@ -169,25 +169,26 @@ class Spec:
         inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
         if not isinstance(inner, Spec) or inner.fields or inner._holder():
             raise ScheduleError(
-                f"{where} takes the name of a schedule, not {brief(value)}; give its fields beside it, "
-                f"as in {self.label}:{parameter.name}=yarn,factor=8"
+                f"{where} takes the name of a schedule, not {brief(value)}; give its fields after it, as in "
+                f"{self.label}:{parameter.name}=yarn,factor=8"
             )
         return inner
 
 
 def _holds_schedule(hint: object) -> bool:
-    """Whether a field of this annotation holds another schedule."""
+    """Whether a field of this annotation takes an inner schedule."""
     return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn)) or hint in ("Schedule", "BuiltIn")
 
 
 def parse(spec: object) -> Spec | dict[str, Spec]:
-    """Reads a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
+    """Parses a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
 
     Args:
-        spec: text, a mapping as JSON gives it, or a schedule (any callable), which is passed through.
+        spec: text, a mapping as JSON gives it, or a schedule (any callable).
 
     Raises:
-        ScheduleError: bad syntax, an unknown name or field, a value that does not fit, a file that cannot be used.
+        ScheduleError: the syntax is invalid, a name or field is unknown, a value does not fit, or a file cannot be
+            used.
     """
     if isinstance(spec, Spec):
         return spec
@@ -203,7 +204,7 @@ def parse(spec: object) -> Spec | dict[str, Spec]:
 
 
 def create(name: str, /, **fields: object) -> Schedule:
-    """Makes the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
+    """Creates the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
 
     Raises:
         ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
@@ -217,15 +218,14 @@ def _named(name: str) -> Spec:
 
 
 def describe(schedule: object) -> str:
-    """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
+    """Returns a schedule on one line, with its non-default fields: ``yarn:factor=8``."""
     return Spec.of(cast(Schedule, schedule)).text
 
 
 def to_dict(schedule: object) -> dict[str, object]:
-    """Returns a schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
+    """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
 
-    A user's schedule has the name of its class or function. Fields that default to None and were not set are
-    not listed.
+    A user's schedule has the name of its class or function. Unset fields with the default None are left out.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
     content: dict[str, object] = {"name": label_of(schedule)}
@@ -239,7 +239,7 @@ def load_class(make: object, named: str = "") -> Spec:
     """Returns the Spec of a class, function or object used as a schedule.
 
     Raises:
-        ScheduleError: it cannot be called with ``(rope, length)``.
+        ScheduleError: the object cannot be called with ``(rope, length)``.
     """
     kind = make if isinstance(make, type) else type(make)
     if not isinstance(make, Schedule) or not any("__call__" in vars(c) for c in kind.__mro__):
@@ -270,17 +270,19 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
             first = next(iter(single._parameters()), "key")
             raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {name}:{first}=...")
         if key in given:
-            raise ScheduleError(f"{name}: {key} is given twice; keep one")
+            raise ScheduleError(f"{name}: {key} is given twice; remove one")
         given[key] = value
     return single.with_text(given)
 
 
 def _from_json_file(name: str) -> Spec | dict[str, Spec]:
-    """Reads a schedule's file, and notes in each spec that it is from there."""
+    """Reads a schedule's file, and records the file in its specs."""
     try:
         parsed = parse(load_json(local_path(name)))
     except RecursionError:
-        raise ScheduleError(f"{name} names itself, at once or through other files; give numbers, or a name") from None
+        raise ScheduleError(
+            f"{name} refers to itself, directly or through other files; give numbers, or a name"
+        ) from None
     if isinstance(parsed, Spec):
         return dataclasses.replace(parsed, file=name)
     return {layers: dataclasses.replace(part, file=name) for layers, part in parsed.items()}
@@ -290,7 +292,7 @@ def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
     given = {key: value for key, value in given.items() if key != PROVENANCE}
     for value in given.values():
         if isinstance(value, str) and "::" in value:
-            raise ScheduleError(f"{brief(value)} is code, which JSON must not name; give it as the schedule itself")
+            raise ScheduleError(f"{brief(value)} is code, which JSON must not name; pass it as the schedule itself")
     if "name" in given:
         if not isinstance(given["name"], str):
             raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")
@@ -298,21 +300,21 @@ def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
         return one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
     if "rope_type" in given or "type" in given:
         kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
-        raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": {kind}, ...}}')
+        raise ScheduleError(f'these are rope parameters, not a schedule; write {{"name": {kind}, ...}}')
     if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
     return {layers: one(parse(value), layers) for layers, value in given.items()}
 
 
 def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
-    """Returns the one spec for every layer type; ``where`` names it in the error if there are several."""
+    """Returns the single spec for every layer type; raises an error that starts with ``where`` if there are several."""
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
 
 
 def _held(schedule: object) -> list[tuple[Parameter, object]]:
-    """Returns a schedule's fields with its values; without a dataclass, the arguments stored under their names."""
+    """Returns a schedule's fields and values; for other classes than dataclasses, the arguments stored by name."""
     taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
     return [(field, getattr(schedule, name)) for name, field in taken.items() if hasattr(schedule, name)]
 
@@ -320,12 +322,12 @@ def _held(schedule: object) -> list[tuple[Parameter, object]]:
 def _differs(value: object, default: object) -> bool:
     try:
         return bool(value != default)
-    except Exception:  # an array compares element by element
+    except Exception:  # arrays compare element by element
         return True
 
 
 def _line(label: str, fields: Mapping[str, object], plainest: bool = False) -> str:
-    """Returns a name and fields on one line; a schedule among them is its name, followed by its own fields."""
+    """Returns a name and fields on one line; an inner schedule is its name, followed by its own fields."""
     flat = dict(fields)
     for key, value in fields.items():
         if isinstance(value, Spec):
@@ -365,17 +367,17 @@ def resolve(
     target_length: int | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> Schedule:
-    """Makes the schedule for one geometry from a spec and further options.
+    """Creates the schedule for one geometry from a spec and further options.
 
     Args:
-        spec: as for :func:`parse`; of a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
-        factor: how many times longer; short for the field ``factor``.
-        target_length: the context wanted, in tokens; gives the factor where it is not given.
+        spec: as for :func:`parse`; from a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
+        factor: the extension factor; short for the field ``factor``.
+        target_length: the target context in tokens; determines a missing factor.
         overrides: fields as text, which replace those of the spec.
 
     Raises:
-        ScheduleError: as :func:`parse`; a factor that is missing, given twice, or contradicts the target length;
-            a target shorter than the trained length.
+        ScheduleError: as for :func:`parse`; or the factor is missing, given twice, or contradicts the target length; or
+            the target is shorter than the trained length.
     """
     parsed = parse(spec)
     if isinstance(parsed, Mapping):
@@ -390,7 +392,7 @@ def resolve(
         stated = chosen.get("factor")
         if isinstance(stated, (int, float)) and stated != factor:
             raise ScheduleError(
-                f"{chosen.text} says factor {stated:g}, and factor {factor:g} is given; keep one", "factor"
+                f"{chosen.text} has factor {stated:g}, but factor {factor:g} is given; remove one", "factor"
             )
         chosen = chosen.with_fields(factor=factor)
     if target_length is not None:
@@ -406,10 +408,10 @@ def resolve(
 
 
 def _with_target(spec: Spec, trained: int, target: int) -> Spec:
-    """Fills in the factor that a target length needs, or checks the one that is given."""
+    """Derives the factor from a target length, or checks the given one."""
     if target < trained:
         raise ScheduleError(
-            f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
+            f"the target length {target} is shorter than the trained length {trained}; no extension is needed"
         )
     factor = spec.get("factor")
     if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
@@ -426,7 +428,7 @@ ParsedSpec = Spec | Mapping[str, Spec]
 
 
 def parts_of(spec: ParsedSpec) -> list[Spec]:
-    """Returns a parsed schedule, or those of all layer types."""
+    """Returns the specs of a parsed schedule: one, or one per layer type."""
     return list(spec.values()) if isinstance(spec, Mapping) else [spec]
 
 
@@ -436,20 +438,22 @@ def takes(spec: ParsedSpec, key: str) -> bool:
 
 
 def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> list[ParsedSpec]:
-    """Returns schedules with each of several factors, those that take none once, in the order given.
+    """Combines schedules with several factors, in order; schedules without a factor appear once.
 
     Raises:
-        ScheduleError: as :func:`parse`; a schedule says a factor of its own; none takes one.
+        ScheduleError: as for :func:`parse`; or a schedule has its own factor, or none takes a factor.
     """
     specs = [parse(each) for each in schedules]
     if not any(takes(each, "factor") for each in specs):
-        raise ScheduleError("factor is given, and no schedule scales by a number; name one, such as yarn", "factor")
+        raise ScheduleError("factor is given, but no schedule takes a factor; name one, such as yarn", "factor")
     given = ",".join(f"{factor:g}" for factor in factors)
     scaled: list[ParsedSpec] = []
     for spec in specs:
         for part in parts_of(spec):
             if part.get("factor") is not None:
-                raise ScheduleError(f"{part.text} says its factor, and factors {given} are given; keep one", "factor")
+                raise ScheduleError(
+                    f"{part.text} has its own factor, and factors {given} are given; remove one", "factor"
+                )
         if not takes(spec, "factor"):
             scaled.append(spec)
         elif isinstance(spec, Spec):
@@ -463,20 +467,20 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
 
 
 def spelled_out(spec: ParsedSpec) -> str:
-    """Returns a parsed schedule on one line, with the fields that were given: ``yarn:factor=8``."""
+    """Returns a parsed schedule on one line, with its given fields: ``yarn:factor=8``."""
     if isinstance(spec, Mapping):
         return json.dumps({layers: part.text for layers, part in spec.items()})
     return spec.text
 
 
 def file_of(spec: ParsedSpec) -> str:
-    """Returns the ``.json`` file that a parsed schedule was read from, as it was named; "" for none."""
+    """Returns the ``.json`` file that a parsed schedule was read from, as named by the user; "" for none."""
     files = {part.file for part in parts_of(spec)}
     return files.pop() if len(files) == 1 else ""
 
 
 def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
-    """Whether two parsed schedules are the same one, in whichever words."""
+    """Whether two parsed specs denote the same schedule."""
     if isinstance(one, Spec) and isinstance(other, Spec):
         same = one.make is other.make or (one.named == other.named and bool(one.named))
         return same and one.plainest == other.plainest
@@ -486,7 +490,7 @@ def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
-    """Returns each schedule once, in the words in which it comes first."""
+    """Returns the distinct schedules, in their first spelling."""
     unique: list[ParsedSpec] = []
     for spec in given:
         if not any(is_same(spec, each) for each in unique):
@@ -496,7 +500,7 @@ def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
 
 @contextmanager
 def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
-    """Says in errors which schedule it is, where there are several."""
+    """Adds the schedule's spec to errors, if several schedules are given."""
     name = file_of(spec) or spelled_out(spec)
     try:
         yield
@@ -507,7 +511,7 @@ def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
 
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:
-    """Says of each schedule that is given again, in the same words or in others, which one it is."""
+    """Yields a sentence for every repeated schedule, in the same spelling or another."""
     notes = []
     for place, spec in enumerate(given):
         first = next((each for each in given[:place] if is_same(spec, each)), None)

@@ -1,4 +1,4 @@
-"""Tables given as numbers: frequencies or divisors per pair, as in LongRoPE (Ding et al. 2024, arXiv:2402.13753)."""
+"""Tables of numbers: frequencies or divisors per pair, as in LongRoPE (Ding et al. 2024, arXiv:2402.13753)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .specs import one, parse
 from .user_code import load_json
 
 NEVER_TURNS = 1e30
-"""The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""
+"""The divisor for a pair that does not turn: JSON has no infinity, and engines accept this number."""
 
 
 def divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
@@ -29,10 +29,10 @@ def divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
 @register("table")
 @dataclass(frozen=True)
 class Table(BuiltIn):
-    """Your own numbers, one per pair: a search's result, or the saved form of a custom schedule.
+    """A table of numbers, one per pair: a search's result, or the saved form of a custom schedule.
 
-    Either ``inv_freq``, used as it is, or ``factors``, which divide the model's own frequencies (1 keeps a pair,
-    1e30 stops it). cos and sin are multiplied by ``attention_factor``, 1 when it is not given.
+    Either ``inv_freq``, used directly, or ``factors``, which divide the model's own frequencies (1 keeps a pair, 1e30
+    stops it). cos and sin are multiplied by ``attention_factor`` (default: 1).
 
     Attributes:
         inv_freq: radians per token, one per pair, 0 or more.
@@ -67,7 +67,7 @@ class Table(BuiltIn):
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the JSON file that a spec, and :meth:`load`, read; returns its path.
+        """Writes a JSON file for specs and :meth:`load`; returns its path.
 
         Raises:
             CheckpointError: the file cannot be written.
@@ -86,9 +86,9 @@ class Table(BuiltIn):
         """Returns the table in a JSON file.
 
         Raises:
-            ScheduleError: no such file, not JSON, or not a table.
+            ScheduleError: the file is missing, not JSON, or not a table.
         """
         table = one(parse(load_json(local_path(path))), str(path)).build()
         if not isinstance(table, cls):
-            raise ScheduleError(f"{path} holds the schedule {brief(getattr(table, 'name', table))}, not a table")
+            raise ScheduleError(f"{path} contains the schedule {brief(getattr(table, 'name', table))}, not a table")
         return table

@@ -24,7 +24,7 @@ def load(name: str) -> object:
     """Returns the class, function or object that ``where::attribute`` names.
 
     Raises:
-        ScheduleError: no such file or module, it does not import, or it has no such attribute.
+        ScheduleError: the file or module does not exist, its import fails, or it lacks the attribute.
     """
     where, _, attribute = name.rpartition("::")
     if name.removesuffix("::").endswith(".py"):
@@ -44,18 +44,18 @@ def load(name: str) -> object:
 
 
 def _which(path: Path) -> ScheduleError:
-    """Returns the error for a file named without a class; lists its schedules, found by parsing, not running."""
+    """Returns the error for a file named without a class; lists its schedules by parsing, without running it."""
     _check_file(path)
     content = read_bytes(path)
     tree = _guarded(str(path), lambda: ast.parse(content))
     names = [node.name for node in tree.body if _is_schedule(node) and not node.name.startswith("_")]
     if not names:
-        return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
-    return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
+        return ScheduleError(f"{path} has no class with __call__(self, rope, length), as a schedule needs")
+    return ScheduleError(f"{path} has {listed(names)}; name one, as in {path}::{names[0]}")
 
 
 def _is_schedule(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
-    """Whether a statement seems to define a callable that takes ``(rope, length)``."""
+    """Whether a statement appears to define a callable with ``(rope, length)``."""
     if isinstance(node, ast.FunctionDef):
         return len(node.args.posonlyargs + node.args.args) == 2
     return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
@@ -63,7 +63,7 @@ def _is_schedule(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        exists = "is a folder" if path.is_dir() else "is no regular file"
+        exists = "is a folder" if path.is_dir() else "is not a regular file"
         problem = exists if os.path.lexists(path) else "does not exist"
         raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
 
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ScheduleError(f"{path} is not a Python file; its name must end with .py")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look up their own module here when annotations are strings.
+    # Dataclasses look up their module here if annotations are strings.
     sys.modules[unique] = module
     try:
         _guarded(str(path), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
@@ -90,7 +90,7 @@ def _guarded(where: str, act: Callable[[], T]) -> T:
         return act()
     except ModuleNotFoundError as error:
         itself = error.name is not None and f"{where}.".startswith(f"{error.name}.")
-        hint = "install it, or give path/to/file.py::Class" if itself else "install what it needs"
+        hint = "install it, or give path/to/file.py::Class" if itself else "install its dependency"
         raise ScheduleError(f"{where} cannot be imported: no module named {error.name!r}; {hint}") from error
     except SyntaxError as error:
         raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
@@ -103,7 +103,7 @@ def load_json(path: Path) -> dict[str, object]:
     """Reads the JSON object in a file.
 
     Raises:
-        ScheduleError: no such file, unreadable, not JSON, or not an object.
+        ScheduleError: the file is missing, unreadable, not JSON, or not an object.
     """
     if not os.path.lexists(path):
         raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
@@ -114,7 +114,7 @@ def load_json(path: Path) -> dict[str, object]:
 
 
 def read_json_object(content: bytes, where: str) -> dict[str, object]:
-    """Reads an object in a user's JSON; ``where`` names it in messages."""
+    """Parses a user's JSON object; ``where`` names it in messages."""
     try:
         return parse_json(content)
     except Damaged as error:

@@ -22,7 +22,7 @@ class Yarn(BuiltIn):
     ``0.1 ln s + 1`` (equation 15's ``sqrt(1/t)``).
 
     Attributes:
-        factor: how many times longer, ``s``; 1 or more.
+        factor: the extension factor ``s``; 1 or more.
         beta_fast: pairs with more turns than this keep their frequency.
         beta_slow: pairs with fewer turns than this are divided by the factor.
         truncate: round the ramp's ends outwards to whole pairs (all code but gpt-oss's).
@@ -53,7 +53,7 @@ class Yarn(BuiltIn):
         return Frequencies(inv_freq, self.attention_scale() * rope.table_scale)
 
     def attention_scale(self) -> float:
-        """Returns ``attention_factor``, else DeepSeek's ratio where both mscales are set, else ``0.1 ln s + 1``."""
+        """Returns ``attention_factor``, else DeepSeek's ratio if both mscales are set, else ``0.1 ln s + 1``."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -80,15 +80,15 @@ class Yarn(BuiltIn):
 
 
 def temperature(factor: float, mscale: float = 1.0) -> float:
-    """Returns ``0.1 mscale ln s + 1``, and 1 when nothing is stretched (equation 15 and DeepSeek's mscale)."""
+    """Returns ``0.1 mscale ln s + 1``, and 1 for factor 1 (equation 15 and DeepSeek's mscale)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list[float]:
-    """Returns ``m_i``, how much of pair i's own frequency is kept: 1 for fast pairs, 0 for slow ones.
+    """Returns ``m_i``, the weight of pair i's own frequency: 1 for fast pairs, 0 for slow ones.
 
-    Linear in the pair index between the two betas' pairs. As in transformers, a range that lies wholly
-    below pair 0 (a trained length shorter than ``2 pi beta_slow``) keeps every pair.
+    Linear in the pair index between the two betas' pairs. As in transformers, a range entirely below pair 0 (a trained
+    length shorter than ``2 pi beta_slow``) keeps every pair.
     """
     low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
     if truncate:

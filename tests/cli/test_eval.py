@@ -157,17 +157,20 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
         (["--lengths", "1"], "length 1 leaves no token to score"),
         (["--lengths", "64", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
         (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
-        (["--lengths", "64", "--schedule", "yarn:factor=2", "--factor", "2,4"], "says its factor, and factors 2,4 are"),
-        (["--lengths", "64", "--factor", "2,4"], "no schedule scales by a number; name one, such as yarn"),
+        (
+            ["--lengths", "64", "--schedule", "yarn:factor=2", "--factor", "2,4"],
+            "has its own factor, and factors 2,4 are",
+        ),
+        (["--lengths", "64", "--factor", "2,4"], "no schedule takes a factor; name one, such as yarn"),
         (["--lengths", "64", "--schedule", "yarn:factor=nan"], "factor"),
         (
             ["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "256"],
             "the target length is 256",
         ),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and factor 8 is given"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "has factor 4, but factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--factor", "4"], "factor is given, and no schedule scales by a number"),
+        (["--lengths", "64", "--factor", "4"], "factor is given, but no schedule takes a factor"),
         (
             ["--lengths", "64", "--schedule", "base", "--target-length", "1k"],
             "or leave target_length out (--target-length)",
@@ -308,7 +311,7 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
         (["--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
         (["--freeze-at", "128"], "freeze_at is given, and no schedule whose tables depend on the length"),
-        (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),
+        (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency unchanged"),
     ],
 )
 @pytest.mark.parametrize("command", ["eval", "retrieval"])

@@ -10,7 +10,7 @@ from ropescale.cli.options import DTYPES, Dtype
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["export", "MODEL", "--for", "vlm"], "invalid value for '--for': 'vlm' is not known; did you mean 'vllm'?"),
+        (["export", "MODEL", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
         (["export", "MODEL", "--for", "llamacpp"], "did you mean 'llama.cpp'?"),
         (["search", "MODEL", "--data", "x", "--target-length", "1k", "--objective", "textt"], "mean 'text'?"),
     ],

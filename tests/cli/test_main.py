@@ -146,7 +146,7 @@ def test_a_terminals_width_is_kept(columns, widest, ran, monkeypatch):
         (["patch", "--factor", "2,4"], "give one, such as --factor 2"),
         (["patch", "--factor", "4x"], "write --factor 4"),
         (["eval", "--factor", "128k"], "a length is --target-length 128k"),
-        (["eval", "--schedule", "all"], "repeat the ones you want, as in --schedule linear --schedule ntk"),
+        (["eval", "--schedule", "all"], "repeat the option, as in --schedule linear --schedule ntk"),
     ],
 )
 def test_several_schedules_or_factors_in_one_option_get_advice(words, advice, ran):
@@ -202,4 +202,4 @@ def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, 
     assert "| depth  | int   | 3        |" in page
     described = json.loads(ran("schedules", f"{tmp_path}/own.py::thirds", "--json").out)
     assert (described["fields"], described["length_dependent"]) == ([], True)
-    assert "own.py has Half, thirds; say which" in ran("schedules", f"{tmp_path}/own.py", code=2).err
+    assert "own.py has Half, thirds; name one" in ran("schedules", f"{tmp_path}/own.py", code=2).err

@@ -132,7 +132,7 @@ def test_force_replaces_and_in_place_is_undone_by_restore(patch, ran, model):
         found = rows(ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place").out)
         assert (found["changed in place"], found["weights"]) == ("model", "untouched")
         assert config("model")["max_position_embeddings"] == 1024
-        assert ran("restore", "model").out == "model is as it was before it was patched in place\n"
+        assert ran("restore", "model").out == "model is restored to its state before it was patched in place\n"
         ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place")
         assert json.loads(ran("restore", "model", "--json").out) == {"restored": "model"}
 
@@ -141,7 +141,7 @@ def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
     write_checkpoint(model, GEMMA3)
     captured = patch("--schedule", "linear:factor=8")
     assert rows(captured.out)["layers"] == "full_attention"
-    assert "note: layers left as they are: sliding_attention" in captured.err
+    assert "note: unchanged layers: sliding_attention" in captured.err
     assert config()["rope_parameters"]["full_attention"]["factor"] == 8.0
     assert config()["rope_parameters"]["sliding_attention"]["rope_type"] == "default"
     patch("--schedule", "linear:factor=8", "--layers", "all", out="every")
@@ -157,7 +157,7 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     assert rows(captured.out)["max_position_embeddings"] == "1024 -> 256"
     assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
     summary = rows(patch("--schedule", "linear:factor=2", out="fresh").out)
-    assert summary["max_position_embeddings"] == "256, as it was"
+    assert summary["max_position_embeddings"] == "256, unchanged"
     assert config("again") == config("fresh")
 
 
@@ -182,14 +182,16 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model, sche
     found = json.loads(patch("--schedule", schedule, "--layers", "sliding_attention", "--json").out)
     assert found["max_position_embeddings"] == [8192, 8192]
     assert found["length"] == config()["max_position_embeddings"] == 8192
-    assert "only layers that see a window of the text change, so the context stays 8192 tokens" in found["notes"]
+    assert "only sliding-window layers change, so the context stays 8192 tokens" in found["notes"]
     slowest = read(Path("out", "ropescale.json"))["tables"]["sliding_attention"]["inv_freq"][-1]
     assert slowest == pytest.approx(10000 ** (-14 / 16) / 8)  # the table changes all the same
 
 
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
     edit(model, **GPT_OSS)
-    note = "note: the vendor's yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
+    note = (
+        "note: the vendor's yarn has truncate=false, and this one truncate=true; keep the vendor's with truncate=false"
+    )
     assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err
     assert config()["rope_parameters"]["truncate"] is True
     assert note not in patch("--replace-scaling", "--schedule", "yarn:factor=64,truncate=false", out="kept").err

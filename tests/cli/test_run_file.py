@@ -59,19 +59,19 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
     ("content", "fact"),
     [
         ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
-        ("trust-remote-code: true", "says trust-remote-code; a file starts no code; give it on the command line"),
-        ("schedule: mine.py::Mine", "names a schedule by its class (mine.py::Mine); a file starts no code"),
+        ("trust-remote-code: true", "sets trust-remote-code; a file cannot run code; give it on the command line"),
+        ("schedule: mine.py::Mine", "names a schedule by its class (mine.py::Mine); a file cannot run code"),
         ("schedule: [yarn, './mine.py']", "names a schedule by its class"),
         ("baseline: package.module::Class", "names a schedule by its class"),
         ("schedule: {full_attention: a::b}", "names a schedule by its class"),
-        ("- 1", "holds no options; write each as NAME: VALUE"),
-        ("", "holds no options"),
+        ("- 1", "contains no options; write NAME: VALUE"),
+        ("", "contains no options"),
         ("a: [", "is not YAML"),
         ("lengths: {32: [1]}", "lengths is neither text nor a number, nor a list of them"),
         ("seed: 2026-11-23", "seed is neither text nor a number"),
         ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
         ("{data: x, lengths: 32, factor: x}", "invalid value for '--factor'"),
-        ("x: " + "1" * (1 << 20), "is too large for a file of options"),
+        ("x: " + "1" * (1 << 20), "is too large for an options file"),
     ],
 )
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
@@ -92,5 +92,5 @@ def test_what_only_the_command_line_may_hold_is_named_and_not_written(ran, check
     words = ["--data", text, "--lengths", "32", "--trust-remote-code", "--schedule", schedule, "-o", tmp_path / "out"]
     run = partial(ran, "eval", checkpoint, *words)
     written = (run() and tmp_path / "out" / "run.yaml").read_text()
-    assert "# and, which only the command line may hold: --schedule, --trust-remote-code" in written
+    assert "# and, only on the command line: --schedule, --trust-remote-code" in written
     assert set(yaml.safe_load(written)) == {"model", "data", "lengths"}

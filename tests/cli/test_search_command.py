@@ -117,19 +117,19 @@ REFUSED = {
         (["--target-length", "32"], "is shorter than the trained length"),
         (["--target-length", "100000"], "no document has the"),
         (["--within", "0"], "is not a weight"),
-        (["--layers", "some"], "cannot be changed alone"),
+        (["--layers", "some"], "cannot be changed separately"),
         (["--streaming"], "say how many documents with max_docs (--streaming, --max-docs)"),
     ],
     "keys": [
         (
             ["--data", "texts"],
-            "error: source is given, and the objective keys reads no text; drop it (--data, --objective)",
+            "error: the objective keys reads no text; drop source (--data, --objective)",
         ),
         (
             ["--glob", "*.txt"],
-            "error: glob is given, and the objective keys reads no text; drop it (--glob, --objective)",
+            "error: the objective keys reads no text; drop glob (--glob, --objective)",
         ),
-        (["--objective", "key"], "'key' is not known; did you mean 'keys'?"),
+        (["--objective", "key"], "unknown value 'key'; did you mean 'keys'?"),
         (["--objective", "text"], "error: missing option '--data'"),
         (
             ["--objective", "text", "--data", "x", "--haystack", "y"],

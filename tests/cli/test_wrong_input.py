@@ -110,7 +110,7 @@ def test_two_columns_of_one_name_are_refused(refused, checkpoint, tmp_path):
 
 def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
     said = refused("eval", checkpoint, "--data", texts, *ONE, "-o", f"{texts}/")
-    assert said == f"error: {texts}/ holds the text that is measured; choose another folder (-o, --data)"
+    assert said == f"error: {texts}/ contains the measured text; choose another folder (-o, --data)"
     assert sorted(os.listdir(texts)) == ["a.txt", "b.txt", "c.txt"]
 
 
@@ -136,14 +136,14 @@ def test_a_working_folder_that_is_gone_is_named(refused, checkpoint, tmp_path, m
     os.mkdir("gone")
     monkeypatch.chdir("gone")
     os.rmdir(tmp_path / "gone")
-    assert refused("inspect", checkpoint) == "error: the working folder is gone; change into one that is there"
+    assert refused("inspect", checkpoint) == "error: the working directory no longer exists; change into another one"
 
 
 def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
     folder = copied.rename(copied.with_name("two\nlines"))
     _, err = ran("patch", folder, "--in-place", "--schedule", "yarn:factor=2")
     out, _ = ran("restore", folder)
-    assert out == f"{copied.parent}/two\\nlines is as it was before it was patched in place\n"
+    assert out == f"{copied.parent}/two\\nlines is restored to its state before it was patched in place\n"
     (copied.parent / "a.txt").write_text(TEXT)
     _, err = ran("eval", folder, "--data", copied.parent / "a.txt", *ONE, "-o", copied.with_name("out\nhere"))
     assert f"written to {copied.parent}/out\\nhere\n" in err
@@ -179,7 +179,7 @@ def test_more_trials_than_fit_into_memory_are_refused_at_once(refused, checkpoin
 
 def test_a_context_beyond_any_is_doubted(ran, checkpoint):
     words = ["patch", checkpoint, "--dry-run", "--schedule", "yarn", "--target-length"]
-    assert "note: 104,857,600 tokens are 1,638,400 times the trained 64; make sure that this is meant" in (
+    assert "note: 104,857,600 tokens are 1,638,400 times the trained 64; make sure that this is intended" in (
         ran(*words, "100m").err
     )
     assert "make sure" not in ran(*words, "32k").err  # 512 times
@@ -219,9 +219,9 @@ def test_a_result_that_cannot_be_printed_is_kept(checkpoint, texts, tmp_path, mo
     Path("long").write_text(TEXT * 9)
     full("stdout")
     assert main([checkpoint if word == "CKPT" else word for word in words]) == 1
-    said = f"error: the result cannot be printed: No space left on device; it is kept in {tmp_path / 'out'}"
+    said = f"error: the result cannot be printed: No space left on device; it is stored in {tmp_path / 'out'}"
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.replace("kept in out", f"kept in {tmp_path}/out") == said
+    assert last.replace("stored in out", f"stored in {tmp_path}/out") == said
     assert (tmp_path / kept).exists()
 
 

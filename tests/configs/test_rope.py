@@ -240,7 +240,7 @@ def test_an_unknown_model_type_with_every_field_is_read():
 )
 def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(lacking, named):
     config = {k: v for k, v in (LLAMA | {"model_type": "brandnew", "rope_theta": 1e4}).items() if k not in lacking}
-    with pytest.raises(ConfigError, match="'brandnew', which is not one that ropescale knows") as caught:
+    with pytest.raises(ConfigError, match="'brandnew', whose defaults ropescale does not know") as caught:
         read_rope(config)
     assert named in str(caught.value)
 

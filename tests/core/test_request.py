@@ -67,6 +67,6 @@ def test_what_contradicts_itself_or_has_no_meaning_names_its_fields() -> None:
         Request("yarn", replace_scaling=True, on_top=True)
     assert caught.value.fields == ("replace_scaling", "on_top")
     Request(None, layers="all").refuse_without_schedule("layers")
-    with pytest.raises(ScheduleError, match="freeze_at is given without a schedule") as refused:
+    with pytest.raises(ScheduleError, match="freeze_at needs a schedule") as refused:
         Request(None, freeze_at=4).refuse_without_schedule("layers")
     assert refused.value.fields == ("freeze_at",)

@@ -418,9 +418,7 @@ def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Pa
 def test_a_table_stands_where_a_field_is_not_honoured_and_a_line_where_all_are(tmp_path: Path, ran: Any) -> None:
     folder = write_checkpoint(tmp_path / "qwen2", CONFIGS["qwen2"])
     out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false")
-    assert out.startswith(
-        "llama.cpp in llama-cpp-python 0.3.36: 7 of 9 fields honoured; the table has each.\n\n```sh\n# "
-    )
+    assert out.startswith("llama.cpp in llama-cpp-python 0.3.36: 7 of 9 fields honoured; see the table.\n\n```sh\n# ")
     assert "| truncate         | false          | dropped    | true" in out
     assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
 
@@ -437,7 +435,7 @@ def test_a_table_stands_where_a_field_is_not_honoured_and_a_line_where_all_are(t
 
     gemma = write_checkpoint(tmp_path / "gemma", CONFIGS["gemma3_text"])
     err = ran("export", gemma, "--for", "vllm", "--schedule", "yarn:factor=4").err
-    assert err == "note: layers left as they are: sliding_attention\n"
+    assert err == "note: unchanged layers: sliding_attention\n"
     out, _ = ran("export", gemma, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false", code=1)
     assert "| layers " in out and "| sliding_attention | theta " in out
 
@@ -460,10 +458,10 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
     [
         (
             ["--for", "vllm", "--factor", "4"],
-            "factor is given without a schedule; name one, such as yarn",
+            "factor needs a schedule; name one, such as yarn",
         ),
         (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave the schedule out"),
-        (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can say"),
+        (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can express"),
         (["--for", "vllm", "--schedule", "yran:factor=4"], "did you mean 'yarn'?"),
         (["--for", "tgi"], "'tgi' is not one of"),
         ([], "missing option '--for'"),

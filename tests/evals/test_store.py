@@ -474,7 +474,7 @@ def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_rea
 
 
 BEGINS = {
-    "while the model is read": "the run stopped before it measured anything; the same command starts it again",
+    "while the model is read": "the run stopped before the first measurement; the same command restarts it",
     "in the first batch": "the run stopped; nothing was finished yet; the same command begins again",
 }
 
@@ -504,7 +504,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, m
 
 
 def test_fresh_without_a_folder_is_refused(words, refused):
-    assert "fresh is given, and no folder to write into; name one (--fresh, -o)" in refused(*words, "--fresh")
+    assert "fresh needs an output folder; name one (--fresh, -o)" in refused(*words, "--fresh")
 
 
 def _stopping(out, error):

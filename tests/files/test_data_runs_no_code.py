@@ -81,7 +81,7 @@ def test_a_schedule_in_json_names_no_code(model, capsys, content, door):
             ropescale.patch_checkpoint(model, "out", content)
         return
     specs = {"file": "factors.json", "inline": json.dumps(content), "nested in text": "resonance:over=factors.json"}
-    refused(capsys, [*DRY, specs[door]], "Half", "is code, which JSON must not name; give it as the schedule itself")
+    refused(capsys, [*DRY, specs[door]], "Half", "is code, which JSON must not name; pass it as the schedule itself")
 
 
 @pytest.mark.parametrize("spec", ["sentinel.py::Half", "sentinel::Half", "resonance:over=sentinel.py::Half"])
@@ -93,7 +93,7 @@ def test_a_class_typed_as_the_schedule_itself_runs(model, ran, spec):
 @pytest.mark.parametrize("content", [{"name": "a.json"}, {"name": "resonance", "over": "a.json"}])
 def test_a_schedule_that_names_its_own_file_is_refused(model, capsys, content):
     Path("a.json").write_text(json.dumps(content))
-    refused(capsys, [*DRY, "a.json"], "a.json names itself")
+    refused(capsys, [*DRY, "a.json"], "a.json refers to itself")
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def test_the_language_part_of_a_multimodal_model_is_patched(tmp_path):
         model.save_pretrained(tmp_path)
         assert not torch.equal(logits(model), plain)
         assert torch.equal(logits(model), logits(AutoModelForImageTextToText.from_pretrained(tmp_path).eval()))
-        with pytest.raises(ConfigError, match="patch the whole model"):
+        with pytest.raises(ConfigError, match="patch the full model"):
             ropescale.patch(model.model.language_model, "linear:factor=2")
 
 
@@ -525,7 +525,7 @@ def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name
 
 def test_what_no_configuration_can_say_is_not_saved(tmp_path):
     model = build()
-    for options, reason in (({}, "freeze it at a length"), ({"length": 100}, "held at 100 tokens")):
+    for options, reason in (({}, "freeze it at a length"), ({"length": 100}, "frozen at 100 tokens")):
         with ropescale.patch(model, "dynamic-yarn", **options):
             with pytest.raises(RopescaleError, match=reason):
                 model.save_pretrained(tmp_path / "out")
@@ -791,4 +791,4 @@ def test_a_patch_says_itself_in_one_line():
         assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens>"
     assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens, reverted>"
     with ropescale.patch(model, "dynamic:factor=4", length=100) as patch:
-        assert ", held at 100 tokens" in repr(patch)
+        assert ", frozen at 100 tokens" in repr(patch)

@@ -113,7 +113,7 @@ def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, nam
     ("name", "words"),
     [
         ("a\0b.png", "null (byte|character)"),
-        ("~no-such-user/a.png", "there is no such home folder"),
+        ("~no-such-user/a.png", "its home folder does not exist"),
         ("", "must end in"),
         ("n" * 300 + ".png", "cannot write a plot to n{300}.png: File name too long"),
     ],
@@ -163,7 +163,7 @@ def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_
     assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
 
 
-NO_MEMORY = "there is not enough memory to draw plots"
+NO_MEMORY = "not enough memory to draw plots"
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameter
 
 def test_scaling_with_a_partial_factor_that_no_attention_of_the_type_can_use_is_refused():
     broken = LLAMA31 | {"partial_rotary_factor": 0.5}
-    with pytest.raises(ConfigError, match=r"partial_rotary_factor 0\.5.*llama .*whole heads"):
+    with pytest.raises(ConfigError, match=r"partial_rotary_factor 0\.5.*llama .*full heads"):
         make_plan(broken, "yarn:factor=16", replace_scaling=True)
 
 
@@ -424,7 +424,7 @@ def test_as_is_changes_nothing_in_any_of_its_forms():
     for spec in ("as-is", AsIs(), {"full_attention": "as-is", "sliding_attention": "as-is"}):
         plan = make_plan(GEMMA3, spec)
         assert not plan.changes and plan.config == GEMMA3 and plan.length == 8192
-        with pytest.raises(ScheduleError, match="nothing to freeze"):
+        with pytest.raises(ScheduleError, match="cannot be frozen"):
             make_plan(GEMMA3, spec, freeze_at=1024)
 
 
@@ -487,7 +487,7 @@ def test_exaone4_without_a_window_rotates_everywhere_and_is_taken():
 )
 def test_one_table_over_mixed_layers_changes_in_all_and_says_so(config, noted):
     notes = make_plan(config, "linear:factor=4", replace_scaling=True).notes
-    assert any("one table for all its layers, so the sliding layers change" in note for note in notes) == noted
+    assert any("one table for all its layers, so the sliding-window layers change" in note for note in notes) == noted
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -498,7 +498,7 @@ def test_a_schedule_that_changes_nothing_is_an_error_that_says_why():
     with pytest.raises(ScheduleError, match=r"4 tokens .*ramp"):
         make_plan(LLAMA | {"max_position_embeddings": 4}, "yarn:factor=8")
     for spec in ("yarn:factor=8", "llama3:factor=8"):
-        with pytest.raises(ScheduleError, match="leaves every frequency as it is: even the slowest pair makes 696 "):
+        with pytest.raises(ScheduleError, match="leaves every frequency unchanged: even the slowest pair makes 696 "):
             make_plan({"model_type": "gemma4_text"}, spec)
     assert make_plan(LLAMA | {"max_position_embeddings": 4}, "linear:factor=8").changes
 
@@ -530,14 +530,14 @@ def test_freezing_a_fixed_schedule_changes_nothing_and_says_so():
     frozen, plain = make_plan(LLAMA, "yarn:factor=8", freeze_at=6000), make_plan(LLAMA, "yarn:factor=8")
     assert frozen.config == plain.config
     assert [note for note in frozen.notes if note not in plain.notes] == [
-        "yarn:factor=8 is the same at every length, so there is nothing to freeze at 6000 tokens"
+        "yarn:factor=8 is the same at every length, so freezing has no effect at 6000 tokens"
     ]
 
 
 @pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
 def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
     for length in (2048, 4096):
-        with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency as it is.*is 4096"):
+        with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency unchanged.*is 4096"):
             make_plan(LLAMA, spec, freeze_at=length)
     assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
 
@@ -545,7 +545,7 @@ def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
 def test_layers_that_stay_plain_when_frozen_are_named_beside_those_that_change():
     spec = {"full_attention": "dynamic:factor=4", "sliding_attention": "linear:factor=2"}
     plan = make_plan(GEMMA3, spec, freeze_at=8192)
-    assert "dynamic:factor=4 leaves every frequency as it is at 8192 tokens" in plan.notes
+    assert "dynamic:factor=4 leaves every frequency unchanged at 8192 tokens" in plan.notes
 
 
 def test_stock_dynamic_is_saved_natively():

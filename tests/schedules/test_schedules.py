@@ -352,7 +352,7 @@ def test_a_missing_factor_is_named(name: str) -> None:
         (lambda: compute(Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
         (lambda: compute(NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
         (lambda: compute(Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "model rotates 16 of 64 coordinates"),
-        (lambda: compute(NtkCritical(9, critical_pair=0.01), ROPE), "theta beyond any number"),
+        (lambda: compute(NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
         (lambda: Giraffe(), "giraffe needs scale_power, truncate, or both"),
         (lambda: create("giraffe", truncate=2.5), "giraffe: truncate must be a whole number, not 2.5"),
         (lambda: Table(), "either inv_freq or factors, one number per pair, and neither is given"),
@@ -400,7 +400,7 @@ def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) ->
     with pytest.raises(CheckpointError, match=r"cannot be written: No such file or directory"):
         Table(factors=(1.0,)).save(tmp_path / "missing" / "factors.json")
     (tmp_path / "yarn.json").write_text('{"name": "yarn", "factor": 8}')
-    with pytest.raises(ScheduleError, match="holds the schedule 'yarn', not a table"):
+    with pytest.raises(ScheduleError, match="contains the schedule 'yarn', not a table"):
         Table.load(tmp_path / "yarn.json")
 
 

@@ -338,12 +338,12 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
     ("words", "sentence"),
     [
         (["--prompts", "rows.jsonl", "--lengths", "64"], "no prompt belongs to length 64"),
-        (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials is for prompts that are made here"),
+        (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials applies to generated prompts"),
         (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
         (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file"),
         (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
-        (["--lengths", "512", "--match", "any"], "match is for prompts from a file"),
+        (["--lengths", "512", "--match", "any"], "match needs prompts from a file"),
     ],
 )
 def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, words, sentence, tmp_path, monkeypatch):
@@ -361,7 +361,7 @@ def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, wo
 def test_nothing_is_written_into_the_folder_of_the_prompts(refused, checkpoint, tmp_path):
     write(tmp_path / "code.jsonl", [row("amber", "48213")])
     words = ["retrieval", checkpoint, "--prompts", tmp_path, "--lengths", "512", "-o", tmp_path]
-    assert "holds the text that is measured" in refused(*words)
+    assert "contains the measured text" in refused(*words)
     assert [each.name for each in tmp_path.iterdir()] == ["code.jsonl"]
 
 

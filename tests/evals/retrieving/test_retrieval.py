@@ -667,7 +667,7 @@ def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
         (["--lengths", "1"], "length 1 leaves no token to score"),
         (["--lengths", "200", "--depths", "0,2"], "depth 2.0 is not a number from 0 (the beginning) to 1 (the end)"),
         (["--lengths", "200", "--depths", "1"], "'1' could mean one depth or the depth 1; write 1.0 for the depth"),
-        (["--lengths", "200", "--depths", "deep"], "'deep' are not depths"),
+        (["--lengths", "200", "--depths", "deep"], "invalid depths 'deep'"),
         (["--lengths", "200", "--depths", ","], "no depths to ask at"),
         (["--lengths", "200", "--depths", "99999999999"], "depths cannot be spread"),
         (["--lengths", "200", "--task", "needle"], "invalid value for '--task'"),

@@ -103,8 +103,8 @@ def test_python_takes_servers_too(engines, checkpoint, text):
     [
         (slice(0, 1), [], "needs a server of the unchanged model (served_as base), and one per schedule"),
         (slice(1, 3), [], "needs a server of the unchanged model (served_as base), and one per schedule"),
-        (slice(0, 3), ["--search"], "search is for a model that is loaded here, not for a server"),
-        (slice(0, 3), ["--schedule", "cope"], "schedules is for a model that is loaded here"),
+        (slice(0, 3), ["--search"], "search applies to a loaded model, not to a server"),
+        (slice(0, 3), ["--schedule", "cope"], "schedules applies to a loaded model"),
         (slice(0, 3), ["--target-length", "512"], "takes at most 256 positions, and the longest window has 512"),
     ],
 )

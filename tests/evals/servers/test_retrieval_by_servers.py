@@ -61,5 +61,5 @@ def test_an_answer_is_right_where_every_token_of_it_is_ranked_first(checkpoint, 
 
 def test_an_option_of_a_loaded_model_is_refused_beside_a_server(checkpoint, refused):
     words = ["retrieval", "--server", "http://localhost:1", "--tokenizer", checkpoint, "--lengths", "192"]
-    assert "batch_tokens is for a model that is loaded here" in refused(*words, "--batch-tokens", "64")
+    assert "batch_tokens applies to a loaded model" in refused(*words, "--batch-tokens", "64")
     assert "name a MODEL, or a server" in refused("retrieval", "--lengths", "192")

@@ -44,7 +44,7 @@ ABOVE = torch.tensor([0, 1, 2, 3, 17, 400, TRAINED - 1, TRAINED, 2000, 4 * TRAIN
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "already scaled": ("--replace-scaling", {"replace_scaling": True}),
     "do not rotate": ("--layers all", {"layers": "all"}),
-    "leaves every frequency as it is": ("--layers all", {"layers": "all"}),
+    "leaves every frequency unchanged": ("--layers all", {"layers": "all"}),
     "max_position_embeddings": ("--original-length", {"original_length": TRAINED}),
 }
 """Words of a refusal, and the option that it names: what a user would try next."""

@@ -20,7 +20,7 @@ _STATED = {"rope_type": "default", "rope_theta": 7e4}
 
 REFUSALS = (
     "make them agree",
-    "turns whole heads, and transformers cannot run this",
+    "rotates full heads, and transformers cannot run this",
     "does not read rope_scaling",
     "does not fill in",
     "only reads rope_type there",
