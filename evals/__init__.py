@@ -1,6 +1,6 @@
-"""Measuring what a schedule does: perplexity against length, by position, paired between schedules.
+"""Measures the effect of a schedule: perplexity against length, by position, paired between schedules.
 
-Importing this package is cheap; torch comes with the first measurement.
+Importing this package is cheap; the first measurement imports torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reads stored files that anybody may have changed: within a size limit, and with every value checked before use.
+"""Reads untrusted stored files: with a size limit, and every value validated before use.
 
-The types in :mod:`ropescale.evals.results.folder` say what each file must hold; pydantic checks it.
+:mod:`ropescale.evals.results.folder` defines the files' types; pydantic validates them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
 
 
 _MOST_BRACKETS, _BYTES_APART = 2_000_000, 8
-"""Brackets of a JSON text, as many as that or one in so many bytes: each can take a hundred bytes of memory."""
+"""Limits on brackets of a JSON text, absolute or per bytes; a bracket can take a hundred bytes of memory."""
 
 
 def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
@@ -85,7 +85,7 @@ def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
 # --- checksums ---
 
 SEAL = "sha256"
-"""The key under which an object holds its own checksum."""
+"""The key of an object's own checksum."""
 
 
 def sealed(found: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Perplexity, retrieval and a recommendation, measured by a loaded model or by servers."""
+"""Perplexity, retrieval and recommendation with a loaded model or servers."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def perplexity(
     force: bool = False,
     **options: Unpack[PerplexityKeywords],
 ) -> Result:
-    """Measures the perplexity of ``model`` at every length, under every schedule, on the same tokens.
+    """Measures the perplexity of ``model`` at every length with every schedule on the same tokens.
 
-    Each schedule is patched in and reverted bit for bit. ``as-is`` (the model as it comes) always runs, and is the
-    baseline of the paired comparison unless ``baseline`` says otherwise.
+    Every schedule is patched in and reverted bit for bit. ``as-is`` (the unchanged model) always runs, and is the
+    default baseline of the paired comparison.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
@@ -60,12 +60,12 @@ def perplexity(
         documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
             one), and with ``tokenizer`` strings, :class:`Text`, or chats (lists of messages, dicts with role and
             content); or :class:`Document`. A mapping of names to such lists is several sources: see ``by_source``.
-        lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
+        lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for finished batches: the same call continues where this one was interrupted.
-        fresh: measure again what is stored in ``out``.
+        out: a folder for the result and finished batches; the same call resumes after an interruption.
+        fresh: measure again instead of resuming from ``out``.
         force: replace results in ``out`` of another text or model, or more than these.
         options: the fields of :class:`PerplexityOptions`, such as ``stride``, and the options of metrics:
             ``repeat_distance`` (how many tokens back a far repeat is; the trained length where it is not given) and
@@ -158,7 +158,7 @@ def recommend(
     force: bool = False,
     **options: Unpack[RecommendKeywords],
 ) -> Recommendation:
-    """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
+    """Recommends the schedule for a model, a text and a target length, by measuring all candidates.
 
     Half of the text races the candidates (see :mod:`.recommending.race`), the other half decides among those that are
     left (see :func:`.recommending.race.decide`). Each schedule is patched in and reverted bit for bit.

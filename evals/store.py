@@ -1,4 +1,4 @@
-"""Finished batches and steps of a run in SQLite, so that a run that was stopped continues where it was.
+"""Stores finished batches and steps of a run in SQLite, so that an interrupted run can resume.
 
 Below the output folder::
 
@@ -39,11 +39,11 @@ from .scoring.batches import BatchPlan, Scored
 
 FOLDER = "resume"
 Facts = Mapping[str, object]
-"""All that some numbers depend on, as plain data."""
+"""The facts that determine stored numbers, as plain data."""
 
 _COMMIT_SECONDS = 1.0
 _APPLICATION = 0x726F7065
-"""SQLite's application id of our files."""
+"""SQLite's application id of ropescale's files."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records
@@ -60,17 +60,17 @@ class Shelf:
     """The finished batches of one pass, by number.
 
     Attributes:
-        key: the hash of all that its numbers depend on.
+        key: the hash of the facts that determine its numbers.
     """
 
     def __init__(self, store: Store, key: str, batches: dict[int, Scored]) -> None:
         self._store, self.key, self.batches = store, key, batches
 
     def put(self, number: int, scored: Scored) -> None:
-        """Keeps a batch that is finished.
+        """Stores a finished batch.
 
         Raises:
-            CheckpointError: the disk is full, or does not let us. The batches before are kept.
+            CheckpointError: the disk is full or not writable. Earlier batches stay stored.
         """
         self._store.put(self.key, number, scored.nll.tobytes(), scored.nll.dtype.str, scored.parts)
         self.batches[number] = scored
@@ -113,12 +113,12 @@ class Store:
 
     @property
     def finished(self) -> int:
-        """The number of batches on the shelves that were asked for."""
+        """The number of batches on the opened shelves."""
         return sum(len(shelf.batches) for shelf in self._shelves.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no record, of this run or another."""
+        """Whether the store has no record of any run."""
         if self._path is None or not self._path.exists():
             return True
         return self._connected(self._path).execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
@@ -135,10 +135,10 @@ class Store:
                         yield number, content, dtype, parts
 
     def put(self, key: str, number: int, content: bytes, dtype: str, parts: int = 1) -> None:
-        """Keeps a record; within a second it is safe from the end of this process, and of the machine.
+        """Stores a record; within a second it survives a crash of the process and the machine.
 
         Raises:
-            CheckpointError: the disk is full, or does not let us. The records before are kept.
+            CheckpointError: the disk is full or not writable. Earlier records stay stored.
         """
         digest = _digest(key, number, parts, dtype, content)
         self._write(
@@ -147,17 +147,17 @@ class Store:
 
     @property
     def last(self) -> dict[str, object]:
-        """The facts that :meth:`begin` was told last time; empty at first."""
+        """The facts of the last :meth:`begin`; initially empty."""
         return {} if self._path is None or not self._path.exists() else _last_in(self._connected(self._path))
 
     def begin(self, about: Facts) -> None:
-        """Remembers what is being measured."""
+        """Stores the facts of the current run."""
         self._write("DELETE FROM notes WHERE name = 'last'")
         self.note("last", about)
         self._commit()
 
     def note(self, name: str, content: Facts) -> None:
-        """Remembers something that no number depends on, such as how long a process took."""
+        """Stores a note that does not affect numbers, such as a process's time."""
         self._write("INSERT INTO notes VALUES (?, ?)", name, json.dumps(content))
 
     def close(self) -> None:
@@ -212,10 +212,10 @@ def key_of(facts: Facts) -> str:
 
 @contextmanager
 def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[Store]:
-    """Opens the store below an output folder, for us alone inside.
+    """Opens the store below an output folder exclusively inside the block.
 
     Args:
-        fresh: forget what is in it.
+        fresh: discard its content.
         group: the processes that share it; the leader holds the lock for all of them.
 
     Raises:
@@ -234,8 +234,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
 
 
 def last_run(out: Path) -> dict[str, object]:
-    """Returns what the last run in an output folder measured, without changing anything; empty where that is not
-    known."""
+    """Returns the facts of the last run in an output folder without changing it; empty if unknown."""
     path = out / FOLDER / "0.sqlite"
     try:
         if not _is_ours(path):
@@ -247,7 +246,7 @@ def last_run(out: Path) -> dict[str, object]:
 
 
 def refuse_if_busy(out: Path) -> None:
-    """Refuses at once what :func:`opened` would refuse after minutes of reading weights.
+    """Refuses early what :func:`opened` would refuse after loading the weights.
 
     Raises:
         CheckpointError: another process writes into this output folder.
@@ -258,7 +257,7 @@ def refuse_if_busy(out: Path) -> None:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Finds what a run may not write into or over: ``resume/`` or a file in it; None where all is a run's own."""
+    """Returns a foreign ``resume/`` or file in it, which a run must not overwrite; None without one."""
     if not os.path.lexists(folder):
         return None
     if folder.is_symlink() or not folder.is_dir():
@@ -272,9 +271,9 @@ def foreign(folder: Path) -> Path | None:
 
 @contextmanager
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
-    """Makes and locks the folder, sets aside what is damaged, and empties it where that is wanted.
+    """Creates and locks the folder, moves damaged files aside, and empties it on request.
 
-    A new folder is removed again where what is inside fails and has kept nothing.
+    Removes a new folder if the block fails without storing anything.
     """
     made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
     with _translated(folder):
@@ -333,7 +332,7 @@ _JOURNALS = (b"", bytes(8), bytes.fromhex("d9d505f920a163d7"))
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it is a regular file that SQLite wrote for us, or an empty one."""
+    """Whether the path is a regular SQLite file of ropescale, or an empty file."""
     if not _is_regular(path):
         return False
     start = _start(path, 72)
@@ -361,10 +360,10 @@ def _last_in(connection: sqlite3.Connection) -> dict[str, object]:
 
 
 def move_aside(path: Path, why: str) -> None:
-    """Renames a file to ``NAME~``, or ``NAME~2`` and so on, and says so on stderr; nothing is overwritten.
+    """Renames a file to ``NAME~``, or ``NAME~2`` and so on, without overwriting, and reports this on stderr.
 
     Args:
-        why: what is wrong with it, as the end of a sentence about it.
+        why: the problem, as the end of a sentence about the file.
     """
     free = set_aside(path)
     print(f"note: {path} {why}; it is now called {free.name}", file=sys.stderr)
@@ -372,7 +371,7 @@ def move_aside(path: Path, why: str) -> None:
 
 @contextmanager
 def _translated(folder: Path | None) -> Iterator[None]:
-    """Turns what the system or SQLite says about the disk into one sentence.
+    """Converts an error of the system or SQLite to one sentence.
 
     Raises:
         CheckpointError: something below the folder cannot be read or written.

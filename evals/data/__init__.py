@@ -1,1 +1,1 @@
-"""Texts, documents, windows, and marks on their tokens."""
+"""Texts, documents, windows, and token masks."""

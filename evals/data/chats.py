@@ -1,10 +1,9 @@
-"""Chats: rendered by the tokenizer's own template, and told apart into the assistant's tokens and the others.
+"""Chats: rendered by the tokenizer's template, with a mask of the assistant's tokens.
 
 The assistant's tokens are those that a template marks with ``{% generation %}``. Without that mark, a message of the
 assistant is what rendering it adds to the rendering of all messages before it with the generation prompt, up to the
-special token that ends it. Both are compared with the rendering of the whole chat, and what does not agree with it is
-refused: a template may write earlier messages otherwise than the last one, and a tokenizer may join the assistant's
-first characters with the template's last.
+special token that ends it. Both must agree with the rendering of the full chat: a template may render earlier messages
+differently from the last one, and a tokenizer may merge the assistant's first characters with the template's last.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ Span = tuple[int, int]
 """Characters ``[start, stop)`` of a rendered chat."""
 
 ALL, ASSISTANT = SCORES = ("all", "assistant")
-"""Whose tokens are scored."""
+"""The choices of scored tokens."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """One chat before rendering.
+    """A chat before rendering.
 
     Attributes:
-        name: where it came from.
-        messages: each with its ``role`` and ``content``, and whatever else the template knows.
-        tools: descriptions of the tools that the assistant could call, as the template takes them.
+        name: the origin of the chat.
+        messages: objects with ``role``, ``content`` and further keys for the template.
+        tools: descriptions of the assistant's tools for the template.
     """
 
     name: str
@@ -52,24 +51,24 @@ class Chat:
 
 
 Unread = Text | TextFile | Chat | Document | PromptRow
-"""A document as its source holds it."""
+"""A document before reading."""
 
 Given = Document | Text | TextFile | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
-"""A document as a caller in Python may give it."""
+"""A document as a Python argument."""
 
 
 def sources_of(
     documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
 ) -> Iterator[Document | Text | TextFile]:
-    """Renders chats and prompts, names texts and wraps token ids, one after the other, as they are asked for.
+    """Renders chats and prompts, names texts and wraps token ids lazily.
 
     Args:
         documents: one text alone is a list of one.
         score: one of :data:`SCORES`.
 
     Raises:
-        DataError: as :func:`rendered`; there is no tokenizer, and not only token ids; a mixture of texts and token ids;
-            or the assistant's tokens of what is no chat are asked for.
+        DataError: as for :func:`rendered`; or texts have no tokenizer, texts and token ids are mixed, or the
+            assistant's tokens are requested for a document that is not a chat.
     """
     kinds = set()
     for number, each in enumerate([documents] if isinstance(documents, (str, Text, TextFile)) else documents):
@@ -96,7 +95,7 @@ def sources_of(
 
 
 def named(name: str, given: Given) -> Unread:
-    """Returns a document as a caller gave it, under a name if it has none.
+    """Returns a given document with a name.
 
     Raises:
         DataError: neither a text nor messages nor token ids.
@@ -111,13 +110,13 @@ def named(name: str, given: Given) -> Unread:
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
-    """Returns the tokens of a chat as the tokenizer's template writes it, BOS included where it writes one.
+    """Returns the tokens of a chat rendered by the tokenizer's template, including its BOS, if any.
 
     Args:
-        assistant: mark the assistant's tokens, which alone are scored then.
+        assistant: whether to score only the assistant's tokens.
 
     Raises:
-        DataError: there is no template, it refuses the chat, or the assistant's tokens cannot be told exactly.
+        DataError: the template is missing or refuses the chat, or the assistant's tokens cannot be identified exactly.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
@@ -149,13 +148,13 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
 
 
 def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> tuple[list[Document], int]:
-    """Leaves out the documents with no token to score at any length; counts them.
+    """Drops and counts documents without a token to score at any length.
 
     Args:
-        stops: by length, the tokens that are fed; None for the whole document.
+        stops: by length, the number of fed tokens; None for the full document.
 
     Raises:
-        DataError: there is nothing to score at one of the lengths.
+        DataError: a length has no token to score.
     """
     pool = list(documents)
     for length, stop in stops.items():
@@ -201,7 +200,7 @@ def _written(
         text.encode()
     except UnicodeEncodeError:
         raise DataError(f"{chat.name} has a lone surrogate; it is not valid text; repair or remove it") from None
-    except Exception as error:  # a template can raise whatever it likes
+    except Exception as error:  # a template can raise any error
         raise DataError(
             f"{chat.name} does not fit the tokenizer's chat template: {first_line(error) or type(error).__name__}; "
             "repair or remove it"
@@ -214,11 +213,11 @@ def _written(
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _START, _STOP = "\ufdd0", "\ufdd1"
-"""Characters that no text may hold (Unicode 3.4, D14)."""
+"""Noncharacters, which no text contains (Unicode 3.4, D14)."""
 
 
 def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> Iterable[Span]:
-    """Returns what lies between ``{% generation %}`` and ``{% endgeneration %}``, by writing a character at each."""
+    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``, by rendering a marker at each."""
 
     def mark(tag: re.Match[str]) -> str:
         return f"{{%{tag[1]} if true %}}{{{{ '{_STOP if tag[2] else _START}' }}}}{{% endif {tag[3]}%}}"
@@ -231,7 +230,7 @@ def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: st
 
 
 def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:
-    """Yields what each message of the assistant adds, up to the special token that ends it."""
+    """Yields the span of each message of the assistant, up to its final special token."""
     for number, message in enumerate(chat.messages):
         if message.get("role") != "assistant":
             continue
@@ -246,12 +245,12 @@ def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[st
 
 
 def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
-    """Returns the text up to the end of a message; None where it cannot be found in the whole.
+    """Returns the text up to the end of a message; None if it is not a prefix of the full chat.
 
     Args:
-        alone: the chat up to this message, as the last one.
+        alone: the chat that ends with this message.
         start: the chat before it, with the generation prompt.
-        text: the whole chat.
+        text: the full chat.
     """
     if alone.startswith(start) and text.startswith(alone):
         return alone
@@ -264,10 +263,10 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
 
 
 def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
-    """Marks the tokens of a text that lie in the spans, bool [tokens].
+    """Returns a mask of the tokens inside the spans, bool [tokens].
 
-    A token begins where the one before it ended, or earlier if both are parts of one character: offsets may leave out
-    the space before a word.
+    A token starts at the end of the previous one, or earlier if both are parts of one character, because offsets may
+    omit the space before a word.
 
     Args:
         offsets: int64 [tokens, 2], in characters.

@@ -1,9 +1,8 @@
-"""Cuts texts into the windows that are measured: as many as a text holds, up to a budget.
+"""Cuts texts into windows to measure, up to a budget.
 
-The windows of a text do not overlap, and have as many tokens each as the largest length feeds. A text that fits into
-its share of the budget is cut from its beginning, in the tokens of the whole text. Of a longer one, the windows begin
-at evenly spaced bytes, moved to the start of the next line, and each is read and tokenized alone. So little more is
-read than is measured, however large the text is.
+The windows of a text do not overlap, and have the size of the largest length. A text within its share of the budget is
+tokenized completely and cut from its start. For a longer text, the windows start at evenly spaced bytes, moved to the
+start of the next line, and are read and tokenized separately, so that little more text is read than measured.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ Source = Text | TextFile | Document
 """A document before it is cut."""
 
 BUDGET = 2**18
-"""Tokens that are fed under one schedule, where nothing else is asked for."""
+"""The default number of tokens to feed per schedule."""
 
 _CLEARLY = 1.5
-"""How many times its share a text must seem to hold before it is not even tried to cut it whole."""
+"""The multiple of its share above which a text is not tokenized completely."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of each text is measured.
+    """Limits on the measured part of each text.
 
     Attributes:
-        size: tokens of a window, BOS not counted.
-        needed: tokens that a text must have; at least ``size``.
-        windows: of one text at most; None for as many as it holds.
-        total: of all texts at most, but at least one of each; None for no limit.
-        placed: whether the windows of a file must know the hash of its whole text and their places in it, which means
-            to read it to its end.
+        size: tokens of a window, without BOS.
+        needed: the minimum tokens of a text; at least ``size``.
+        windows: the most windows per text; None for no limit.
+        total: the most windows of all texts, but at least one per text; None for no limit.
+        placed: whether a file's windows need its full text's hash and their positions in it, which requires reading it
+            completely.
     """
 
     size: int
@@ -54,9 +53,9 @@ class Cut:
     """The windows of one text, in order.
 
     Attributes:
-        windows: each with the hash of the text that it is from.
-        measured, whole: bytes of the windows and of the text, or tokens of one that was given as tokens; ``measured``
-            is None where the places of tokens in the text are not known.
+        windows: the windows, with the hash of their text.
+        measured, whole: bytes of the windows and of the text, or tokens of a text that was given as tokens;
+            ``measured`` is None if the tokens' positions in the text are unknown.
         in_bytes: whether these are bytes.
     """
 
@@ -67,13 +66,13 @@ class Cut:
 
 
 class Cutter:
-    """Cuts texts, and counts those that are too short.
+    """Cuts texts, and counts texts that are too short.
 
     Args:
-        encoder: None where all documents are tokens.
+        encoder: the text encoder; None if all documents are tokens.
 
     Attributes:
-        longest: the name and the tokens of the longest text that is too short.
+        longest: name and number of tokens of the longest text that is too short.
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
@@ -83,10 +82,10 @@ class Cutter:
         self._known: dict[tuple[int, str], list[TextFile | None]] = {}
 
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
-        """Returns the windows of the first ``most`` texts that are long enough.
+        """Returns the windows of the first ``most`` sufficiently long texts.
 
-        Where a budget is shared out, texts are held in memory until it is known how many there are, or that it is used
-        up by one window of each.
+        If a budget is shared, texts stay in memory until their number is known, or one window per text exhausts the
+        budget.
         """
         found: list[Cut] = []
         held: list[Source] = []
@@ -104,10 +103,10 @@ class Cutter:
         return self._shared_out(found, held) if len(held) == len(found) else found
 
     def _is_known(self, text: Source, first: Cut) -> bool:
-        """Whether there was the same text before, which is counted: two of the same are not independent."""
+        """Whether the text is a duplicate; counts it, because duplicates are not independent."""
         file = text if isinstance(text, TextFile) else None
         begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
-        alike = self._known.setdefault((first.whole, begins), [])  # what is in memory is hashed as a whole
+        alike = self._known.setdefault((first.whole, begins), [])  # texts in memory are hashed completely
         known = any(not each or not file or each.file_sha256 == file.file_sha256 for each in alike)
         self.skipped["duplicates"] += known
         if not known:
@@ -115,7 +114,7 @@ class Cutter:
         return known
 
     def _shared_out(self, found: list[Cut], held: Sequence[Source]) -> list[Cut]:
-        """Gives every text as many windows as the others; what shorter ones leave goes to the longer ones."""
+        """Shares windows equally among texts; longer texts get the unused share of shorter ones."""
         left = self.limits.total or 0
         for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].whole)):
             share = max(1, left // (len(found) - done))
@@ -125,7 +124,7 @@ class Cutter:
         return found
 
     def _first(self, text: Source) -> Cut | None:
-        """Returns the first window of a text; None, and it is counted, where it is too short."""
+        """Returns the first window of a text; counts a text that is too short, and returns None."""
         size, needed = self.limits.size, self.limits.needed
         if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= PIECE:
             text = _document(text, self._encoder.whole([text.text]), 0, _identity(text, []))
@@ -144,9 +143,9 @@ class Cutter:
         return None
 
     def _cut(self, text: Source, most: int | None, first: Cut) -> Cut:
-        """Cuts a text into at most so many windows, of which the first is known.
+        """Cuts a text into at most ``most`` windows, given the first one.
 
-        Where the places of tokens are not known, the tokens of the whole text are needed.
+        If token positions are unknown, tokenizes the full text.
         """
         if most == 1:
             return first
@@ -159,7 +158,7 @@ class Cutter:
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
-    """Cuts tokens: from the beginning where all windows are wanted, else evenly spaced."""
+    """Cuts tokens from the start if all windows are requested, else evenly spaced."""
     tokens, ends = len(document.ids), document.byte_ends
     holds = tokens // size
     count = holds if most is None else min(holds, most)
@@ -170,17 +169,17 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
     return Cut(windows, sum(int(each.sizes.sum()) for each in windows), int(ends[-1]) if tokens else 0)
 
 
-# --- texts ---
+# --- Texts ---
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens of a text, from where a reading of it begins.
+    """Tokens of a text from the start of a reading.
 
     Attributes:
-        read: the reading that they are from, closed.
-        bytes: how many bytes of the text they take; None where the places of tokens are not known.
-        found: how many tokens were made, of which these are the first.
+        read: the closed reading of the tokens.
+        bytes: the number of the tokens' bytes in the text; None if token positions are unknown.
+        found: the total number of tokens, which start with these.
     """
 
     tokens: Encoded
@@ -190,7 +189,7 @@ class _Window:
 
 
 def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, needed: int = 0) -> _Window:
-    """Tokenizes a window alone, and as many tokens behind it as are needed."""
+    """Tokenizes a window separately, with as many following tokens as needed."""
     with text.reading(offset) as reading:
         found = encoder.first(reading, max(size, needed))
     tokens = found.part(0, size)
@@ -200,7 +199,7 @@ def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, 
 
 
 def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
-    """Returns windows that begin at evenly spaced bytes, each of them behind the one before."""
+    """Returns windows that start at evenly spaced bytes, without overlap."""
     found: list[_Window] = []
     reached = 0
     for number in range(most):
@@ -222,10 +221,10 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
-    """Cuts the tokens of the whole text from its beginning; returns None where there are more windows than wanted.
+    """Cuts the full text's tokens from the start; returns None if it has more windows than requested.
 
     Args:
-        placed: whether the places of its tokens are known; else the windows that are wanted are evenly spaced in it.
+        placed: whether its token positions are known; otherwise the requested windows are evenly spaced in it.
     """
     parts: list[Encoded] = []
     count = 0
@@ -236,7 +235,7 @@ def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | N
             if placed and most and count >= (most + 1) * size:
                 return None
     tokens = joined(parts)
-    ids = cast(Sequence[int], tokens.ids)  # one after the other they take five times as much memory
+    ids = cast(Sequence[int], tokens.ids)  # encoding them one by one takes five times as much memory
     cut = _of_document(Document(text.name, ids, tokens.byte_ends, _identity(text, [reading])), size, most)
     cut = replace(cut, windows=[replace(each, ids=np.asarray(each.ids).tolist()) for each in cut.windows])
     return replace(cut, measured=reading.taken(cut.measured or 0), whole=text.size) if placed else cut
@@ -247,7 +246,7 @@ def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -
 
 
 def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
-    """Hashes a text as far as it was read; where that is not to its end, with its size and modification time."""
+    """Hashes the read part of a text; adds size and modification time if it was not read completely."""
     if isinstance(text, Text):
         return sha256(text.encoded)
     read = [each.sha256 for each in readings]

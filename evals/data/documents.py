@@ -1,6 +1,6 @@
-"""Documents, and how their text becomes token ids.
+"""Documents and their tokenization.
 
-Ids are encoded without special tokens, and BOS is put in front once where they are fed.
+Ids are encoded without special tokens; BOS is prepended once when they are fed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ Kind = Literal["", "ids", "chat", "prompt"]
 
 @dataclass(frozen=True)
 class Document:
-    """One document as token ids, without BOS.
+    """A document as token ids, without BOS.
 
     Attributes:
-        name: where it came from.
+        name: the origin of the document.
         ids: the tokens.
-        byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
-            (ids without a text, or a tokenizer without offsets).
+        byte_ends: per token, the number of UTF-8 bytes of the text before its end, int64; None if unknown (ids without
+            a text, or a tokenizer without offsets).
         sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64; of a window, that of its whole text.
-        kind: "ids" or "chat" where its source says which tokens are fed, BOS included; "prompt" for a prompt with its
-            answer, of which the answer is scored; else empty.
-        scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
+        kind: "ids" or "chat" if its source determines the fed tokens, including BOS; "prompt" for a prompt with a
+            scored answer; else empty.
+        scored: mask of the scored tokens, bool [tokens]; None for all.
         offset: bytes of the text before a window of it.
-        source: the source that it is from, where there are several.
-        text_sha256: of the whole text's UTF-8 bytes, where that was asked for and ``sha256`` may be another; else
-            empty.
+        source: the document's source, if there are several.
+        text_sha256: the hash of the full text's UTF-8 bytes, if requested and ``sha256`` may differ; else empty.
     """
 
     name: str
@@ -67,12 +66,12 @@ class Document:
 
     @property
     def ids_sha256(self) -> str:
-        """The SHA-256 of the ids as little-endian int64: of what the tokenizer made of the text."""
+        """The SHA-256 of the ids as little-endian int64, which depends on the tokenizer."""
         return sha256(np.asarray(self.ids, "<i8").tobytes())
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many UTF-8 bytes of the text each token covers, int64; only where :attr:`byte_ends` is known."""
+        """The number of UTF-8 bytes that each token covers, int64; requires :attr:`byte_ends`."""
         return np.diff(self.byte_ends, prepend=0) if self.byte_ends is not None else np.zeros(0, np.int64)
 
 
@@ -82,9 +81,9 @@ def tokenize(
     *,
     split_special_tokens: bool = False,
 ) -> list[Document]:
-    """Encodes each text without special tokens around it, with byte offsets where the tokenizer is a fast one.
+    """Encodes texts without adding special tokens, with byte offsets if the tokenizer is fast.
 
-    What is tokens already stays as it is.
+    Leaves documents of tokens unchanged.
 
     Args:
         split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
@@ -108,12 +107,13 @@ def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Do
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """Counts the documents' special tokens, which a model reads as the end of a text and the like. The one for unknown
-    text is not counted: text may be unknown."""
+    """Counts special tokens in the documents, such as ends of text, except the one for unknown text."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
-    texts = (document.ids for document in documents if not document.kind)  # chats and given ids mean what they hold
+    texts = (
+        document.ids for document in documents if not document.kind
+    )  # chats and given ids contain special tokens intentionally
     return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
 
 
@@ -131,7 +131,7 @@ def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
 
 
 def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-    """Returns the id to put in front of every document, or None.
+    """Returns the id to prepend to every document, or None.
 
     Args:
         bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
@@ -152,7 +152,7 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
 
 
 def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = None) -> None:
-    """Refuses ids that the model has no row for, before anything is run.
+    """Refuses ids outside the model's vocabulary before the run starts.
 
     Raises:
         DataError: names the document, the position and the id.
@@ -178,7 +178,7 @@ def documents_sha256(documents: Iterable[Document]) -> str:
 
 
 def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> DataError:
-    """Returns the error where no document is long enough.
+    """Returns the error for documents that are all too short.
 
     Args:
         longest: the name and the tokens of the longest.
@@ -195,12 +195,12 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
 def placed(
     documents: Sequence[Document], bos: str | int, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[Document], int | None]:
-    """Takes BOS off documents that begin with it, since it is put in front of every window, and returns its id.
+    """Strips a leading BOS from documents, because every window gets one, and returns its id.
 
-    Unless it is asked for, none is put in front of chats whose template writes none: the model was trained so.
+    Unless requested, chats whose template writes no BOS get none, as in training.
 
     Raises:
-        DataError: it is in front of some documents and not of others.
+        DataError: only some documents start with BOS.
     """
     found = bos_id(bos, tokenizer)
     if found is None:
@@ -216,7 +216,7 @@ def placed(
 
 
 def unequal_bos(name: str) -> DataError:
-    """Returns the error where documents do not agree on BOS.
+    """Returns the error for documents that disagree on BOS.
 
     Args:
         name: a chat whose template writes none.

@@ -1,12 +1,12 @@
-"""Tokenizing a text in pieces, with the ids that tokenizing it whole would give.
+"""Tokenizes a text in pieces, with the same ids as tokenizing it at once.
 
 Two neighbouring pieces overlap, and are joined inside the overlap where both have the same tokens at the same places,
 :data:`SAME` on either side of the joint. For BPE this proves the joint: a merge across a boundary that neither piece
 merges would need another neighbour first, and the nearest tokens on both sides are the same in both pieces, so in the
 whole text nothing can begin to cross a boundary of the left piece before the joint, or of the right one after it. A
 tokenizer that splits at words first is the same within each word. For Unigram, whose best path might shift as a whole,
-the joint must also stand before a word, at a boundary that no token of the vocabulary covers. Where pieces do not agree
-they are joined into a longer one, up to the whole text.
+the joint must also stand before a word, at a boundary that no token of the vocabulary covers. Pieces that do not agree
+are merged into a longer one, up to the full text.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 PIECE = 2**16
-"""Characters that are tokenized at a time; a tokenizer takes up to 250 bytes for each."""
+"""Characters per piece; a tokenizer takes up to 250 bytes per character."""
 
 OVERLAP = 2**11
-"""Characters that two pieces share at first."""
+"""Initial overlap of two pieces in characters."""
 
 SAME = 16
-"""Tokens that must be the same on either side of a joint."""
+"""Tokens that must be equal on both sides of a joint."""
 
 MARGIN = 64
-"""Tokens at the end of a piece that what follows may change."""
+"""Tokens at the end of a piece that the following text may change."""
 
 _WORD = "\u2581"
 """The character that SentencePiece writes for a space, in front of a word."""
@@ -62,7 +62,7 @@ class Encoded:
         return Encoded(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def part(self, start: int, stop: int | None = None) -> Encoded:
-        """Returns some of them, with their places in the whole."""
+        """Returns a slice of the tokens."""
         ends = self.byte_ends
         return Encoded(self.ids[start:stop], None if ends is None else ends[start:stop])
 
@@ -75,7 +75,7 @@ class _Piece:
         text: its characters.
         ids: int64 [tokens].
         ends: per token, the characters of the text before its end.
-        begun: how many of its tokens belong to the piece before.
+        begun: the number of its tokens that belong to the previous piece.
     """
 
     text: str
@@ -85,7 +85,7 @@ class _Piece:
 
 
 class TextEncoder:
-    """A tokenizer that encodes texts piece by piece, without special tokens around them.
+    """A tokenizer that encodes texts in pieces, without adding special tokens.
 
     Args:
         split_special_tokens: a special token's name in the text is text like any other.
@@ -98,13 +98,14 @@ class TextEncoder:
         self._wide = 4.5  # characters per token, as far as is known
 
     def whole(self, reading: Iterable[str]) -> Encoded:
-        """Encodes all of a text."""
+        """Encodes a full text."""
         return joined(list(self.stream(reading)))
 
     def first(self, reading: Iterable[str], count: int) -> Encoded:
-        """Encodes the first ``count`` tokens of a text, or all where it has fewer, reading little more than it needs.
+        """Encodes the first ``count`` tokens of a text, or fewer if it is short, and reads little more than needed.
 
-        What follows a piece can change only its last tokens; :data:`MARGIN` of them, up to a space, are not used.
+        The following text can change only a piece's last tokens, so :data:`MARGIN` of them, up to a space, are not
+        used.
         """
         if count * self._wide > PIECE or not self.fast:
             return self._first_of_many(reading, count)
@@ -127,7 +128,7 @@ class TextEncoder:
         return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
 
     def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
-        """Yields the tokens of a text piece by piece; together they are those of the whole text."""
+        """Yields the tokens of a text in pieces; concatenated, they equal those of the full text."""
         if not self.fast or not self._joints_known:
             text = "".join(reading)
             if len(text) > 16 * PIECE:
@@ -163,11 +164,11 @@ class TextEncoder:
         return joined(parts).part(0, count)
 
     def _joined(self, left: _Piece, more: str) -> tuple[int, _Piece, int] | None:
-        """Tokenizes the end of a piece together with what follows it.
+        """Tokenizes the end of a piece together with the following text.
 
         Returns:
-            How many tokens of ``left`` count, the next piece, and where in ``left`` its text begins; None without a
-            place where both agree.
+            The number of used tokens of ``left``, the next piece, and the start of its text in ``left``; None without a
+            joint.
         """
         overlap = OVERLAP
         while overlap < len(left.text):
@@ -184,7 +185,7 @@ class TextEncoder:
         return None
 
     def _joint(self, left: _Piece, right: _Piece, start: int) -> tuple[int, int] | None:
-        """Returns how many tokens of the left piece come before a joint, and how many of the right one."""
+        """Returns the number of tokens before a joint in the left and in the right piece."""
         last = len(left.ids) - MARGIN - SAME
         for place in np.unique(right.ends[SAME:]):
             i, j = (int(np.searchsorted(ends, at, "right")) for ends, at in
@@ -225,12 +226,12 @@ class TextEncoder:
 
     @cached_property
     def _joints_known(self) -> bool:
-        """Whether a Unigram tokenizer has no token that runs on into another word."""
+        """Whether no token of a Unigram tokenizer extends into another word."""
         vocabulary = self.tokenizer.get_vocab() if self._unigram else ()
         return not any(_WORD in token.lstrip(_WORD) for token in vocabulary)
 
     def _is_certain(self, before: int, after: int) -> bool:
-        """Whether a boundary between two tokens is one whatever comes before and after them."""
+        """Whether a boundary between two tokens is independent of the surrounding text."""
         if not self._unigram:
             return True
         last, first = self.tokenizer.convert_ids_to_tokens([int(before), int(after)])
@@ -238,7 +239,7 @@ class TextEncoder:
 
 
 def joined(parts: Sequence[Encoded]) -> Encoded:
-    """Puts tokens one after the other."""
+    """Concatenates tokens."""
     parts = [each for each in parts if len(each)] or [Encoded.none()]
     ends = [each.byte_ends for each in parts if each.byte_ends is not None]
     ids = np.concatenate([each.ids for each in parts])
@@ -258,14 +259,14 @@ def _ends(offsets: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def byte_places(text: str, ends: np.ndarray) -> np.ndarray:
-    """Counts the UTF-8 bytes before places in a text that are given in characters, int64."""
+    """Converts character positions in a text to UTF-8 byte positions, int64."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     return np.concatenate([[0], np.cumsum(sizes)])[ends]
 
 
 def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
-    """Yields a text in pieces of ``size`` characters; the last one has as many or fewer."""
+    """Yields a text in pieces of ``size`` characters; the last one may be shorter."""
     held, count = [], 0
     for piece in reading:
         held.append(piece)
@@ -280,6 +281,6 @@ def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
 
 
 def _spaced(piece: _Piece, count: int) -> bool:
-    """Whether a space, or the like, lies behind the first tokens, and before the last ones."""
+    """Whether white space follows the first tokens, and precedes the last ones."""
     behind = piece.text[int(piece.ends[count - 1]) : int(piece.ends[-MARGIN // 2])]
     return any(map(str.isspace, behind)) or len(behind) > OVERLAP

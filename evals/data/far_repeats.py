@@ -1,4 +1,4 @@
-"""Finds tokens that repeat something far back. Token ids decide, so every model, schedule and length has the same.
+"""Finds tokens that repeat distant context, by token ids, so independent of model, schedule and length.
 
 A token is a *far repeat* if the ``ORDER`` tokens that end with it occur earlier in the document, and their last
 occurrence ended at least ``distance`` tokens before. That occurrence is then out of the trained window, and a model
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ORDER = 8
-"""How many tokens must be the same, the predicted one included. So many seldom repeat by chance."""
+"""The number of equal tokens, including the predicted one; as many seldom repeat by chance."""
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
-    """Returns, for each token, how far back the ``order`` tokens that end with it occurred last; 0 for never.
+    """Returns, per token, the distance to the last occurrence of its final ``order`` tokens; 0 for none.
 
-    It takes as long as sorting, whatever the order.
+    It takes the time of a sort for every order.
 
     Returns:
         int64 [tokens].
@@ -38,5 +38,5 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
 
 
 def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:
-    """Marks the far repeats, bool [tokens]."""
+    """Returns the mask of far repeats, bool [tokens]."""
     return last_seen(ids) >= distance

@@ -1,8 +1,8 @@
-"""Key tokens: tokens that a fixed key model predicts well with long context and badly with short (LongPPL).
+"""Key tokens, which a fixed key model predicts well with long context and badly with short context (LongPPL).
 
 Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3), as
-the authors' code computes it. The places of the key tokens are stored as bytes of the text, so that models with other
-tokenizers are measured on the same text.
+the authors' code computes it. Key tokens are stored as byte ranges of the text, so that models with other tokenizers
+are measured on the same text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST = 2**28
 
 @dataclass(frozen=True)
 class KeySpans:
-    """The places of the key tokens in some texts.
+    """The key tokens' byte ranges in texts.
 
     Attributes:
         spans: by the text's sha256, half-open ranges of UTF-8 bytes, ascending and apart.
@@ -54,12 +54,12 @@ class KeySpans:
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
     def marks(self, document: Document) -> np.ndarray:
-        """Marks the tokens that lie wholly inside a span, bool [tokens].
+        """Returns the mask of tokens entirely inside a span, bool [tokens].
 
-        A token of no bytes of its own stands for the character that ends there, of which it is a part.
+        A token without bytes represents the character that ends there.
 
         Raises:
-            DataError: the spans belong to other texts, or the places of the tokens in the text are not known.
+            DataError: the spans belong to other texts, or the token positions in the text are unknown.
         """
         sha256 = document.text_sha256 or document.sha256
         if sha256 not in self.spans:
@@ -67,7 +67,7 @@ class KeySpans:
         ranges = np.array(self.spans[sha256], np.int64).reshape(-1, 2)
         starts, ends = places(document)
         starts -= ends == starts
-        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the last span that begins before the token
+        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the last span that starts before the token
         inside = which >= 0
         if len(ranges):
             inside &= ends <= ranges[which, 1]
@@ -77,17 +77,17 @@ class KeySpans:
         """Writes the spans as JSON.
 
         Raises:
-            CheckpointError: the file cannot be written, or another kind of file is there.
+            CheckpointError: the file cannot be written, or is another kind of file.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
         write_checked((json.dumps(content) + "\n").encode(), path, check_replaceable)
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuses to replace a file that does not hold key spans.
+    """Refuses to replace a file without key spans.
 
     Raises:
-        CheckpointError: it holds something else, and is not empty.
+        CheckpointError: the file has other content.
     """
     try:
         if checking.content(path, MOST):
@@ -114,7 +114,7 @@ _SPANS: Shape[SpansFile] = Shape(SpansFile)
 
 
 def load(path: str | Path) -> KeySpans:
-    """Reads a file that :meth:`KeySpans.save` wrote.
+    """Reads a file from :meth:`KeySpans.save`.
 
     Raises:
         DataError: the file does not exist, or is of another kind.
@@ -131,7 +131,7 @@ def load(path: str | Path) -> KeySpans:
 
 
 def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first byte of each token in the text, and one past its last."""
+    """Returns the byte range of each token in the text."""
     if document.byte_ends is None:
         raise DataError(
             f"key tokens need the places of tokens in the text, which are not known for {document.name}; "

@@ -1,4 +1,4 @@
-"""Prompts with their answers, in the rows of a table: those of RULER's generators, of published copies, and the like.
+"""Prompts with answers in the rows of a table, such as those of RULER's generators and published copies.
 
 RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per task, ``TASK/validation.jsonl``, with
 ``input``, ``outputs`` and, in newer versions, ``answer_prefix``; KVPress's copies split ``input`` into ``context``,
@@ -21,17 +21,17 @@ from .encoding import Encoded, TextEncoder
 from .texts import Text
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
-"""The usual fields of a prompt; those of a pair are joined. ``answer_prefix`` follows where a row has it."""
+"""The default fields of a prompt; the fields of a pair are joined. ``answer_prefix`` follows if a row has it."""
 
 ANSWERS = ("outputs", "answers", "answer", "output", "completion")
-"""The usual names of the field of the answers."""
+"""The default fields of the answers."""
 
 PREFIX = "answer_prefix"
 
 
 @dataclass(frozen=True)
 class PromptFields:
-    """The fields of a row that hold the prompt and its answers; None for the usual ones."""
+    """The fields of a row with the prompt and its answers; None for the defaults."""
 
     prompt: str | None = None
     answer: str | None = None
@@ -42,11 +42,11 @@ class PromptRow:
     """A prompt and its answers.
 
     Attributes:
-        name: where it came from.
-        prompt: the text that is fed, with the beginning of the answer that the row gives.
-        answers: at least one; none is empty.
+        name: the origin of the row.
+        prompt: the prompt text, including the row's answer prefix.
+        answers: one or more non-empty answers.
         task: the name of the task.
-        new_tokens: how many tokens are to be generated; None where the row does not say.
+        new_tokens: the number of tokens to generate; None if the row has no number.
     """
 
     name: str
@@ -68,7 +68,7 @@ class PromptRow:
         return " ".join(self.answers) if len(example.split()) == len(self.answers) else None
 
     def document(self, encoder: TextEncoder) -> Document:
-        """Returns the prompt and its answer as tokens, of which those of the answer are scored.
+        """Returns the tokens of prompt and answer; only the answer tokens are scored.
 
         Several answers are joined as the example in the prompt joins its own, or by commas.
         """
@@ -81,7 +81,7 @@ def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, En
     """Encodes a prompt and its answer as one text, with a space between them unless the prompt ends with white space.
 
     Returns:
-        The text, its tokens, and how many of them come before the answer's first one.
+        The text, its tokens, and the number of tokens before the answer.
     """
     text = f"{prompt}{'' if prompt[-1:].isspace() else ' '}{answer}"
     found = encoder.whole([text])
@@ -96,11 +96,11 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     """Reads the prompt and the answers of a row.
 
     Args:
-        name: of the row, for messages.
-        source: its file, after which its task is called where the row names none.
+        name: the row's name, for messages.
+        source: the row's file, which names the task if the row does not.
 
     Raises:
-        DataError: it lacks one of them, or holds something else there.
+        DataError: a field is missing or has another type.
     """
     prompt = "".join(_text(row, field, name) for field in _prompt_field(row, fields, name))
     if fields.prompt is None and PREFIX in row:
@@ -117,7 +117,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     if not prompt.strip():
         raise DataError(f"{name}: the prompt is empty; give text in it", "prompt_field")
     for text in (prompt, *answers):
-        Text(name, text)  # refuses what UTF-8 cannot hold
+        Text(name, text)  # refuses text that UTF-8 cannot encode
     task, tokens = row.get("task"), row.get("max_new_tokens")
     return PromptRow(
         name,
@@ -156,10 +156,10 @@ def _names(row: Mapping[str, object]) -> str:
 
 
 def _example(prompt: str) -> str:
-    """Returns what follows an earlier occurrence of the prompt's end, up to the end of its line; "" without one.
+    """Returns the rest of the line after an earlier occurrence of the prompt's end; "" without one.
 
-    The end is as many words of the last line as occur before, two at least: what comes before them may name the
-    question's own values.
+    The end is the longest suffix of the last line that occurs earlier, at least two words; the words before it may be
+    the question's own values.
     """
     text = prompt.rstrip()
     line = text.rfind("\n") + 1

@@ -1,4 +1,4 @@
-"""Texts before tokenizing: in memory, or in a file that is read only where it is needed."""
+"""Texts before tokenizing, in memory or in a file that is read on demand."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ...errors import DataError
 from ...files import sha256_of
 
 SMALL = 4 * 2**20
-"""Bytes up to which a file is read whole: it is checked to its end, and its hash is that of its content."""
+"""The largest file in bytes that is read completely, for validation and its content's hash."""
 
 BLOCK = 2**16
-"""Bytes that are read of a file at a time."""
+"""Bytes per read of a file."""
 
 
 class NoText(DataError):
-    """A file that is not text, or text in another form: a folder leaves it out."""
+    """A file that is not plain text; folders skip it."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """One document before tokenizing; ``name`` says where it came from."""
+    """A document before tokenizing; ``name`` is its origin."""
 
     name: str
     text: str
 
     def __post_init__(self) -> None:
-        """Refuses what UTF-8 cannot hold, however little of it will be read.
+        """Refuses text that UTF-8 cannot encode, even in unread parts.
 
         Raises:
             DataError: the text has a lone surrogate.
@@ -54,17 +54,17 @@ class Text:
 
     @property
     def size(self) -> int:
-        """Its bytes as UTF-8."""
+        """The size in UTF-8 bytes."""
         return len(self.encoded)
 
     def reading(self, offset: int = 0) -> Reading:
-        """Reads from a byte on, see :class:`Reading`."""
+        """Reads from a byte offset; see :class:`Reading`."""
         return Reading(self.name, io.BytesIO(self.encoded), offset, plain=True)
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """One document in a file of UTF-8, read piece by piece and only where it is asked for.
+    """A document in a UTF-8 file, read in pieces on demand.
 
     Line ends of any kind become ``\\n``, and a leading byte-order mark is not text.
     """
@@ -84,7 +84,7 @@ class TextFile:
 
     @cached_property
     def stamp(self) -> str:
-        """Size and modification time (ns): with the bytes that were read, they tell one text from another."""
+        """Size and modification time (ns), which identify the text together with the read bytes."""
         found = self.path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
@@ -102,7 +102,7 @@ class TextFile:
 
     @cached_property
     def read_through(self) -> Reading:
-        """A reading that has gone over the whole file: it knows the hash of the text, and where its lines end.
+        """A completed reading of the file, with the text's hash and line ends.
 
         Raises:
             DataError: it cannot be read, or is not UTF-8 text.
@@ -113,7 +113,7 @@ class TextFile:
         return reading
 
     def reading(self, offset: int = 0) -> Reading:
-        """Reads from a byte on, see :class:`Reading`."""
+        """Reads from a byte offset; see :class:`Reading`."""
         try:
             return Reading(self.name, open(self.path, "rb"), offset)
         except OSError as error:
@@ -121,18 +121,18 @@ class TextFile:
 
 
 class Reading:
-    """An iterator over a text in pieces of some ten thousand characters, from a place on.
+    """An iterator over a text from an offset, in pieces of some ten thousand characters.
 
     Args:
-        name: the text's, for errors.
-        file: its bytes.
-        offset: where to begin; 0, or it is moved to the start of the next line, or, where no line starts within
-            :data:`BLOCK` bytes, to the next character.
+        name: the text's name, for errors.
+        file: the file of its bytes.
+        offset: the start; unless 0, moved to the start of the next line, or, if no line starts within :data:`BLOCK`
+            bytes, to the next character.
         plain: keeps line ends and a leading byte-order mark as they are.
 
     Attributes:
-        start: the byte at which it begins.
-        whole: whether it has read from the beginning to the end.
+        start: the first byte.
+        whole: whether it read the text completely.
 
     Raises:
         NoText: bytes that are not UTF-8 text; names the place.
@@ -153,7 +153,7 @@ class Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the file; what was read is still known."""
+        """Closes the file; keeps the facts about the read part."""
         self._file.close()
 
     def __iter__(self) -> Reading:
@@ -173,12 +173,12 @@ class Reading:
         return self._digest.hexdigest()
 
     def taken(self, size: int) -> int:
-        """Returns how many bytes of the file the first ``size`` bytes of text took, whose line ends may be shorter."""
+        """Returns the number of file bytes of the first ``size`` bytes of text, whose line ends may be shorter."""
         pairs = self._line_ends
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
 
     def before(self, place: int) -> int:
-        """Returns how many bytes of text come before a byte of the file."""
+        """Returns the number of text bytes before a byte of the file."""
         place -= self.start
         return place - int(np.searchsorted(self._line_ends, place, side="right"))
 
@@ -187,7 +187,7 @@ class Reading:
         return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
     def _piece(self) -> str:
-        """Reads a block. What comes before a byte that is wrong is text, and may be all that is asked for."""
+        """Reads a block. Text before an invalid byte is kept, because no more may be needed."""
         raw = self._read(BLOCK)
         zero = -1 if self._plain else raw.find(b"\0")
         if zero >= 0:
@@ -221,7 +221,7 @@ class Reading:
         self._file.seek(offset - 1)
         raw = self._read(BLOCK)
         line = raw.find(b"\n")
-        if line < 0:  # a text of one line: any character but the inner bytes of one
+        if line < 0:  # a text of one line: skip the inner bytes of a character
             line = next((n for n, byte in enumerate(raw[1:]) if byte & 0xC0 != 0x80), 0)
         return self._file.seek(offset + line)
 

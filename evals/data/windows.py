@@ -1,9 +1,9 @@
-"""Windows of a document: the tokens that are fed, and those that are scored. Pure Python, no torch.
+"""Windows of a document: fed and scored tokens. Pure Python, without torch.
 
-A *length* counts every position the model sees, BOS included. A *token* is one of the document's own, counted
-from 0 without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds
-2048 and cannot score token 0, for which nothing comes before. Either way a full window has ``length - 1`` tokens that
-can be scored, and the first scored token of a document has exactly one position before it.
+A *length* counts every position the model sees, BOS included. A *token* is one of the document's own, counted from 0
+without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds 2048 and cannot
+score token 0, which has no context. In both cases a full window has ``length - 1`` scorable tokens, and exactly one
+position precedes the first scored token of a document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...lengths import parse_lengths
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens ``[start, stop)`` of a document are fed (after BOS, if any); ``[scored, stop)`` are scored."""
+    """A window: feeds tokens ``[start, stop)`` of a document (after BOS, if any), and scores ``[scored, stop)``."""
 
     start: int
     stop: int
@@ -26,12 +26,12 @@ class Window:
 
     @property
     def count(self) -> int:
-        """The number of tokens that are scored."""
+        """The number of scored tokens."""
         return self.stop - self.scored
 
 
 def prefix(length: int, bos: bool) -> Window:
-    """Returns the first ``length`` positions of a document; every token with something before it is scored.
+    """Returns the first ``length`` positions of a document; scores every token with context.
 
     Raises:
         DataError: a length that leaves nothing to score.
@@ -44,9 +44,9 @@ def prefix(length: int, bos: bool) -> Window:
 def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
     """Yields windows of ``length`` positions over a document of ``tokens``, ``stride`` tokens apart.
 
-    Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, and scores what no earlier one did, so every token is
-    scored once (token 0 only with BOS), and every token from W on after at least ``W - S`` others. A document of W
-    tokens or fewer is one window. None where there is nothing to score.
+    Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, and scores the tokens after the previous window, so
+    every token is scored once (token 0 only with BOS), with at least ``W - S`` tokens of context from W on. A document
+    of at most W tokens is one window. Yields no window without scorable tokens.
 
     Args:
         tokens: n, the document's own tokens.
@@ -63,7 +63,7 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
 
 
 def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
-    """Yields windows without BOS that score the tokens at positions from ``length`` on, each with fewer before it.
+    """Yields truncated windows without BOS, which score tokens at positions from ``length`` on with less context.
 
     Window k feeds ``length`` positions and scores its last ``stride``; the first one scores the token at position
     ``length``, where a position counts everything before, BOS included. Only the last window of a document may be
@@ -72,7 +72,7 @@ def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Wind
     Args:
         tokens: n, the document's own tokens.
         stride: S, at most ``length - 1``.
-        bos: whether BOS is in front of the document where it is measured as a whole.
+        bos: whether BOS precedes the document in the full measurement.
     """
     for scored in range(length - bos, tokens, stride):
         start = scored + stride - length
@@ -80,10 +80,10 @@ def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Wind
 
 
 def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
-    """Returns the lengths ascending, each once; also of one alone, or written like ``"2k,4k"``.
+    """Returns the distinct lengths in ascending order, from one, several, or text like ``"2k,4k"``.
 
     Raises:
-        DataError: none given, or one that is not a whole number of at least 2 positions.
+        DataError: no length is given, or one is not an integer of at least 2.
     """
     listed = [lengths] if isinstance(lengths, (int, str)) else list(lengths)
     given = [length for each in listed for length in (parse_lengths(each) if isinstance(each, str) else [each])]
@@ -97,7 +97,7 @@ def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
 
 
 def check_windows(windows: int | str | None) -> int | str | None:
-    """Returns how many windows of a document are measured: a number, "all", or None.
+    """Validates the number of windows per document: a number, "all", or None.
 
     Raises:
         DataError: anything else.
@@ -110,7 +110,7 @@ def check_windows(windows: int | str | None) -> int | str | None:
 
 
 def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
-    """Refuses strides that would score a token twice or never. None, for no sliding windows, is fine.
+    """Refuses strides that would score a token twice or never; accepts None for no sliding windows.
 
     Raises:
         DataError: less than 1, or more than the ``length - 1`` tokens that a window of some length can score.
@@ -130,7 +130,7 @@ def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
 def position_bins(stop: int) -> list[tuple[int, int]]:
     """Returns half-open ranges of position that grow by about sqrt(2) and cover ``[1, stop)``.
 
-    Position means how many positions, BOS included, come before the scored token; see the module's docstring.
+    The position of a scored token is the number of positions before it, including BOS; see the module's docstring.
     """
     edges = sorted({round(2 ** (k / 2)) for k in range(2 * stop.bit_length())} | {1, stop})
     return list(pairwise(edge for edge in edges if 1 <= edge <= stop))

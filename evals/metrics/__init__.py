@@ -1,4 +1,4 @@
-"""The metrics of a measurement: one module each, and one line each here.
+"""The metrics of a measurement, with a module and a line here per metric.
 
 Tables, results.json, results.csv, pictures and the page show them in this order.
 """

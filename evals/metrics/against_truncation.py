@@ -1,7 +1,7 @@
-"""Every schedule against truncation: the model as it is, given only the last tokens, as many as it was trained at.
+"""Compares every schedule with truncation: the unchanged model on only the last tokens, up to its trained length.
 
-Whoever has a longer text than the model was trained at can also cut it off, and read only its end. A schedule is worth
-its price where it predicts better than that, on the tokens that have more before them.
+The alternative to extension is truncation to the end of a long text. A schedule pays off if it predicts better than
+truncation, on the tokens with more context than the trained length.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class TruncationRow:
     comparisons: Count | None = None
 
     def change(self, which: str = ALL) -> Estimate | None:
-        """Returns the schedule's loss minus truncation's on some of the tokens; None where there are none."""
+        """Returns the schedule's loss minus truncation's on a token subset; None for an empty one."""
         before = "" if which == ALL else f"{which}_"
         mean, low, high, over = (getattr(self, before + name) for name in ("delta_nll", "low", "high", "interval"))
         return None if mean is None else Estimate(mean, low, high, over)
 
     def truncated(self, which: str = ALL) -> float | None:
-        """Returns truncation's own loss on some of the tokens."""
+        """Returns truncation's loss on a token subset."""
         return self.truncated_nll if which == ALL else getattr(self, f"{which}_truncated_nll")
 
 
@@ -92,7 +92,7 @@ def draw(stored: Stored) -> Figure:
 
 
 class AgainstTruncation(Metric[Stored, TruncationRow]):
-    """Every schedule against truncation, on the tokens that have more before them than the trained length."""
+    """The comparison of every schedule with truncation, on tokens with more context than the trained length."""
 
     row, key, has_facts, called = TruncationRow, "truncation", True, "truncation"
     picture = Picture("against_truncation.png", "Against the model as it is, given only the last tokens", draw)
@@ -124,15 +124,15 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return [row for row in rows if row]
 
     def facts(self, stored: Stored) -> dict[str, object]:
-        """Returns the windows of truncation, and where reading further pays off."""
+        """Returns truncation's windows, and the lengths at which longer context pays off."""
         rows = self.rows(stored)
         windows = {name: getattr(rows[0], name) for name in ("context", "stride", "fed")}
         return {**windows, "pays_off": {each.tokens: asdict(each) for each in pays_off(rows)}}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the changes at every length, those of far repeats at the longest one, and what follows.
+        """Returns the changes at every length, those of far repeats at the longest one, and conclusions.
 
-        Nothing follows where the model as it is predicts worse than a guess.
+        Draws no conclusion if the unchanged model is worse than a uniform guess.
         """
         rows = self.rows(stored)
         if not rows:
@@ -183,13 +183,13 @@ _OWN = "(its loss)"
 
 @dataclass(frozen=True)
 class PaysOff:
-    """Where reading further is better than truncation under any schedule that was measured.
+    """The lengths at which longer context beats truncation with a measured schedule.
 
     Attributes:
-        tokens: which of them: "all" or "far".
-        length: the smallest measured one at which the interval of a schedule is below zero; None where there is none.
-        schedule: the one with the lowest loss of these; else the one with the lowest loss at the longest length.
-        beyond: the longer lengths at which the interval of any schedule is below zero.
+        tokens: the token subset: "all" or "far".
+        length: the smallest measured length with a schedule's interval below zero; None without one.
+        schedule: the schedule with the lowest loss there; else at the longest length.
+        beyond: the longer lengths with a schedule's interval below zero.
     """
 
     tokens: str
@@ -204,7 +204,7 @@ def pays_off(rows: Sequence[TruncationRow]) -> list[PaysOff]:
 
 
 def _documents(rows: Sequence[TruncationRow], which: str) -> int:
-    """Returns how many documents have such tokens; 0 where that is not known."""
+    """Returns the number of documents with such tokens; 0 if unknown."""
     return max(getattr(row, "documents" if which == ALL else f"{which}_documents") or 0 for row in rows)
 
 
@@ -282,7 +282,7 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
 def _row(
     stored: Stored, last: Truncation, marks: dict[str, list[np.ndarray]], schedule: str, length: int
 ) -> TruncationRow | None:
-    """Returns a schedule's row; None where no token counts."""
+    """Returns a schedule's row; None without a counted token."""
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
     theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
     parts = _figures(stored, ours, theirs)

@@ -1,4 +1,4 @@
-"""The answer of a run in at most three sentences, each from one stored interval."""
+"""The conclusions of a run in at most three sentences, each from a stored interval."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .paired import short_length
 from .stored import AS_IS, Stored
 
 _MANY = 2
-"""Names in one sentence; more are counted."""
+"""The most names in a sentence; more are only counted."""
 
 
 def answer(stored: Stored) -> list[str]:
-    """Returns which schedule has the lowest loss at the longest length, what it costs, and how truncation compares.
+    """Returns the schedule with the lowest loss at the longest length, its cost, and the comparison with truncation.
 
     Every conclusion is the sign of an interval that holds for all comparisons of the run together.
     """
@@ -47,7 +47,7 @@ def _name(stored: Stored, label: str) -> str:
 
 
 def _stands(stored: Stored, row: best.BestRow) -> str:
-    """Says which other schedules the best one is significantly below."""
+    """Names the schedules that the best one is significantly below."""
     if not row.not_apart:
         return f"significantly below {'every other schedule' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
     if len(row.not_apart) <= _MANY:
@@ -56,7 +56,7 @@ def _stands(stored: Stored, row: best.BestRow) -> str:
 
 
 def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[str]:
-    """Returns the means of the schedule with the lowest perplexity beside the baseline, where nothing is decided."""
+    """Compares the means of the best schedule and the baseline, for an undecided result."""
     changed = {label: value for label, value in ppl.items() if label != stored.baseline}
     if not changed:
         return []
@@ -75,12 +75,12 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
 
 
 def _worse(difference: float, unit: str) -> str:
-    """Says how a loss stands to another; no interval stands behind it."""
+    """Describes the difference of two losses, without an interval."""
     return f"{abs(difference):{SENTENCE}} {unit}{'worse' if difference > 0 else 'better'} than"
 
 
 def _cost(stored: Stored, schedule: str) -> list[str]:
-    """Says what a schedule costs within the trained length, against the baseline."""
+    """Describes a schedule's cost within the trained length, against the baseline."""
     short = short_length(stored.lengths, stored.trained_length)
     rows = [row for row in paired.METRIC.rows(stored) if (row.schedule, row.length) == (schedule, short)]
     if not rows:
@@ -97,7 +97,7 @@ def _cost(stored: Stored, schedule: str) -> list[str]:
 
 
 def _truncation(stored: Stored, schedule: str) -> list[str]:
-    """Says whether the model given only its last tokens beats a schedule, on all tokens and on far repeats."""
+    """Compares a schedule with truncation, on all tokens and on far repeats."""
     rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
     if not rows:
         beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
@@ -120,7 +120,7 @@ def _truncation(stored: Stored, schedule: str) -> list[str]:
 
 
 def _undecided(change: Estimate, unit: str = "") -> str:
-    """Says by how much a loss is lower or higher than that of truncation, where the interval includes zero."""
+    """Describes the difference from truncation for an interval that includes zero."""
     by, where = (_by(-change), "lower") if change.mean < 0 else (_by(change), "higher")
     return f"undecided: {by} {unit}{where}"
 

@@ -27,15 +27,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 PIECE = 1024
-"""Tokens of a piece of a document that was not cut into windows: neighbours hang together over hundreds of tokens."""
+"""Tokens per piece of a document without windows; neighbouring tokens correlate over hundreds of tokens."""
 
 Bounded = dict[str, float | str | None]
-"""An estimate for the page's script: mean, low and high, and what the interval is over."""
+"""An estimate for the page's script: mean, low, high and sampling unit."""
 
 
 @dataclass(frozen=True)
 class Picture(Generic[S_contra]):
-    """A picture in the run's folder, with its caption in the report."""
+    """A plot in the run's folder, with its caption in the report."""
 
     file: str
     caption: str
@@ -66,10 +66,10 @@ class Option(Generic[T]):
     by_place: bool = False
 
     def value(self, given: Any) -> T:
-        """Returns the value of what was given, None for nothing.
+        """Parses a given value; None for a missing one.
 
         Raises:
-            DataError: it cannot be.
+            DataError: the value is invalid.
         """
         if given is None:
             return self.default
@@ -81,12 +81,12 @@ class Option(Generic[T]):
             raise DataError(f"{self.name} {error}", self.name) from None
 
     def of(self, stored: Stored) -> T:
-        """Returns the value that a measurement was made with."""
+        """Returns a measurement's value of the option."""
         return stored.options.get(self.name, self.default)
 
 
 class Metric(ABC, Generic[S_contra, R]):
-    """A figure that is computed from stored numbers.
+    """A metric computed from stored losses.
 
     A subclass computes the rows, and overrides how they are written.
 
@@ -111,18 +111,18 @@ class Metric(ABC, Generic[S_contra, R]):
     called: str = ""
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
-        """Refuses documents that cannot be measured with these values of options, before a model is there.
+        """Refuses documents that do not support these options, before loading a model.
 
         Raises:
-            DataError: says why.
+            DataError: a document does not support an option.
         """
 
     def is_planned(self, options: Mapping[str, Any]) -> bool:
-        """Whether a run with these values of options has its rows."""
+        """Whether a run with these options has rows of the metric."""
         return True
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of its options that a checked results.json holds."""
+        """Returns the options' values from a validated results.json."""
         protocol = results["protocol"]
         return {each.name: protocol[each.name] for each in self.options if each.name in protocol}
 
@@ -137,29 +137,29 @@ class Metric(ABC, Generic[S_contra, R]):
         return stored.figures[self.row]
 
     def facts(self, stored: S_contra) -> dict[str, object]:
-        """Returns what results.json has beside the rows, where the metric has facts."""
+        """Returns the metric's facts for results.json, in addition to the rows."""
         return {}
 
     def to_json(self, stored: S_contra) -> dict[str, object]:
-        """Returns its part of results.json; a metric with facts has none without rows."""
+        """Returns the metric's part of results.json; facts without rows are omitted."""
         rows = [asdict(row) for row in self.rows(stored)]  # type: ignore[call-overload]
         if not self.has_facts:
             return {self.key: rows} if self.key else {}
         return {self.key: {**self.facts(stored), "rows": rows}} if rows else {}
 
     def read(self, results: Mapping[str, Any]) -> list[R]:
-        """Returns the rows that a checked results.json holds."""
+        """Returns the rows of a validated results.json."""
         part = results.get(self.key, [])
         names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]
         lines = part["rows"] if self.has_facts and part else part
         return [self.row(**{name: line[name] for name in names}) for line in lines]
 
     def to_markdown(self, stored: S_contra) -> list[str]:
-        """Returns its paragraphs and tables."""
+        """Returns the metric's paragraphs and tables."""
         return []
 
     def has_picture(self, stored: S_contra) -> bool:
-        """Whether there is something to draw."""
+        """Whether the metric has data to plot."""
         return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[R]) -> dict[str, object]:
@@ -167,7 +167,7 @@ class Metric(ABC, Generic[S_contra, R]):
         return {}
 
     def subset(self, row: R) -> dict[str, Bounded | None]:
-        """Returns the perplexities of subsets of the tokens, for a table of the page; {} leaves the row out."""
+        """Returns the perplexities of token subsets for a table of the page; {} omits the row."""
         return {}
 
 
@@ -177,7 +177,7 @@ def bounds(mean: float | None, low: float | None, high: float | None, over: str 
 
 
 def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:
-    """Returns the mean over all tokens that count, its interval clipped to what is possible; None without any.
+    """Returns the mean over all counted tokens, with its interval clipped to possible values; None without any.
 
     Args:
         values: per window, none below zero; those of a window that is left out are empty.
@@ -188,7 +188,7 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
 
 
 class Marked(NamedTuple):
-    """How many tokens are marked, in how many documents and windows, and their mean loss; None without any."""
+    """Counts of marked tokens, documents and windows, with the mean loss; None without any."""
 
     tokens: int
     documents: int
@@ -209,7 +209,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
 
 
 def rests_on(stored: Stored) -> str:
-    """Says how many documents and windows the measurement rests on; windows that slide are not counted."""
+    """Describes the numbers of documents and windows; omits sliding windows."""
     number = stored.data["documents"]
     said = f"{number:,} document{'s' * (number != 1)}"
     windows = stored.data.get("windows", number)
@@ -261,9 +261,9 @@ def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, in
 
 
 def held(stored: Stored, documents: int, windows: int) -> str:
-    """Says in how many documents and windows the tokens of a table are.
+    """Describes the numbers of documents and windows with the tokens of a table.
 
-    Where these documents are few, and those of the run are not, it says how often an interval over so few holds.
+    If only these documents are few, it adds the coverage of their interval.
     """
     number = stored.data["documents"]
     said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""The schedule with the lowest loss at each length, and which others it is significantly below."""
+"""The schedule with the lowest loss at each length, and the schedules that it is significantly below."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Best(Metric[Stored, BestRow]):
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns one paragraph; lengths that say the same stand together. Nothing of a model worse than a guess."""
+        """Returns a paragraph that groups lengths with equal results; empty for a model worse than a uniform guess."""
         rows = self.rows(stored)
         if worse_than_a_guess(stored) or len(stored.schedules) < 2:
             return []
@@ -77,7 +77,7 @@ METRIC = Best()
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:
-    """Names the schedule, and which others it is significantly below.
+    """Names the schedule, and the schedules that it is significantly below.
 
     Args:
         name: the name of a label.
@@ -87,37 +87,37 @@ def said(row: BestRow, name: Callable[[str], str] = str) -> str:
     return f"{name(row.schedule)}, significantly below {'every other' if len(row.apart) > 1 else name(row.apart[0])}"
 
 
-# --- what all sentences that conclude share: one level, and the fewest documents that they take
+# --- Shared by all conclusions: the level, and the fewest documents
 
 
 def level(stored: Stored) -> float:
     """Returns the level of each comparison of a run, so that all hold together.
 
-    Of too few documents nothing is concluded, and each interval is of 95% by itself.
+    With too few documents, no conclusion is drawn, and every interval has 95%.
     """
     return LEVEL if stored.comparisons is None else familywise(stored.comparisons)
 
 
 def too_few(documents: int) -> str:
-    """Says that so many documents conclude nothing; "" for enough of them."""
+    """States that the documents are too few for a conclusion; "" for enough."""
     if documents >= CONCLUSIVE:
         return ""
     return f"a verdict takes {CONCLUSIVE} documents, and there {'is' if documents == 1 else 'are'} {documents}"
 
 
 def together(comparisons: int | None) -> str:
-    """Says what intervals hold for."""
+    """Describes the simultaneous level of intervals."""
     if not comparisons or comparisons == 1:
         return f"{PERCENT} intervals"
     return f"{PERCENT} intervals for all {comparisons:,} comparisons together"
 
 
 _ROUNDING = 0.001
-"""Nats above ln(vocabulary) that a flat head, and the rounding of its logits, may have."""
+"""Tolerance in nats above ln(vocabulary) for a flat head with rounded logits."""
 
 
 def worse_than_a_guess(stored: Stored) -> str:
-    """Returns a sentence where the model as it is predicts worse than a guess at the shortest length; else "".
+    """Returns a sentence if the unchanged model is worse than a uniform guess at the shortest length; else "".
 
     A result from before the vocabulary's size was stored has none.
     """
@@ -127,7 +127,7 @@ def worse_than_a_guess(stored: Stored) -> str:
 
 
 def guessing(nll: float, length: int, vocabulary: int | None) -> str:
-    """Returns a sentence where a loss is above that of a uniform guess, ln(vocabulary); else "".
+    """Returns a sentence if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
 
     Args:
         nll: of the model as it is, in nats per token, up to ``length``; NaN is no such loss.

@@ -91,7 +91,7 @@ class ByPosition(Metric[Stored, PositionRow]):
         return rows
 
     def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
-        """Returns the bins, and the length whose tables they belong to."""
+        """Returns the bins, and the length of their tables."""
         bins = [(row.start, row.stop, bounds(row.nll, row.low, row.high) or {}) for row in rows]
         as_at = next((row.as_at for row in rows), None)
         return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins], "as_at": as_at}

@@ -1,4 +1,4 @@
-"""Writes figures and their intervals in tables."""
+"""Formats numbers and intervals for tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...output.formatting import escaped, markdown
 from ..statistics.intervals import DOCUMENTS, Estimate
 
 TABLE, SENTENCE = ".4f", ".3f"
-"""How losses in nats and their differences are formatted in tables and in sentences."""
+"""Formats of losses and differences in nats, in tables and in sentences."""
 
 _WIDE = 0.3
-"""The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are
-26% below and 34% above it."""
+"""The widest half-interval, relative to the perplexity, with a ±. At this width the bounds of exp(nats) are 26% below
+and 34% above."""
 
 _LEANING = 1.4
-"""How many times longer one side of an interval may be to be written with a ±."""
+"""The largest ratio of an interval's sides for a ±."""
 
 NO_INTERVAL = "± -"
-"""What tables have in place of an interval where there is too little for one."""
+"""The cell for a missing interval."""
 
 
 def table(
@@ -34,7 +34,7 @@ def table(
     last: Mapping[str, str] | None = None,
     name: Callable[[str], str] = str,
 ) -> str:
-    """Returns a Markdown table with a line for each schedule and a column for each length.
+    """Returns a Markdown table with schedules as rows and lengths as columns.
 
     Args:
         last: the effective length of each schedule, for a last column.
@@ -94,7 +94,7 @@ def change_cell(change: Estimate | None, form: str = TABLE) -> str:
 
 
 def mark(interval: str | None) -> str:
-    """Returns the mark of an interval that is not over documents, and so knows nothing of other texts."""
+    """Returns the mark of an interval that is not over documents, and does not generalise to other texts."""
     return "" if interval in (None, DOCUMENTS) else " †"
 
 
@@ -112,19 +112,19 @@ def signed(value: float, form: str = TABLE) -> str:
 
 
 def leans(value: float, low: float, high: float) -> bool:
-    """Whether an interval reaches so much further to one side that ± would be wrong."""
+    """Whether an interval is too asymmetric for a ±."""
     below, above = value - low, high - value
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
 def misleads(low: float, high: float, mean: str, half: str) -> bool:
-    """Whether a mean ± half an interval, as they are written, would disagree with its bounds about zero."""
+    """Whether the rounded mean ± half-interval would disagree with the bounds about zero."""
     seems = abs(float(mean.rstrip("%"))) > float(half.rstrip("%"))
     return seems != (low > 0 or high < 0)
 
 
 def around(value: float, low: float | None, high: float | None, form: str = TABLE, sign: str = "") -> str:
-    """Writes the interval behind its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` where ± would be wrong.
+    """Formats an interval after its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
 
     That is where it leans, or where it would disagree with the bounds about zero. What rounds to zero and is not zero
     is not shown as zero.

@@ -1,6 +1,6 @@
-"""Draws the parts that the pictures of all metrics share.
+"""Shared parts of the metrics' plots.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers differ too, for grey print.
+Colours are Okabe and Ito's, distinguishable for colour-blind readers; markers differ for grey print.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def new() -> tuple[Figure, Axes]:
 
 
 ASIDE = 0.05
-"""How far the points of two schedules at one length stand from each other, in octaves."""
+"""The horizontal distance of two schedules' points at one length, in octaves."""
 
 FEW = 3
-"""The most lines that each have a band; of more, only the baseline has one, because many cover each other."""
+"""The most lines with bands; with more, only the baseline has one, because bands overlap."""
 
 
 def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Draws a line for each schedule, with a band for its intervals where that can be seen.
+    """Plots a line per schedule, with a band for its intervals if visible.
 
     Args:
         curves: by label, in the order of the schedules.
@@ -86,7 +86,7 @@ def changes(stored: Stored, rows: Iterable[Any], against: str, title: str, **zer
 
 
 def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Draws a line for each schedule with a bar for each interval, beside each other so that none covers another."""
+    """Plots a line per schedule with interval bars, shifted so that they do not overlap."""
     for place, (label, points) in enumerate(curves.items()):
         number, aside = stored.schedules.index(label), 2 ** (ASIDE * (place - (len(curves) - 1) / 2))
         x, y = [point[0] * aside for point in points], [point[1] for point in points]
@@ -98,7 +98,7 @@ def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> N
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Keeps the y axis near the points: a vast interval would flatten them, so its band is cut off at the edge."""
+    """Limits the y axis to the points; huge intervals are cut off at the edge."""
     values = [point[1] for points in curves.values() for point in points]
     low, high = axes.get_ylim()
     if axes.get_yscale() == "log":
@@ -130,18 +130,18 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([tokens(tick) for tick in shown])
-    if len(shown) == 1:  # else what stands beside it would fill the axis
+    if len(shown) == 1:  # otherwise the shifted points would fill the axis
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, shown[0] / _AROUND), max(high, shown[0] * _AROUND))
     axes.set_xlabel(name)
 
 
 _AROUND = 2**0.5
-"""How far an axis reaches to both sides of a single length."""
+"""The range of an axis around a single length."""
 
 
 def _spread(ticks: list[int]) -> list[int]:
-    """Returns ticks that are at least a fifteenth of the axis apart, so that no labels collide."""
+    """Returns ticks at least a fifteenth of the axis apart, so that labels do not overlap."""
     kept: list[int] = []
     for tick in reversed(ticks):
         if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:
@@ -150,7 +150,7 @@ def _spread(ticks: list[int]) -> list[int]:
 
 
 def short(label: str, most: int = 36) -> str:
-    """Cuts a label to fit beside a plot."""
+    """Cuts a label to fit next to a plot."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 

@@ -47,7 +47,7 @@ _DISTANCE = Option[int | None](
 
 
 def distance_of(stored: Stored) -> int | None:
-    """Returns how many tokens back "far" is; None where neither that nor the trained length is known."""
+    """Returns the distance of far repeats in tokens; None if both it and the trained length are unknown."""
     return _DISTANCE.of(stored) or stored.trained_length
 
 
@@ -75,7 +75,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         return rows
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the distance, which the rows have."""
+        """Returns the distance from the rows."""
         rows = self.read(results)
         return {_DISTANCE.name: rows[0].distance} if rows else {}
 

@@ -76,7 +76,7 @@ class Paired(Metric[Stored, PairedRow]):
     }
 
     def reduce(self, stored: Stored) -> list[PairedRow]:
-        """Returns a row for every schedule but the baseline at every length that both have."""
+        """Returns a row for every schedule except the baseline at every shared length."""
         others = [key for key in stored.read_from if key[0] != stored.baseline]
         rows = []
         for schedule, length in others:
@@ -137,7 +137,7 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
-    """Returns the comparison that holds a row's tokens, made at its length or at a longer one of the same pass."""
+    """Returns the comparison with a row's tokens, at its length or a longer one of the same pass."""
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
     for made in (each for each in stored.divergences if each.schedule == schedule):
         longer = length < made.length and all(made.length in lengths for lengths in both)
@@ -152,9 +152,9 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
 
 
 def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
-    """Returns the cost within the trained length beside the gain beyond it, or why the cost is not known.
+    """Returns the cost within and the gain beyond the trained length, or why the cost is unknown.
 
-    Nothing where predictions were not compared: the table of changes has the rest.
+    Empty if predictions were not compared; the table of changes has the rest.
     """
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:

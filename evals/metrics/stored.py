@@ -44,7 +44,7 @@ class ModelFacts(TypedDict):
 
 
 class ShareFacts(TypedDict, total=False):
-    """How much of the documents is in the windows, in ``unit``: bytes, or tokens where they were given as such."""
+    """The windows' share of the documents, in ``unit``: bytes, or tokens of tokenized documents."""
 
     measured: Count
     whole: Count
@@ -87,7 +87,7 @@ class Pass:
     Attributes:
         schedule: the schedule's label.
         table_sha256: a hash of the live tables.
-        lengths: the lengths read from it, ascending; the last one was fed.
+        lengths: the lengths of the pass, ascending; the last one was fed.
         nll: per document, the NLL of each scored token in nats, fp32 [scored].
         forward_passes: how many windows went through the model; 0 if another schedule had the same tables.
         cost: the cost of its windows, whichever schedule ran them.
@@ -185,22 +185,22 @@ class Truncation:
 
     @property
     def forward_passes(self) -> int:
-        """How many windows went through the model."""
+        """The number of windows."""
         return windows_of(map(len, self.nll), self.stride)
 
     @property
     def positions(self) -> int:
-        """How many positions went through the model."""
+        """The number of fed positions."""
         return positions_of(map(len, self.nll), self.length, self.stride)
 
     @property
     def scored(self) -> int:
-        """How many tokens were scored."""
+        """The number of scored tokens."""
         return sum(map(len, self.nll))
 
     @property
     def cost(self) -> dict[str, object]:
-        """The cost, as results.json has it."""
+        """The cost, as in results.json."""
         return {
             "schedule": "truncation",
             "lengths": [self.length],
@@ -212,7 +212,7 @@ class Truncation:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Returns what the "protocol" part of results.json says of it."""
+        """Returns truncation's part of the protocol in results.json."""
         return {"truncation_context": self.length, "truncation_stride": self.stride}
 
     def losses(self, length: int) -> list[np.ndarray]:
@@ -221,7 +221,7 @@ class Truncation:
 
 
 def windows_of(tokens: Iterable[int], stride: int) -> int:
-    """Counts the windows that score so many tokens of each document."""
+    """Counts the windows that score ``tokens`` tokens of each document."""
     return sum(-(-each // stride) for each in tokens)
 
 
@@ -254,11 +254,11 @@ class Totals:
 
 @dataclass(repr=False)
 class Measured:
-    """A measurement of any kind, and the figures that were computed from it.
+    """A measurement of any kind, and its metrics.
 
     Attributes:
-        model, data, protocol, versions: as results.json has them.
-        figures: the rows of each metric, by the class of its rows; computed, or loaded, once.
+        model, data, protocol, versions: as in results.json.
+        figures: the rows of each metric, by row class; computed or loaded once.
     """
 
     model: ModelFacts
@@ -269,11 +269,11 @@ class Measured:
 
     @property
     def short_names(self) -> dict[str, str]:
-        """Short names of schedules that came from files, by label."""
+        """Short names of schedules from files, by label."""
         return self.protocol.get("named", {})
 
     def named(self, label: str) -> str:
-        """Returns what tables and pictures call a schedule."""
+        """Returns a schedule's name in tables and plots."""
         return self.short_names.get(label, label)
 
     def markdown_name(self, label: str) -> str:
@@ -317,7 +317,7 @@ class Stored(Measured):
 
     @property
     def groups(self) -> int:
-        """The number of groups of documents that have tables: all of them, and each source where there are several."""
+        """The number of document groups with tables: all documents, and each of several sources."""
         sources = len({each.source for each in self.identified()})
         return self.whole or (1 + sources if sources > 1 else 1)
 
@@ -347,7 +347,7 @@ class Stored(Measured):
 
     @property
     def sliding(self) -> bool:
-        """Whether whole documents were scored in sliding windows, and not the first L positions of each."""
+        """Whether full documents were scored in sliding windows, instead of their first L positions."""
         return self.protocol.get("stride") is not None
 
     @property
@@ -364,12 +364,12 @@ class Stored(Measured):
         return len(self.windows or self.documents or self.identities or self.passes[0].nll)
 
     def of_texts(self, items: Sequence[T]) -> list[Sequence[T]]:
-        """Returns what belongs to the windows of each document."""
+        """Groups items by document."""
         edges = accumulate(self.windows or [1] * len(items), initial=0)
         return [items[start:stop] for start, stop in pairwise(edges)]
 
     def texts_with(self, counts: Sequence[float]) -> int:
-        """Counts the documents with a window that has any."""
+        """Counts the documents with a nonzero window."""
         return sum(map(bool, intervals.grouped(counts, self.windows)))
 
     @property
@@ -383,11 +383,11 @@ class Stored(Measured):
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:
-        """The pass that holds the tokens of each schedule and length: schedules as they ran, lengths ascending."""
+        """The pass with the tokens of each schedule and length: schedules in order, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 
     def counts(self, run: Pass, length: int) -> list[int]:
-        """Returns, per document, how many of the pass's scored tokens belong to a length."""
+        """Returns, per document, the number of a pass's scored tokens at a length."""
         if self.sliding:
             return [len(nll) for nll in run.nll]
         return [prefix(length, self.bos).count] * len(run.nll)
@@ -448,7 +448,7 @@ class Stored(Measured):
         return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
 
     def same_tokens(self, other: Stored, length: int) -> bool:
-        """Whether both are known to have scored the same tokens at a length, so that losses can be paired."""
+        """Whether both scored the same tokens at a length, so that losses can be paired."""
         if self is other:
             return True
         if self.same_text(other) and (self.ids == other.ids or self.lengths[-1] == other.lengths[-1]):
@@ -463,7 +463,7 @@ class Stored(Measured):
 
 
 def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
-    """Returns, per window, the fp64 sum of its values and how many count; NaN does not."""
+    """Returns, per window, the fp64 sum and the number of its values, without NaN."""
     known = [each[~np.isnan(each)] for each in values]
     return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
 
@@ -476,12 +476,12 @@ def _sha256(parts: Iterable[np.ndarray]) -> str:
 
 
 def ranges_of(marks: np.ndarray) -> np.ndarray:
-    """Returns where marks begin and end, int64 [ranges, 2]."""
+    """Returns the ranges of a mask, int64 [ranges, 2]."""
     return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
 
 
 def within(ranges: Iterable[Sequence[int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
-    """Returns the parts of ranges among ``size`` tokens from ``first`` on, counted from there."""
+    """Clips ranges to ``size`` tokens from ``first`` on, and shifts them by ``first``."""
     if ranges is None:
         return None
     inside = ((max(start - first, 0), min(stop - first, size)) for start, stop in ranges)
@@ -501,7 +501,7 @@ S = TypeVar("S", bound=Stored)
 
 
 def parts_of(stored: S) -> dict[str, S]:
-    """Returns the measurement of each source's documents, by the source's name; nothing where there is one source."""
+    """Returns the measurement of each source's documents, by source name; empty for a single source."""
     sources = [each.source for each in stored.identified()]
     names = list(dict.fromkeys(sources))
     if len(names) < 2:

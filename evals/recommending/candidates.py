@@ -1,4 +1,4 @@
-"""The schedules that are tried: every one that a model and a target allow, over factors and the fields that matter.
+"""Candidate schedules: all that a model and a target allow, over factors and important fields.
 
 They follow from the configuration alone, before torch is loaded.
 """
@@ -38,10 +38,10 @@ STEEPNESS = (1.0, 1.5, 2.0, 3.0, 4.0)
 FIELDS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "yarn": {"beta_fast": (8.0, 16.0, 32.0, 64.0), "beta_slow": (0.5, 1.0, 2.0)},
 }
-"""Fields that are varied besides the factor."""
+"""Fields that are varied in addition to the factor."""
 
 _HOLDS = {"resonance": "yarn"}
-"""Schedules that change another one, and which."""
+"""Schedules that wrap another one."""
 
 
 Tables = tuple[tuple[str, tuple[float, ...], float], ...]
@@ -50,7 +50,7 @@ Tables = tuple[tuple[str, tuple[float, ...], float], ...]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule that is tried.
+    """A candidate schedule.
 
     Attributes:
         spec: the schedule on one line, as ``--schedule`` takes it.
@@ -93,7 +93,7 @@ class Candidates:
 
     @classmethod
     def unchanged(cls, others: Iterable[str]) -> Candidates:
-        """Returns the model as it is, and what the user wants to try beside it."""
+        """Returns the unchanged model and the user's schedules."""
         files = _files(distinct(map(specs.parse, others)))
         texts = dict.fromkeys([AS_IS, *files])
         made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(texts)]
@@ -101,7 +101,7 @@ class Candidates:
 
     @property
     def specs(self) -> list[str]:
-        """The specs of all, from the simplest."""
+        """The specs of all candidates, simplest first."""
         return [each.spec for each in self.candidates]
 
     @property
@@ -111,27 +111,27 @@ class Candidates:
         return {**found, **names_of({spec: file for spec, file in self.files.items() if file})}
 
     def named(self, spec: str) -> str:
-        """Returns what sentences and tables call a candidate."""
+        """Returns a candidate's name in sentences and tables."""
         return self.names.get(spec, spec)
 
     def given(self, spec: str) -> str:
-        """Returns a candidate as commands are given it: the file that it came from, if any."""
+        """Returns a candidate's spec for commands: its file, if any."""
         return self.files.get(spec) or spec
 
     @property
     def repeated(self) -> list[str]:
-        """Says of each spec of the user that computes the same as a simpler candidate, which one that is."""
+        """Yields a sentence for each of the user's specs that equals a simpler candidate."""
         pairs = ((spec, self.held(spec)) for spec in self.wanted)
         return [f"{self.given(spec)} computes the same as {held}" for spec, held in pairs if held not in (None, spec)]
 
     @property
     def usual(self) -> str:
-        """The schedule that most people would take without measuring: yarn at the smallest sufficient factor."""
+        """The usual choice without measuring: yarn at the smallest sufficient factor."""
         return self.held(spelled("yarn", {"factor": self.factor})) or AS_IS
 
     @property
     def always(self) -> list[str]:
-        """The candidates that reach the text that decides in any case, from the simplest."""
+        """The candidates that are always finalists, simplest first."""
         named = {AS_IS, self.usual, *(self.held(spec) for spec in self.wanted)}
         return [each.spec for each in self.candidates if each.spec in named]
 
@@ -148,7 +148,7 @@ class Candidates:
         return found and (found, next((each.spec for each in self.candidates if each.tables == found.held), None))
 
     def held(self, spec: str) -> str | None:
-        """Returns the candidate that computes what a spec does; None if it is not tried."""
+        """Returns the candidate with a spec's tables; None if it is not tried."""
         same = (each.spec for each in self.candidates if spec in (each.spec, *self.same.get(each.spec, [])))
         return next(same, None)
 
@@ -212,7 +212,7 @@ def find_candidates(
 
 
 def grid(name: str, factor: float) -> list[str]:
-    """Returns the specs of one schedule that are tried: every factor with every value of its varied fields."""
+    """Returns the candidate specs of a schedule: all factors with all values of its varied fields."""
     known, varied = parameters(base.lookup(name)), FIELDS.get(name, {})
     scale = STEEPNESS if name == "dynamic" else [factor * each for each in (LARGER if name in _THETA else FACTORS)]
     if name in _HOLDS:

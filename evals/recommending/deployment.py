@@ -1,4 +1,4 @@
-"""The command that puts a schedule into a checkpoint, and the memory that the KV cache takes at a length."""
+"""The command that patches a checkpoint, and the memory of the KV cache at a length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 _RECURRENT = {"linear_attention", "mamba", "recurrent", "conv", "ssm"}
-"""Layer types of transformers that keep a state of fixed size, and no keys and values."""
+"""Layer types of transformers with a fixed-size state instead of keys and values."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Cache:
     latent: bool = False
 
     def bytes_at(self, length: int) -> int:
-        """Returns its bytes at a length in tokens."""
+        """Returns the cache's bytes at a length in tokens."""
         return self.full * length + self.windowed * min(length, self.window)
 
     def longest(self, memory: int) -> int | None:
-        """Returns the largest length that fits into so many bytes; None where every length does."""
+        """Returns the largest length that fits into ``memory`` bytes; None if every length fits."""
         if self.bytes_at(LONGEST) <= memory:
             return None
         whole = memory // max(1, self.full + self.windowed)
@@ -93,7 +93,7 @@ def parse_memory(text: str | int) -> int:
     """Reads a memory: a number of bytes, or ``8GB``, ``80GiB``, ``500M``.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the text is invalid.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(text).strip())
     unit = _UNITS.get(match[2].upper()) if match else None
@@ -111,7 +111,7 @@ def serving_dtype(config: Mapping[str, object], live: str) -> str:
 
 @dataclass(frozen=True)
 class Deployment:
-    """The deployment that a command and a memory are said for.
+    """The target of a patch command and of a memory estimate.
 
     Attributes:
         model: the checkpoint's folder or name, and its ``revision``.
@@ -137,7 +137,7 @@ class Deployment:
         return shlex.join([*words, *applied_options(Request.of(schedule, **self.request))])
 
     def following(self, target: int) -> str:
-        """Returns the ``ropescale export`` command of the patched folder; "" where no engine was said."""
+        """Returns the ``ropescale export`` command of the patched folder; "" without an engine."""
         words = ["ropescale", "export", self._folder(target), "--for"]
         return "" if self.engine is None else shlex.join([*words, self.engine])
 
@@ -146,7 +146,7 @@ class Deployment:
         return argument(f"{Path(self.model).name or 'model'}-{length}")
 
     def said(self, target: int) -> str:
-        """Says the memory of the KV cache at the target, and the largest length that fits where a memory is given."""
+        """Describes the KV cache's memory at the target, and the largest length that fits into a given memory."""
         cache, kind = self.cache, "latent " if self.cache.latent else ""
         text = (
             f"At {target:,} tokens the {kind}KV cache of one text takes {size(cache.bytes_at(target))} in "

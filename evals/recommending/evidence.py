@@ -15,12 +15,12 @@ from .losses import CandidateLosses, windows_by_document
 from .race import Decision, Round, decide
 
 TRUNCATION = "truncation"
-"""The label of the model as it is, given only the last tokens, as many as it was trained at."""
+"""The label of truncation: the unchanged model on only the last tokens, up to its trained length."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was measured, and what it was measured for.
+    """The measurements of a recommendation, and its objective.
 
     Attributes:
         losses: of every candidate on the windows that it was measured on.
@@ -45,7 +45,7 @@ class Evidence:
 
     @property
     def everything(self) -> list[int]:
-        """The windows that all finalists were measured on: a searched one was not on those that it was searched on."""
+        """The windows of all finalists; a searched one was not measured on its own search windows."""
         return sorted(set.intersection(*(set(self.losses.measured(each)) for each in self.finalists)))
 
     @property
@@ -55,17 +55,17 @@ class Evidence:
 
     @property
     def judged(self) -> list[str]:
-        """The finalists, and truncation where it was measured."""
+        """The finalists, and truncation if measured."""
         return [*self.finalists, *([TRUNCATION] if self.truncates else [])]
 
     @property
     def level(self) -> float:
-        """The level of each paired interval on the text that decides, so that all hold together."""
+        """The level of each paired interval on the held-out text, so that all hold simultaneously."""
         return familywise(comb(len(self.judged), 2))
 
     @property
     def documents(self) -> int:
-        """How many documents decide."""
+        """The number of held-out documents."""
         return len(windows_by_document(self.losses.windows, self.held_out))
 
     @cached_property
@@ -160,7 +160,7 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class LeftOutRow:
-    """A schedule that was not tried, and why."""
+    """A schedule that was not tried, with the reason."""
 
     schedule: str
     why: str
@@ -196,5 +196,5 @@ class AnswerRow:
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Says of each point whether none is at most as large in both coordinates, and smaller in one (Pareto's front)."""
+    """Returns for each point whether it is on the Pareto front (smaller is better)."""
     return [not any(x <= mine[0] and y <= mine[1] and (x, y) != mine for x, y in points) for mine in points]

@@ -1,4 +1,4 @@
-"""The losses that candidates were measured at: a sum per window and length, and paired differences of them."""
+"""The candidates' losses: a sum per window and length, and paired differences."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class CandidateLosses:
     def empty(
         cls, windows: Sequence[int], masks: Sequence[Mapping[Column, np.ndarray]], weights: Mapping[int, float]
     ) -> CandidateLosses:
-        """Returns the table of nothing yet, by the masks of every window."""
+        """Returns an empty table for the masks of all windows."""
         counts = [[mask.sum() for mask in each.values()] for each in masks]
         return cls(windows, list(masks[0]), np.array(counts, np.float64), {**weights})
 
     def put(self, candidate: str, window: int, sums: Mapping[Column, float]) -> None:
-        """Keeps the sums of one window, by column."""
+        """Stores the sums of one window, by column."""
         table = self.sums.setdefault(candidate, np.full(self.counts.shape, np.nan))
         table[window, [self.columns.index(column) for column in sums]] = list(sums.values())
 
@@ -59,7 +59,7 @@ class CandidateLosses:
         return float(self.sums[candidate][window, self.columns.index(column)])
 
     def measured(self, candidate: str) -> list[int]:
-        """Returns the windows whose objective is known for a candidate."""
+        """Returns a candidate's measured windows."""
         if candidate not in self.sums:
             return []
         needed = [self.columns.index(column) for column in self.weights]
@@ -115,7 +115,7 @@ class CandidateLosses:
 
 
 def windows_by_document(windows: Sequence[int], within: Iterable[int]) -> list[int]:
-    """Returns how many of some windows each document holds; documents without any are left out."""
+    """Returns the number of selected windows per document, without documents that have none."""
     chosen = set(within)
     edges = pairwise(accumulate(windows, initial=0))
     return [count for count in (len(chosen & set(range(*edge))) for edge in edges) if count]

@@ -74,7 +74,7 @@ class RecommendKeywords(TextKeywords, total=False):
 
 
 SHORT_WEIGHT = 0.1
-"""The weight of the trained length beside the target's, where none is given."""
+"""The default weight of the trained length."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class Objective:
 
     @property
     def description(self) -> str:
-        """The objective in words."""
+        """The objective as text."""
         parts = [f"{weight:.3g} at {length:,}" for length, weight in self.weights.items()]
         return f"loss at {self.target:,}" if len(parts) == 1 and self.target in self.weights else ", ".join(parts)
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """The lengths that every candidate is measured at, ascending."""
+        """The measured lengths of every candidate, ascending."""
         return tuple(sorted({*self.weights, self.short, self.target}))
 
     @property
@@ -125,7 +125,7 @@ class Objective:
 def objective_of(
     target: int, trained: int, short_weight: float | None = None, lengths: str | Mapping[int | str, float] | None = None
 ) -> Objective:
-    """Returns the objective that is asked for.
+    """Returns the requested objective.
 
     Args:
         trained: the model's trained context, in tokens.
@@ -133,7 +133,7 @@ def objective_of(
         lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; none is longer than the target.
 
     Raises:
-        DataError: a weight or a length that cannot be, or both are given.
+        DataError: a weight or a length is invalid, or both options are given.
     """
     short = min(trained, target)
     if lengths is not None:
@@ -150,7 +150,7 @@ def objective_of(
 
 
 def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
-    """Reads weights by length, and makes them sum to 1."""
+    """Parses weights by length, and normalises their sum to 1."""
     pairs: list[tuple[int | str, float]] = list(lengths.items()) if isinstance(lengths, Mapping) else []
     for part in lengths.split(",") if isinstance(lengths, str) else ():
         length, _, weight = part.strip().partition(":")

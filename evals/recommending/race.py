@@ -1,4 +1,4 @@
-"""Successive halving: many candidates on little text, then the better ones on more.
+"""Successive halving: many candidates on little text, then the best ones on more.
 
 Every second document is set aside, to decide on later; the others are the text of the race. Round k measures those
 that are left on twice as much of it as the round before, all on the same windows. The best third stays, and of the
@@ -20,20 +20,20 @@ from ..statistics.intervals import LEVEL
 from .losses import CandidateLosses
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""How much of the text of the race each round has measured when it ends."""
+"""The share of the race's text that is measured after each round."""
 
 MOST = (1 / 2, 2 / 5, 1 / 3, 1 / 4, 1 / 6)
 """The share of candidates that stays in a round at most: the first of these that keeps the cost of all within
 :data:`QUARTER`. Two thirds of it stay in any case."""
 
 QUARTER = 1 / 4
-"""The most tokens that are fed, as a share of what every candidate on all the text would take."""
+"""The most tokens to feed, as a share of measuring every candidate on the full text."""
 
 FINALISTS = 4
-"""How many of the race are measured on the text that decides."""
+"""The number of finalists from the race, measured on the held-out text."""
 
 LEAST_DOCUMENTS = 4
-"""The fewest documents that are set aside as such; of fewer, every second window is."""
+"""The fewest documents to hold out by document; for fewer, every second window is held out."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -46,9 +46,9 @@ class Round:
     """A round of the race.
 
     Attributes:
-        candidates: those that were measured.
-        windows: what they were measured on in this round.
-        kept: those that stayed, the best first.
+        candidates: the measured candidates.
+        windows: the windows of this round.
+        kept: the survivors, best first.
     """
 
     candidates: list[str]
@@ -57,10 +57,10 @@ class Round:
 
 
 def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Splits windows into those of the race and those that decide: every second document, or window, decides.
+    """Splits windows into race and held-out windows: every second document, or window, is held out.
 
     Args:
-        windows: per document, how many it has.
+        windows: the number of windows per document.
     """
     if len(windows) >= LEAST_DOCUMENTS:
         parts = [list(range(*edge)) for edge in pairwise(accumulate(windows, initial=0))]
@@ -73,7 +73,7 @@ def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def slices(windows: Sequence[int]) -> list[list[int]]:
-    """Returns what each round measures for the first time: windows from all over the text, ascending.
+    """Returns the new windows of each round, spread over the text, ascending.
 
     Windows are taken in the order of the golden ratio's multiples, so that those of every round are spread out.
     """
@@ -83,7 +83,7 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
 
 
 def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
-    """Counts how many windows are fed at most, where no two candidates have the same tables.
+    """Counts the most windows to feed, if all candidates have distinct tables.
 
     Args:
         candidates, always: how many there are, and how many stay to the end in any case.
@@ -138,12 +138,12 @@ def run_race(
 
 
 def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
-    """Returns candidates by their objective on windows that all were measured on; of equal ones the first is better."""
+    """Returns candidates sorted by their objective on shared windows; ties: first."""
     return sorted(candidates, key=lambda each: losses.mean(each, within))
 
 
 def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
-    """Returns the candidates that stay in a round, the best first.
+    """Returns the survivors of a round, best first.
 
     Args:
         candidates: from the simplest.
@@ -160,7 +160,7 @@ def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequen
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision among the finalists.
+    """The decision among the finalists.
 
     Attributes:
         chosen: the simplest that is shown to be as good as every other one, else the one with the lowest loss on all

@@ -1,4 +1,4 @@
-"""A recommendation: every candidate, the finalists on the text that decides, the answer, and how it is written."""
+"""A recommendation: all candidates, the finalists on held-out text, the conclusion, and writing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_ROOM = 0.05
 """Nats beyond the outermost points that are shown."""
 
 _FAR = 0.15
-"""Nats above YaRN's default at the target; what is further up is outside the picture."""
+"""The largest change in nats above YaRN's default at the target inside the plot."""
 
 
 def draw_front(stored: Recommendation) -> Figure:
@@ -125,7 +125,7 @@ class Advice(Metric["Recommendation", AnswerRow]):
         return [wording.answer(stored.measured)]
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns the sentence, the command and what belongs to them."""
+        """Returns the recommendation, the command and remarks."""
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
         parts += [code_span(each) for each in (row.command, row.serve) if each]
@@ -158,12 +158,12 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:
-        """Whether there is more than the model as it is."""
+        """Whether there are other candidates than the unchanged model."""
         return len(self.rows(stored)) > 1
 
 
 class Finalists(Metric["Recommendation", FinalistRow]):
-    """The finalists, and truncation, on the text that decides."""
+    """The finalists, and truncation, on the held-out text."""
 
     row, key = FinalistRow, "paired"
     picture = Picture("finalists.png", "The finalists on the text that decides", draw_finalists)
@@ -223,7 +223,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         return [title, markdown(header, lines, right=range(1, len(header)))]
 
     def has_picture(self, stored: Recommendation) -> bool:
-        """Whether there is something to compare."""
+        """Whether there are several finalists to compare."""
         return len(self.rows(stored)) > 1
 
 
@@ -329,7 +329,7 @@ class Recommendation(Saved):
 
     @property
     def answer(self) -> AnswerRow:
-        """The recommendation, in a sentence and as a command."""
+        """The recommendation, as a sentence and a command."""
         return ANSWER.rows(self)[0]
 
     @property
@@ -339,7 +339,7 @@ class Recommendation(Saved):
 
     @property
     def command(self) -> str:
-        """The ``ropescale patch`` command; empty where nothing is recommended."""
+        """The ``ropescale patch`` command; empty without a recommended schedule."""
         return self.answer.command
 
     @property
@@ -349,7 +349,7 @@ class Recommendation(Saved):
 
     @property
     def finalists(self) -> list[FinalistRow]:
-        """The finalists on the text that decides, the recommended one first."""
+        """The finalists on the held-out text, the recommended one first."""
         return FINALISTS.rows(self)
 
     def sentences(self) -> list[str]:
@@ -368,13 +368,13 @@ class Recommendation(Saved):
         return "\n\n".join(parts)
 
     def rests_on(self) -> str:
-        """Returns what the difference is over."""
+        """Describes the sample of the differences."""
         windows = f"{self.protocol['held_out_windows']:,} windows that were not used to choose"
         weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in self.protocol["weights"].items())
         return f"On {windows}; {PERCENT} intervals for all pairs together. The difference weighs {weights}."
 
     def protocol_line(self) -> str:
-        """Returns a sentence that says how it was measured."""
+        """Returns a sentence on the protocol."""
         protocol, number = self.protocol, self.data["documents"]
         weights = ", ".join(f"{float(weight):.3g} at {int(at):,}" for at, weight in protocol["weights"].items())
         halves = (

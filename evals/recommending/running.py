@@ -66,7 +66,7 @@ def prepare(
 
 
 def text_options(options: RecommendOptions) -> PerplexityOptions:
-    """Returns how the text is read and fed."""
+    """Returns the options for reading and feeding the text."""
     given = {each.name: getattr(options, each.name) for each in fields(TextOptions)}
     return PerplexityOptions(short_context=False, **given)
 
@@ -92,7 +92,7 @@ class RecommendRun:
         self._begin(corpus, objective, candidates, options)
 
     def _begin(self, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions) -> None:
-        """Takes what every recommendation has, whoever computes the losses."""
+        """Initialises the parts shared by a loaded model and servers."""
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = Notes.of(options.progress)
         everything = list(range(len(corpus.documents)))
@@ -109,14 +109,14 @@ class RecommendRun:
 
     @property
     def finished(self) -> str:
-        """How much is complete."""
+        """The completed parts, as text."""
         return "the decision" if self.finalists else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures what the store does not hold.
+        """Measures the parts that the store lacks.
 
         Args:
-            store: finished batches are taken from it and put into it.
+            store: the store of finished batches.
             group: the processes that share the work.
         """
         self._store, self._group = store or self._store, group or self._group
@@ -138,7 +138,7 @@ class RecommendRun:
         self.rounds, self.finalists = rounds, finalists
 
     def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
+        """Returns the part of results.json that is known before the run."""
         return {"model": self.model_facts, "data": self.corpus.facts, "protocol": self._protocol()}
 
     def result(self) -> Recommendation:
@@ -174,7 +174,7 @@ class RecommendRun:
         return PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
 
     def _reading(self, **changes: object) -> PerplexityOptions:
-        """Returns how the text of a round is fed."""
+        """Returns the options for feeding a round's text."""
         return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int]) -> Corpus:
@@ -243,7 +243,7 @@ class RecommendRun:
 
     @property
     def _most(self) -> float:
-        """The share of candidates that stays in a round at most."""
+        """The largest share of candidates that stays in a round."""
         sizes = len(self.candidates.specs), len(self.candidates.always), self.race, self.held_out
         return share_kept(*sizes, self._truncation_positions / self.objective.target)
 
@@ -267,7 +267,7 @@ class RecommendRun:
         )
 
     def _search(self) -> None:
-        """Adds the schedule that a search finds on the text of the race, which shares nothing with what decides."""
+        """Adds the schedule of a search on the race's text, which does not overlap with the held-out text."""
         options = SearchOptions(
             budget_tokens=self._search_tokens,
             engine=self.options.engine,

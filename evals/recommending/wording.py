@@ -1,4 +1,4 @@
-"""The recommendation in words: what to use, how it stands to truncation, and what is left open."""
+"""The text of the recommendation: the schedule, the comparison with truncation, and open questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def answer(evidence: Evidence) -> AnswerRow:
     settled = not goal.is_beyond
     chosen = AS_IS if settled else decision.chosen
     guessed, text = worse_than_a_guess(evidence), _sentence(evidence, decision)
-    if guessed:  # what no loss decides is said all the same
+    if guessed:  # statements that do not depend on losses
         text = f"{guessed} {text}" if settled or decision.too_short else guessed
     decided = settled or not (decision.open or decision.too_short or guessed or too_few(evidence.documents))
     named = not (decision.too_short or guessed) and chosen != AS_IS
@@ -69,12 +69,12 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
 
 
 def not_needed(goal: Objective) -> str:
-    """Says that the target is within the trained length."""
+    """States that the target is within the trained length."""
     return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 
 def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> str:
-    """Says how much text there is, and how much it takes.
+    """States the amount of text, and the required amount.
 
     Args:
         windows: per document, how many it has.
@@ -121,7 +121,7 @@ def _compared(evidence: Evidence, chosen: str) -> list[str]:
 
 
 def beside_truncation(evidence: Evidence, chosen: str) -> str:
-    """Says how the chosen schedule stands to truncation, by the interval; "" where it was not measured."""
+    """Compares the chosen schedule with truncation, by the interval; "" if it was not measured."""
     if not evidence.truncates:
         return ""
     change = evidence.losses.difference(chosen, TRUNCATION, evidence.held_out, evidence.level)
@@ -136,7 +136,7 @@ def beside_truncation(evidence: Evidence, chosen: str) -> str:
 
 
 def of_far_repeats(evidence: Evidence, chosen: str) -> str:
-    """Says how the chosen schedule differs from truncation on tokens that repeat what is further back."""
+    """Compares the chosen schedule with truncation on far repeats."""
     losses, held_out = evidence.losses, evidence.held_out
     tokens = losses.tokens(held_out, FAR)
     if not evidence.truncates or evidence.decision.too_short or not tokens:

@@ -127,7 +127,7 @@ def write(text: str, out: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Series:
-    """One schedule of one run."""
+    """A schedule of a run."""
 
     run: StoredRun
     result: Result
@@ -231,7 +231,7 @@ def _subsets(parts: Sequence[tuple[int, dict[str, Bounded | None]]]) -> list[dic
 
 
 def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
-    """Returns, under ``"a:b"`` for a < b, the NLL of series b minus that of a at every length that both have."""
+    """Returns the NLL of series b minus that of a at every shared length, under ``"a:b"`` for a < b."""
     found = {}
     for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
         lengths = one.result.lengths
@@ -372,7 +372,7 @@ def _search(run: StoredRun) -> dict[str, object]:
 
 @refusing_damage
 def headline(run: StoredRun) -> str | None:
-    """Returns a run's main result in a few sentences; None where there is nothing to say."""
+    """Returns a run's main result in a few sentences; None without one."""
     if run.kind == Recommendation.kind:
         return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
     if run.kind == SearchResult.kind:

@@ -1,4 +1,4 @@
-"""Reads the runs that a page compares, and says what cannot be compared."""
+"""Reads the runs of a page, and reports runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
 
 
 def without_losses(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each run without losses per token, so that plots and comparisons of them are left out."""
+    """Returns a sentence for each run without per-token losses, which lacks some plots and comparisons."""
     gone = [run for run in runs if run.result and not run.result.identities]
     return [f"{run.folder} has no losses.safetensors, so loss by position and comparisons are left out" for run in gone]
 

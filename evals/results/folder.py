@@ -1,4 +1,4 @@
-"""The files of a run's folder: the types of results.json; what is refused, replaced and moved out of the way.
+"""The files of a run's folder: types of results.json, and rules for refusing, replacing and moving files.
 
 ``results.json`` lists every file beside it with its sha256; while files are being replaced, it lists the old and the
 new ones, so a run that was killed at any moment still recognizes its own. Those are replaced. Whatever else has one of
@@ -166,7 +166,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
 
 
 def damaged(path: Path, error: Wrong | OSError) -> DataError:
-    """Returns the error of a file that cannot be used."""
+    """Returns the error for a file that cannot be used."""
     why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
     return DataError(f"{path} {why}; move it away and run the evaluation again")
 
@@ -203,7 +203,7 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
 
 
 def _named_folder(out: str | Path) -> Path:
-    """Returns the path with ``~`` expanded, and refuses a name that no folder can have."""
+    """Returns the path with ``~`` expanded; refuses invalid names."""
     folder = local_path(out)
     if not str(out) or str(folder).startswith("~"):
         raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
@@ -218,7 +218,7 @@ def _named_folder(out: str | Path) -> Path:
 
 
 def _refuse_model(folder: Path) -> None:
-    """Refuses the folder of a model, into whose files nobody means to mix those of a first run."""
+    """Refuses a model's folder without a run, because results would mix with its files."""
     if not folder.is_dir() or any(os.path.lexists(folder / name) for name in (RESULTS, f"{store.FOLDER}/lock")):
         return
     names = sorted(os.listdir(folder))
@@ -243,7 +243,7 @@ def _refuse_other_kind(folder: Path, kind: str) -> None:
 
 
 def existing(folder: Path) -> Results | None:
-    """Returns the results that a folder holds; None where there are none, or where they are damaged or edited."""
+    """Returns a folder's results; None if they are missing, damaged or edited."""
     path = folder / RESULTS
     if path.is_symlink() or not path.is_file():
         return None
@@ -257,13 +257,13 @@ def existing(folder: Path) -> Results | None:
 
 
 def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
-    """Refuses to replace results by those of something else, or by fewer.
+    """Refuses to replace results by fewer results or those of another measurement.
 
     Args:
         results: results.json as it will be, as far as it is known; of rows, ``schedule`` and ``length``.
 
     Raises:
-        CheckpointError: names what would be lost.
+        CheckpointError: results would be lost; names them.
     """
     there = None if force else existing(folder)
     lost = lost_from(there, results) if there else ""
@@ -276,7 +276,7 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
 
 
 def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """Returns what results lack that a folder holds, as the object of a sentence; "" for nothing."""
+    """Describes a folder's results that new results lack, as the object of a sentence; "" for none."""
     kind = there.get("kind", "perplexity")
     for part, names in _IDENTITY.items():
         for name, what in names.items():
@@ -341,7 +341,7 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
 
 
 def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:
-    """Renames what has the name of a file of ours, unless it is a file with one of these hashes."""
+    """Renames a file with a run's file name, unless it has one of these hashes."""
     ours = not path.is_symlink() and path.is_file() and sha256_of(path) in digests
     if os.path.lexists(path) and not ours:
         store.move_aside(path, "is not what an evaluation wrote, or was edited since")

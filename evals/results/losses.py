@@ -1,7 +1,7 @@
-"""The losses of single tokens: ``losses.safetensors``, a tensor per schedule and pass, fp32 in nats.
+"""Per-token losses: ``losses.safetensors``, a tensor per schedule and pass, fp32 in nats.
 
-A tensor is [windows, scored tokens], or flat where the windows have different sizes. The file's metadata hold the
-documents and what each tensor is, as JSON; ``results.json`` has the file's sha256.
+A tensor is [windows, scored tokens], or flat where the windows have different sizes. The file's metadata describe
+documents and tensors as JSON; ``results.json`` has the file's sha256.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ StoredDocument = TypedDict(  # type: ignore[misc]
     {name: hint if name in _REQUIRED else NotRequired[hint] for name, hint in _IDENTITY.items()}
     | {"windows": NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]},
 )
-"""A document in the index: its identity, and how many windows it has."""
+"""A document in the index: its identity and number of windows."""
 
 _One = Annotated[list[str], Len(1, 1)]
 _Two = Annotated[list[str], Len(2, 2)]
@@ -96,7 +96,7 @@ Entry = StoredPass | StoredComparison | StoredTruncation
 
 @dataclass(frozen=True)
 class Losses:
-    """The content of the file; without passes if it is gone."""
+    """The content of the file; without passes if the file is missing."""
 
     bos: bool = False
     identities: list[Identity] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The result of a measurement, and how it is printed, written and loaded."""
+"""The result of a measurement: printing, writing and loading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Result(Stored, Saved):
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
-        """Reads a folder that :meth:`save` wrote: the stored losses, and the figures.
+        """Reads a folder from :meth:`save`: the stored losses, and the metrics.
 
         Raises:
             DataError: the folder holds no such results, or a file is damaged or missing.
@@ -90,9 +90,9 @@ class Result(Stored, Saved):
 
     @cached_property
     def by_source(self) -> dict[str, Result]:
-        """The same measurement of each source's documents alone, by the source's name; empty where there is one source.
+        """The measurement of each source's documents, by source name; empty for a single source.
 
-        Nothing is measured again: these are the same losses.
+        Uses the same losses.
         """
         return parts_of(self)
 
@@ -151,7 +151,7 @@ class Result(Stored, Saved):
         return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
 
     def sentences(self) -> list[str]:
-        """Returns the best schedule at the longest length, its cost, and how truncation compares."""
+        """Returns the best schedule at the longest length, its cost, and the comparison with truncation."""
         return answer(self)
 
     def main_table(self) -> str:
@@ -159,7 +159,7 @@ class Result(Stored, Saved):
         return ppl_table(self, self.rows, against_truncation.truncated(self))
 
     def rests_on(self) -> str:
-        """Returns how many documents there are, and what the intervals hold for."""
+        """Describes the number of documents, and the level of the intervals."""
         if not self.comparisons:
             return f"{rests_on(self)}; {self._interval_line()}."
         each = f"{rests_on(self)}. In the table ± is the {PERCENT} interval of one figure"
@@ -201,7 +201,7 @@ class Result(Stored, Saved):
         return [*passes, *compared, *([self.truncation.cost] if self.truncation else [])]
 
     def protocol_line(self) -> str:
-        """Returns a sentence that says how the numbers were measured."""
+        """Returns a sentence on the measurement's protocol."""
         bos = "BOS first" if self.bos else "no BOS"
         number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
         longest = next((row for row in self.rows if self.sliding and row.length == self.lengths[-1]), None)
@@ -216,7 +216,7 @@ class Result(Stored, Saved):
         )
 
     def _kinds(self) -> str:
-        """Says which documents are chats or prompts, and which were given as token ids."""
+        """Describes the numbers of chats, prompts and tokenized documents."""
         which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
         kinds = {
             "chats": f"chats, {which} scored",
@@ -243,14 +243,14 @@ class Result(Stored, Saved):
 
     @property
     def extent(self) -> str:
-        """Says what the tables of a source rest on, and how often its interval over few documents holds."""
+        """Describes the sample of a source's tables, and the coverage of its interval over few documents."""
         blocks = any(row.interval not in (None, DOCUMENTS) for row in self.rows)
         few = "" if blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property
     def share(self) -> str:
-        """Says how much of the measured documents is in the windows; nothing where that is not known."""
+        """Describes the windows' share of the documents; empty if unknown."""
         if "share" not in self.data:
             return ""
         share, whole, unit = self.data["share"], self.data.get("whole", 0), self.data.get("unit", "")
@@ -259,7 +259,7 @@ class Result(Stored, Saved):
         return f"{percent if share < 1 else 'all'} of {which} {whole:,} {unit}"
 
     def _windows(self) -> str:
-        """Says how many windows there are, which share of the documents they hold, and what is left out."""
+        """Describes the number of windows, their share of the documents, and skipped documents."""
         number = 0 if self.sliding else self.data.get("windows", 0)  # windows that slide differ from length to length
         parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
         parts += [self.share] if self.share else []

@@ -37,14 +37,14 @@ class Saved(Measured, ABC):
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
     about: ClassVar[tuple[str, ...]] = ("kind", "model", "data", "protocol", "versions")
-    """The attributes that results.json has before the figures."""
+    """Attributes that precede the metrics in results.json."""
 
     @classmethod
     def writable_folder(cls, out: str | Path) -> Path:
-        """Returns the folder that a run will be written into, or refuses it before hours of work.
+        """Returns the output folder of a run, or refuses it before hours of work.
 
         Raises:
-            CheckpointError: it cannot be written, or holds files that no run wrote, or results of another kind of run.
+            CheckpointError: it cannot be written, contains foreign files, or results of another kind of run.
         """
         return folder.writable_folder(out, cls.kind)
 
@@ -66,26 +66,26 @@ class Saved(Measured, ABC):
 
     @abstractmethod
     def sentences(self) -> list[str]:
-        """Returns what was found, in one to three sentences of at most 200 characters."""
+        """Returns the conclusions, in one to three sentences of at most 200 characters."""
 
     def main_table(self) -> str:
-        """Returns the one table that carries the answer; "" for none."""
+        """Returns the main table of the conclusions; "" for none."""
         return next((part for part in self.tables_of_metrics() if part.startswith("| ")), "")
 
     def summary(self) -> str:
-        """Returns the answer, its table, and what the table rests on."""
+        """Returns the conclusions, the main table, and its sample."""
         parts = ["\n".join(self.sentences()), self.main_table(), *definitions(self.short_names), self.rests_on()]
         return "\n\n".join(filter(None, parts))
 
     def rests_on(self) -> str:
-        """Returns what the numbers rest on, in a line; "" where the answer says it."""
+        """Describes the sample in a line; "" if the conclusions do."""
         return ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """Returns the answer and its table for a notebook, and all tables below a line to open."""
+        """Returns conclusions and main table for a notebook, with all tables in a collapsed section."""
         others = to_html(self.to_markdown())
         return f"{to_html(self.summary())}\n<details><summary>All tables</summary>\n{others}\n</details>"
 
@@ -94,7 +94,7 @@ class Saved(Measured, ABC):
         """Returns the model, the schedules, lengths and texts in a few words."""
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Draws the main picture as a matplotlib ``Figure`` that belongs to no window.
+        """Plots the main figure as a matplotlib ``Figure`` without a window.
 
         That is perplexity against length; of a retrieval, heat maps by length and depth or task; of a recommendation,
         every candidate; of a search, the divisors of the pairs and the loss on the way.
@@ -123,7 +123,7 @@ class Saved(Measured, ABC):
         return pandas.DataFrame(missing, columns=header)
 
     def _lines(self) -> list[list[Any]]:
-        """Returns the header and the lines of results.csv: a line per row; None where there is no value."""
+        """Returns the header and the lines of results.csv; missing values are None."""
         (rows,) = (metric for metric in self.metrics if metric.key == "rows")
         return lines_of(rows.row, rows.rows(self))
 
@@ -136,7 +136,7 @@ class Saved(Measured, ABC):
         return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
     def _other_files(self) -> dict[str, bytes]:
-        """Returns the files beside results.csv, REPORT.md and the pictures, by name."""
+        """Returns the files other than results.csv, REPORT.md and the plots, by name."""
         return {}
 
     def _pictures(self) -> list[Picture[Any]]:

@@ -1,4 +1,4 @@
-"""Asks a model the questions of a prompt: the NLL of each answer, and whether greedy decoding would write it.
+"""Scores a model's answers to a prompt: the NLL, and whether greedy decoding would write the answer.
 
 One forward pass has the answer in place (teacher forcing). If the model ranks every token of the answer first, given
 the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (but
@@ -72,7 +72,7 @@ def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
 
 
 class AnswerScorer:
-    """Asks a model the questions of prompts.
+    """Scores a model's answers to prompts.
 
     Attributes:
         shares: whether the endings of a prompt continue from one reading of its context.
@@ -90,7 +90,7 @@ class AnswerScorer:
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def together(self, prompt: Prompt) -> int:
-        """Returns how many prompts like this are fed at once; one with several endings is read alone."""
+        """Returns the number of prompts like this per forward pass; prompts with several endings are fed separately."""
         return 1 if len(prompt.endings) > 1 else max(1, self.batch_tokens // prompt.length)
 
     def scores(self, prompts: Sequence[Prompt]) -> list[list[Score]]:
@@ -105,7 +105,7 @@ class AnswerScorer:
         return [scores_of(prompt, [tokens]) for prompt, tokens in zip(prompts, read, strict=True)]
 
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Returns what greedy decoding writes after each prompt, up to the end of the text: ids, int64 [tokens].
+        """Decodes greedily after each prompt, up to the end of the text; returns ids, int64 [tokens].
 
         Args:
             prompts: with as many ids, and as many new tokens, as each other.
@@ -239,7 +239,7 @@ class AnswerScorer:
 
 @contextmanager
 def _without_reminders() -> Iterator[None]:
-    """Mutes what transformers says of texts beyond ``max_position_embeddings``: they are what is measured."""
+    """Mutes transformers' warnings about texts beyond ``max_position_embeddings``, which are intended."""
     logger = logging.getLogger("transformers.generation.stopping_criteria")
     level = logger.level
     logger.setLevel(logging.ERROR)

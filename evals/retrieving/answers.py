@@ -14,7 +14,7 @@ from ..metrics.stored import Measured
 
 
 def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> float:
-    """Returns the share of the answers in a generated text, whatever their case; 1 for any of them with ``any_of``.
+    """Returns the share of the answers in a generated text, ignoring case; 1 for any of them with ``any_of``.
 
     As RULER's ``string_match_all`` and ``string_match_part`` score one prompt (NVIDIA/RULER, ``scripts/eval``), but
     not in percent.
@@ -25,7 +25,7 @@ def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> floa
 
 
 def chance(digits: int) -> float:
-    """Returns the NLL in nats of any one of the numbers of so many digits; the first is no 0."""
+    """Returns the NLL in nats of a uniform guess among numbers of ``digits`` digits without a leading 0."""
     return math.log(9) + (digits - 1) * math.log(10)
 
 
@@ -91,7 +91,7 @@ class AccuracyRow:
 
     @property
     def is_overall(self) -> bool:
-        """Whether it is over all questions of its length."""
+        """Whether the row covers all questions of its length."""
         return self.depth is None and self.task is None
 
 
@@ -130,7 +130,7 @@ class StoredAnswers(Measured):
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks of prompts from files, where there are several."""
+        """The tasks of prompts from files, if there are several."""
         found = sorted({answer.task for answer in self.answers if answer.generated is not None})
         return found if len(found) > 1 else []
 

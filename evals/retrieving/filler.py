@@ -81,7 +81,7 @@ class Dice:
         return int(self._next() * count)
 
     def one(self, things: Sequence[T]) -> T:
-        """Returns one of these things."""
+        """Draws one of the items."""
         return things[self.below(len(things))]
 
 
@@ -89,11 +89,11 @@ class Filler(Protocol):
     """A source of sentences, each of which begins with the white space before it."""
 
     def sentences(self, dice: Dice) -> Iterator[str]:
-        """Yields sentences without end."""
+        """Yields an endless sequence of sentences."""
         ...
 
     def __contains__(self, key: str) -> bool:
-        """Whether the text itself holds these digits, so that they cannot be a key."""
+        """Whether the text contains these digits, so that they cannot be a key."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The prompts of a retrieval run, made or read without a model."""
+"""The prompts of a retrieval run, generated or read without a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MOST_TRIALS = 1000
-"""At so many, an interval reaches at most 3 percent points to either side."""
+"""The most trials; their interval is at most ±3 percentage points."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RetrievalOptions(RunOptions):
 
 
 class PromptSelection:
-    """The prompts that a run asks: those of a task, at lengths and depths, or those of a file.
+    """The selection of a run's prompts: of a task, at lengths and depths, or of a file.
 
     Args:
         lengths: positions the model sees, BOS and answer included.
@@ -89,7 +89,7 @@ class PromptSelection:
         prompts: rows, or a file or folder of them, in the place of the task.
 
     Raises:
-        DataError: no such lengths or depths.
+        DataError: a length or a depth is invalid.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
 def _from_file(
     selection: PromptSelection, tokenizer: PreTrainedTokenizerBase, bos: int | None, options: RetrievalOptions
 ) -> RetrievalPrompts:
-    """Reads prompts with their answers, each for the smallest length that holds it.
+    """Reads prompts with answers, each for the smallest sufficient length.
 
     As in RULER, the tokens that are generated count in the length. The last one is not fed, and BOS is in its place.
     """
@@ -282,7 +282,7 @@ def asked_sha256(prompts: Sequence[Prompt]) -> str:
 
 
 def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
-    """Returns the depths, ascending and each once; a whole number spreads that many evenly from 0 to 1.
+    """Returns the distinct depths in ascending order; an integer spreads that many evenly from 0 to 1.
 
     Raises:
         DataError: there are none, or one is outside [0, 1].

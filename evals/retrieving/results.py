@@ -67,7 +67,7 @@ class GainsRow:
 
 @dataclass(frozen=True)
 class EffectiveRow:
-    """The longest length up to which a schedule is good enough at every length; None if it is at none.
+    """The longest length up to which a schedule meets the threshold at every length; None if at none.
 
     ``needed`` is the accuracy that counts as good enough. ``ruler`` is the same by RULER's own threshold, of 0.856;
     None for numbers that are hidden here.
@@ -138,7 +138,7 @@ _CHANCE = "chance"
 
 
 def _where_nothing_is_found(stored: StoredAnswers, rows: Sequence[AccuracyRow]) -> list[str]:
-    """Returns what a map without any answer says, or does not: whether the unchanged model can do the task at all."""
+    """Explains a map without any answer: whether the unchanged model can do the task at all."""
     if any(row.accuracy for row in rows):
         return []
     trained, none = stored.trained_length, "No schedule answers anything"
@@ -166,7 +166,7 @@ class Gains(Metric[StoredAnswers, GainsRow]):
     row, key = GainsRow, "paired"
 
     def reduce(self, stored: StoredAnswers) -> list[GainsRow]:
-        """Returns a row for every schedule but the baseline at every length that both have, and one for each task."""
+        """Returns a row for every schedule except the baseline at every shared length, and one per task."""
         rows = []
         for schedule, length in stored.tables:
             if schedule != stored.baseline and (stored.baseline, length) in stored.tables:
@@ -369,7 +369,7 @@ class Retrieval(StoredAnswers, Saved):
         return EFFECTIVE.rows(self)
 
     def protocol_line(self) -> str:
-        """Returns a few sentences that say how the numbers were measured."""
+        """Returns sentences on the protocol."""
         protocol, dtype = self.protocol, self.model["dtype"]
         bos = "BOS first" if protocol["has_bos"] else "no BOS"
         joined = "" if protocol["task"] in ("passkey", "prompts") else _DEPENDENT
@@ -416,7 +416,7 @@ class Retrieval(StoredAnswers, Saved):
         return said
 
     def rests_on(self) -> str:
-        """Returns how many questions there are."""
+        """Describes the number of questions."""
         return f"{self._prompts()}; brackets are Wilson {PERCENT} intervals."
 
     def _summary(self) -> str:
@@ -455,7 +455,7 @@ class Retrieval(StoredAnswers, Saved):
         return f"{count} and depth ({depths})" if self.protocol["task"] == "passkey" else f"{count} (depths {depths})"
 
     def _bar(self) -> str:
-        """Returns the meaning of the effective length here."""
+        """Describes the threshold of the effective length."""
         shortest, needed = self.lengths[0], self.effective[0].needed
         if not needed:
             return f"No schedule finds anything at {shortest:,} tokens, so none has an effective length"

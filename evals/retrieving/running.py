@@ -1,4 +1,4 @@
-"""Asks the same questions under every schedule: schedules x lengths x prompts."""
+"""Runs the same prompts with every schedule: schedules x lengths x prompts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RetrievalRun:
-    """A run that can be interrupted: :meth:`result` holds the schedules and lengths that are complete."""
+    """A resumable run: :meth:`result` has the complete schedules and lengths."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RetrievalRun:
 
     @property
     def finished(self) -> str:
-        """A description of how much is complete; "" for nothing."""
+        """The completed parts, as text; "" for none."""
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
@@ -96,7 +96,7 @@ class RetrievalRun:
         return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
 
     def result(self) -> Retrieval:
-        """Returns the result of everything asked so far."""
+        """Returns the result of all complete parts."""
         options, prompt_set = self.options, self.prompt_set
         return Retrieval(
             model={**self.model_facts, "trained_length": self.trained_length},
@@ -212,11 +212,11 @@ ANSWERING = 2
 """A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
 
 _NO_TOKEN = -1.0
-"""Stands where fewer tokens were generated than may be."""
+"""The padding of shorter generated texts."""
 
 
 def _numbers(prompt: Prompt) -> int:
-    """Counts the numbers that are kept of a prompt: two for each question, and the ids that are generated."""
+    """Counts the stored numbers of a prompt: two per question, and the generated ids."""
     return 2 * len(prompt.questions) + (prompt.generation.new_tokens if prompt.generation else 0)
 
 

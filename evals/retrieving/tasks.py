@@ -73,7 +73,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Generation:
-    """What is generated after a prompt, and how that is scored.
+    """The generation after a prompt, and its scoring.
 
     Attributes:
         ids: the prompt with BOS, [positions].
@@ -90,7 +90,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text with keys in it, and the questions about them.
+    """A text with hidden keys, and the questions about them.
 
     Attributes:
         name: identifies the prompt in messages.
@@ -191,7 +191,7 @@ def prompts(
     task: str, tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int,
     filler: Filler, bos: int | None,
 ) -> list[Prompt]:  # fmt: skip
-    """Makes all prompts of one length. The same arguments give the same ids, whatever the other lengths.
+    """Makes all prompts of one length. The ids depend only on the arguments, not on other lengths.
 
     ``passkey`` makes ``trials`` prompts for every depth; the others have a key at every depth of every prompt.
 

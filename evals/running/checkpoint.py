@@ -1,4 +1,4 @@
-"""The checkpoint that a command names: its folder, how it is loaded, and the schedules that fit it."""
+"""The checkpoint of a command: its folder, loading options, and schedules for it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 _LARGEST_TEMPLATE = 1 << 20
-"""Bytes of a chat template."""
+"""The most bytes of a chat template."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The folder of a model, or of an adapter of one, or its name on the Hub; and how it is loaded.
+    """A model's or adapter's folder or Hub id, with loading options.
 
-    As a path it is its folder, which is downloaded where it is needed.
+    As a path it is the folder, which is downloaded on demand.
 
     Attributes:
         name: the folder or the name; ``revision`` is a branch, tag or commit.
@@ -57,7 +57,7 @@ class Checkpoint:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder, its weights included where they are needed."""
+        """The folder, with weights if needed."""
         folder, adapter = self._found
         return folder if adapter is None else adapter.folder
 
@@ -66,7 +66,7 @@ class Checkpoint:
 
     @property
     def adapter(self) -> Adapter | None:
-        """The adapter and its base; None for a whole model."""
+        """The adapter and its base; None for a full model."""
         return self._found[1]
 
     @cached_property
@@ -74,12 +74,12 @@ class Checkpoint:
         return find_loadable(self.name, self.revision, weights=self.weights)
 
     def warn(self, notes: Notes) -> None:
-        """Says what is to be known of the frequencies that an adapter is measured under."""
+        """Warns about the frequencies that an adapter is measured with."""
         for remark in remarks(self.adapter) if self.adapter else ():
             notes.warn(f"warning: {remark}")
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer: an adapter's own where it has one, else its base's; with the chat template asked for.
+        """Loads the tokenizer: an adapter's own, else its base's; with the requested chat template.
 
         Raises:
             RopescaleError: the template cannot be read.
@@ -98,7 +98,7 @@ class Checkpoint:
         return tokenizer
 
     def model(self, here: World) -> PreTrainedModel:
-        """Loads the model, in a process that has its own device where there are several; an adapter on its base."""
+        """Loads the model, or an adapter on its base, on this process's device."""
         adapter = self.adapter
         model = load_model(
             self.folder if adapter is None else adapter.base_folder,
@@ -114,16 +114,16 @@ class Checkpoint:
 
     @cached_property
     def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
-        """The configuration without our scaling, and as it is; no weights are needed."""
+        """The configuration without ropescale's scaling, and the unchanged one; needs no weights."""
         return read_configs(self.name, self.revision)
 
     @property
     def config(self) -> Mapping[str, object]:
-        """The configuration without our scaling."""
+        """The configuration without ropescale's scaling."""
         return self.configs[0]
 
     def filled(self, asked: Schedules, longest: int, notes: Notes) -> Schedules:
-        """Fills a request's factor, target length and fields into several schedules, each of which must fit.
+        """Applies a request's factor, target length and fields to several schedules, and validates them.
 
         Args:
             asked: ``patching`` is of all schedules; each takes what it has a field for.
@@ -131,8 +131,8 @@ class Checkpoint:
             notes: say so.
 
         Raises:
-            ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
-                option that no schedule takes; scaling that is there already and no word on what to do.
+            ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule
+                takes an option; or the model is already scaled without instructions for that.
         """
         request, given = Request.of(None, **asked.patching), list(asked.given)
         config = self.configs[request.on_top]
@@ -166,7 +166,7 @@ class Checkpoint:
 
 
 def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:
-    """Returns a spec with the fields that its plan was made with; one per layer type where their factors differ."""
+    """Returns a spec with its plan's fields, per layer type if the factors differ."""
     if isinstance(spec, Mapping):
         return {key: _with_fields(part, plan, key) for key, part in spec.items()}
     parts = {key: _with_fields(spec, plan, key) for key in plan.layers}
@@ -175,7 +175,7 @@ def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, 
 
 
 def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
-    """Returns a spec with its overrides and the factor that it was resolved to; it keeps its name, such as a path."""
+    """Returns a spec with its overrides and its resolved factor; keeps its name, such as a path."""
     spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
     factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
     return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)

@@ -1,4 +1,4 @@
-"""The documents that are measured on, chosen and checked before any model is there."""
+"""The documents of a measurement, selected and validated before loading a model."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Corpus:
     """The documents of a measurement.
 
     Attributes:
-        lengths: ascending.
-        documents: what is fed: the windows of the texts, in order, or with a stride the whole texts.
-        windows: per text, how many of ``documents`` are from it.
-        skipped: counts the texts that are not measured, by the reason.
-        share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
-        bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
-        special: how many of the tokens are special ones of the tokenizer.
+        lengths: the lengths, ascending.
+        documents: the fed documents: the windows of the texts in order, or full texts with a stride.
+        windows: per text, its number of ``documents``.
+        skipped: the number of unmeasured texts by reason.
+        share: the windows' share of the texts, as in results.json; empty if unknown.
+        bos: the id before every window, or None; ``bos_option`` is the requested option.
+        special: the number of special tokens.
         source: the name of the documents in the results.
 
     Raises:
-        DataError: no document is long enough, lengths or a stride that cannot be, or texts without a tokenizer.
+        DataError: no document is long enough, lengths or a stride are invalid, or texts have no tokenizer.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Corpus:
 
     @property
     def has_bos(self) -> bool:
-        """Whether BOS is in front of every window."""
+        """Whether BOS precedes every window."""
         return self.bos is not None
 
     @property
@@ -96,7 +96,7 @@ class Corpus:
 
     @property
     def scored(self) -> int:
-        """The tokens that are scored at the longest length: BOS is not, nor what has nothing before it."""
+        """The tokens scored at the longest length: without BOS and tokens without context."""
         first = 0 if self.has_bos else 1
         stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
         parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
@@ -120,7 +120,7 @@ class Corpus:
 
     @property
     def interval(self) -> str:
-        """The formula of intervals: over documents; over windows where documents are few and windows are not."""
+        """The formula of intervals: over documents, or over windows of few documents."""
         few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
@@ -129,7 +129,7 @@ class Corpus:
         return sum(document.kind == kind for document in self.texts)
 
     def _cut(self, given: Iterable[Source]) -> None:
-        """Cuts texts that reach the longest length into windows of it, the same for every length.
+        """Cuts sufficiently long texts into windows of the longest length, shared by all lengths.
 
         With a stride it takes every document with a token to score as a whole; of a prompt, the last tokens.
         """
@@ -166,7 +166,7 @@ class Corpus:
                 raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
             return
         stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
-        chats.answered(self.documents, stops)  # so that there is a figure at each
+        chats.answered(self.documents, stops)  # so that every length has a result
         measured = [cut.measured for cut in cuts if cut.measured is not None]
         units, whole = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
         if len(measured) == len(cuts) and len(units) == 1 and whole:
@@ -174,12 +174,12 @@ class Corpus:
             self.share = {"measured": sum(measured), "whole": whole, "unit": units.pop(), "share": share}
 
     def _placed(self, given: Iterable[Source]) -> tuple[Iterable[Source], int]:
-        """Decides on BOS, and takes it off documents that begin with it.
+        """Determines BOS, and strips it from documents that start with it.
 
-        If the first is a document, all are read now, up to ``max_docs`` that reach the longest length.
+        If the first one is a document, reads all of them, up to ``max_docs`` that reach the longest length.
 
         Returns:
-            What is left, and how many chats have no token of the assistant.
+            The remaining documents, and the number of chats without an assistant token.
         """
         given, tokenizer = iter(given), self._tokenizer
         first = next(given, None)
@@ -205,7 +205,7 @@ class Corpus:
                 continue
             made.append(each)
             if len(each.ids) >= needed and (each.scored is None or each.scored.any()):
-                long.add(each.sha256)  # the same one again does not count
+                long.add(each.sha256)  # duplicates do not count
             if len(long) == self.options.max_docs:
                 break
         made, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
@@ -218,17 +218,17 @@ class Corpus:
 
 
 def _counted(**skipped: int) -> dict[str, int]:
-    """Returns the reasons for which something was left out."""
+    """Returns the counts of skipped documents by reason."""
     return {reason: number for reason, number in skipped.items() if number}
 
 
-# --- the documents of several sources, in turn
+# --- Interleaving documents of several sources
 
 
 class InTurn:
-    """Iterates over documents: the first of each source, then the second of each, as they are asked for.
+    """Interleaves documents lazily: the first of every source, then the second of every source.
 
-    So where there is a limit, every source has as many below it as any other that does not end before.
+    So a limit takes equally many documents of all sources that are long enough.
 
     Args:
         sources: the documents of each source, by its name.

@@ -1,4 +1,4 @@
-"""Plans, passes, truncation and the result of a measurement, whoever computes the losses."""
+"""Plans, passes, truncation and the result of a measurement, by a loaded model or servers."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class Job(HeldPass):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The hashes that the numbers depend on, for one model and one text."""
+        """The hashes that determine the numbers for a model and a text."""
         return self.tables.rotation, self.plan.sha256
 
 
 class CorpusRun(ABC):
-    """A measurement of a corpus that can be interrupted: :meth:`result` holds the passes that are complete.
+    """An interruptible measurement of a corpus: :meth:`result` has the complete passes.
 
     Whoever computes the losses, a loaded model or servers, makes itself ready (:meth:`_ready`), and says who scores
     under some tables (:meth:`_scoring`), and which tables are those that the model was trained with.
 
     Attributes:
-        variants: what is measured, each with a label.
-        baseline: the label of what the others are compared with.
+        variants: the labelled schedules to measure.
+        baseline: the label of the baseline.
         trained_length: the context that the model was trained at, if known.
         title: the name of the round that this is of a run that says the rest itself; "" for a run of its own.
         about: what the next run in the same folder is told besides.
@@ -88,11 +88,11 @@ class CorpusRun(ABC):
         self._figures: Tables = {}
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
+        """Measures every schedule; :attr:`passes` has the complete ones even after an interruption.
 
         Args:
-            store: finished batches are taken from it and put into it.
-            group: the processes that share the work; only the first one's :attr:`passes` are complete then.
+            store: the store of finished batches.
+            group: the processes that share the work; only the first one gets complete :attr:`passes`.
         """
         store, group = store or Store(), group or Group(World())
         self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
@@ -114,7 +114,7 @@ class CorpusRun(ABC):
         part = "in this round" if self.title else "to go"
         return Runner(self.facts, store, group, self.notes, self.device, self.work, part)
 
-    # --- what a loaded model and servers do in ways of their own ---
+    # --- Implemented for a loaded model and for servers ---
 
     def work(self, positions: int) -> float:
         """Returns the work of a token in a window of so many positions, in any unit."""
@@ -122,18 +122,18 @@ class CorpusRun(ABC):
 
     @abstractmethod
     def _ready(self) -> AbstractContextManager[object]:
-        """Makes whoever scores ready inside."""
+        """Prepares the scorer inside the block."""
 
     @abstractmethod
     def _scoring(self, tables: HeldTables, bos: int | None) -> ScoresBatches:
-        """Returns who scores under some tables, with this id in front of every window."""
+        """Returns the scorer for given tables, with this id before every window."""
 
     @abstractmethod
     def as_trained(self, length: int) -> HeldTables:
-        """Returns the tables that the model was trained with.
+        """Returns the model's training tables.
 
         Raises:
-            RopescaleError: nobody has them.
+            RopescaleError: they are not available.
         """
 
     def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
@@ -142,16 +142,16 @@ class CorpusRun(ABC):
 
     @abstractmethod
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Says what the run will take, or leave out."""
+        """Announces the run's cost and omissions."""
 
     @abstractmethod
     def _check(self, first: Batch) -> None:
-        """Makes sure that the first batch can be scored."""
+        """Checks that the first batch can be scored."""
 
     # --- planning ---
 
     def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
-        """Gives a runner all that is measured; returns the passes, the comparison, truncation and a note on it."""
+        """Adds all tasks to a runner; returns the passes, the comparison, truncation and a note on it."""
         jobs: list[Job] = []
         for variant in self.variants:
             held = variant.tables(self.corpus.lengths)  # a schedule that does not fit fails here
@@ -186,11 +186,11 @@ class CorpusRun(ABC):
 
     @property
     def finished(self) -> str:
-        """How much is complete."""
+        """The completed passes, as text."""
         return f"{len(self.passes)} finished passes" if self.passes else ""
 
     def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
+        """Returns the part of results.json that is known before the run."""
         options, known = self.options, self.result()
         lengths, trained = self.corpus.lengths, known.trained_length
         rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
@@ -241,7 +241,7 @@ class CorpusRun(ABC):
 
     @property
     def _about(self) -> Facts:
-        """The facts that the next run in the same folder compares itself with."""
+        """The facts that the next run in the same folder is compared with."""
         return {
             "facts": self.facts,
             "lengths": list(self.corpus.lengths),
@@ -270,7 +270,7 @@ class CorpusRun(ABC):
         return self._plans[length]
 
     def _finish(self, job: Job, nll: list[np.ndarray], split: int) -> None:
-        """Takes a pass whose batches are all scored into the results."""
+        """Adds a completely scored pass to the results."""
         again = any(each.key == job.key for each in self.passes)
         self.passes.append(
             Pass(
@@ -300,29 +300,29 @@ class CorpusRun(ABC):
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:
-    """Returns the jobs that run; those of other schedules with the same tables share them."""
+    """Returns the distinct jobs; schedules with the same tables share one."""
     return list({job.key: job for job in jobs}.values())
 
 
-# --- truncation beside every schedule: the model as-is, given only the last tokens, as many as it was trained at
-# It is run under the tables that the model was trained with, in windows of the trained length L0 without BOS, a stride
+# --- Truncation: the unchanged model on only the last tokens, up to its trained length
+# It runs with the model's training tables, in windows of the trained length L0 without BOS, a stride
 # apart, each of which scores its last tokens; on exactly the tokens at positions from L0 on of the measured windows. A
 # smaller stride leaves each token more context, L0 - stride at least, and takes more passes.
 
 SHARES = (16, 8, 4, 2)
-"""The strides that are tried, as parts of the trained length: the smallest that costs no more than the rest."""
+"""Candidate strides as fractions of the trained length; the smallest that costs at most the rest is used."""
 
 
 def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
-    """Refuses truncation that is asked for and cannot be.
+    """Refuses an impossible request for truncation.
 
     Args:
-        asked: the option that asks for it; "" for none.
-        longest: the largest length that is measured.
-        trained: the trained length, if it is known.
+        asked: the option that requests it; "" for none.
+        longest: the largest measured length.
+        trained: the trained length, if known.
 
     Raises:
-        DataError: it cannot be.
+        DataError: truncation cannot be measured.
     """
     if asked and trained is None:
         raise DataError(f"{asked} is given, and the model does not say how long it was trained at; leave it out", asked)
@@ -336,12 +336,12 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
 
 @dataclass(frozen=True)
 class Truncating:
-    """Truncation, planned.
+    """The plan of truncation.
 
     Attributes:
-        tables: those that the model was trained with.
-        length, stride: of its windows.
-        plan: its batches.
+        tables: the model's training tables.
+        length, stride: the windows' length and stride.
+        plan: the batches.
     """
 
     tables: HeldTables
@@ -350,11 +350,11 @@ class Truncating:
     plan: BatchPlan
 
     def task(self, executor: ScoresBatches, finish: Callable[[Truncation], None]) -> Task:
-        """Returns the task that runs it.
+        """Returns the task of truncation.
 
         Args:
-            executor: puts no BOS in front of windows.
-            finish: takes the losses for the results.
+            executor: an executor without BOS before windows.
+            finish: called with the losses.
         """
 
         def finished(nll: list[np.ndarray], split: int) -> None:
@@ -385,7 +385,7 @@ def plan_truncation(
         None where it is left out; and what the user is told of it, "" for nothing.
 
     Raises:
-        DataError: truncation is asked for and cannot be, or a stride leaves a token nothing before it.
+        DataError: the requested truncation is impossible, or the stride leaves a token without context.
     """
     options, longest, asked = corpus.options, corpus.lengths[-1], corpus.options.asks_truncation
     refuse_impossible(asked, longest, trained)

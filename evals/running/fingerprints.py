@@ -1,4 +1,4 @@
-"""Hashes of what is measured: weights, configuration, rotary tables, versions."""
+"""Fingerprints of a measured model: weights, configuration, rotary tables, versions."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _BLOCK = 1 << 24
-"""Bytes of one tensor that are copied at a time, where they must be: from an accelerator, or out of other strides."""
+"""Bytes per copy of a tensor from an accelerator, or with unusual strides."""
 _THREADS = 8
 
 Tensor = torch.Tensor | Callable[[], torch.Tensor]
-"""A tensor, or a function that fetches it."""
+"""A tensor, or a function that loads it."""
 
 
 def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None) -> ModelFacts:
     """Returns the "model" part of results.json.
 
     Args:
-        path: the checkpoint's folder; without it (a model built or changed in memory), and where there are adapters,
-            the fingerprint is of the live tensors.
+        path: the checkpoint's folder; without it (a model built or changed in memory), and with adapters, the live
+            tensors are hashed.
     """
     folder = Path(path) if path else None
     file = folder / "config.json" if folder else None
@@ -60,8 +60,8 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
 def files_fingerprint(folder: Path) -> str:
     """Hashes the names and the content of the weight files, links followed.
 
-    The Hub's cache names a file by its SHA-256; of another, it is computed once and remembered, for as long as path,
-    size, modification and change times (ns) and inode stay the same.
+    The Hub's cache names files by SHA-256; the digests of other files are cached as long as path, size, modification
+    and change times (ns) and inode stay the same.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -97,11 +97,11 @@ def _remembered() -> Iterator[sqlite3.Connection]:
 
 
 def parameters_fingerprint(model: nn.Module) -> str:
-    """Hashes every byte of every parameter and buffer, and what decides which adapters count.
+    """Hashes every byte of every parameter and buffer, and the adapter state.
 
-    The rotary tables are left out: they are the schedule's, and :func:`rotation_sha256` has them. What accelerate has
-    put elsewhere is read from there. One core of an EPYC took 0.86 s for each GB of bfloat16 on the CPU; up to eight
-    threads share the tensors. An accelerator's are copied in blocks of 16 MiB.
+    Excludes the rotary tables, which :func:`rotation_sha256` covers. Reads tensors that accelerate offloaded. One core
+    of an EPYC took 0.86 s for each GB of bfloat16 on the CPU; up to eight threads share the tensors. An accelerator's
+    are copied in blocks of 16 MiB.
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -117,8 +117,7 @@ def parameters_fingerprint(model: nn.Module) -> str:
 
 
 def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
-    """Returns by PEFT layer what decides how it is computed, next to its tensors: which adapters are active, merged or
-    switched off, and the plain values of each, such as its scaling."""
+    """Returns the adapter state by PEFT layer: active, merged and disabled adapters, and plain values."""
     layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
     plain, found = (bool, int, float, str, type(None)), dict[str, dict[str, object]]()
     for name, layer in layers.items():
@@ -134,7 +133,7 @@ def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
 
 
 def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors that accelerate brings in for each forward, from the CPU or from the disk."""
+    """Returns the offloaded tensors that accelerate loads for each forward pass, from the CPU or the disk."""
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -148,7 +147,7 @@ def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _tensor_sha256(tensor: Tensor) -> str:
-    """Hashes shape, dtype and every byte, whatever the strides and wherever it is."""
+    """Hashes shape, dtype and every byte, independent of strides and device."""
     tensor = (tensor if isinstance(tensor, torch.Tensor) else tensor()).detach()
     digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     flatten = getattr(tensor, "__tensor_flatten__", None)
@@ -166,16 +165,16 @@ def _tensor_sha256(tensor: Tensor) -> str:
 def table_sha256(model: nn.Module) -> str:
     """Hashes the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
 
-    Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
-    has the same hash.
+    The hash does not depend on a table's location, so the same table in memory, from disk or under a wrapper has the
+    same hash.
     """
     return sha256(b"".join(f"{key} {scale!r} ".encode() + values for key, values, scale in _distinct_tables(model)))
 
 
 def live_tables(model: nn.Module) -> dict[str, LayerTable]:
-    """Returns the live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
+    """Returns the live rotary tables by layer type: fp32 ``inv_freq`` in radians per token, and the scale.
 
-    Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
+    Different tables of one layer type are numbered: "all (2)" and so on.
     """
     found: dict[str, LayerTable] = {}
     for key, values, scale in _distinct_tables(model):
@@ -214,8 +213,7 @@ def rotation_sha256(model: nn.Module) -> str:
 
 
 def arithmetic(model: PreTrainedModel) -> dict[str, str]:
-    """Returns what decides how the same model rounds: the kind of device, how many share each layer, the attention's
-    implementation, the versions."""
+    """Returns the facts that determine rounding: the kind of device, tensor parallelism, attention, versions."""
     shares, installed = getattr(model, "tp_size", None) or 1, versions()
     return {
         "device": device_of(model).type,
@@ -227,7 +225,7 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
 
 
 def tokens_sha256(documents: Iterable[Document]) -> str:
-    """Hashes the documents' token ids, in order: what the tokenizer made of the text."""
+    """Hashes the documents' token ids, in order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(f"{len(document.ids)} ".encode() + np.asarray(document.ids, "<i8").tobytes())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
-"""Those of the paper."""
+"""The paper's values."""
 
 
 def find(
@@ -37,14 +37,14 @@ def find(
     beta: float = BETA,
     path: Path | None = None,
 ) -> KeySpans:
-    """Returns the key spans of texts, by a key model whose tokenizer puts in front of a text what it always does.
+    """Returns the key spans of texts by a key model, with its tokenizer's usual prefix.
 
     Args:
         window, stride, alpha, beta: as for :func:`key_positions`.
         path: the model's folder, for the record.
 
     Raises:
-        DataError: something is no text, the tokenizer has no offsets, or every text is shorter than the window.
+        DataError: a document is not a text, the tokenizer has no offsets, or every text is shorter than the window.
     """
     if not tokenizer.is_fast:
         raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
@@ -68,11 +68,11 @@ def find(
 def key_positions(
     scorer: Scorer, ids: torch.Tensor, window: int, stride: int, alpha: float = ALPHA, beta: float = BETA
 ) -> list[int]:
-    """Returns the positions of the key tokens among ids, which begin with BOS or whatever the tokenizer puts there.
+    """Returns the positions of the key tokens among ids, which start with the tokenizer's prefix, such as BOS.
 
-    Every ``stride`` tokens share a short context that begins ``window`` tokens before the first of them, so each has
-    ``window`` to ``window + stride - 1`` tokens before it; the first ``window`` tokens are never key. A token is key
-    when its loss is more than ``alpha`` nats lower with the whole prefix, and below ``-beta`` then.
+    Every ``stride`` tokens share a short context that starts ``window`` tokens before the first of them, so the context
+    has ``window`` to ``window + stride - 1`` tokens; the first ``window`` tokens are never key. A token is key if the
+    full prefix lowers its loss by more than ``alpha`` nats, to below ``-beta``.
     """
     found: list[int] = []
     whole = scorer.score(ids[None])[0] if len(ids) > window else ids
@@ -84,10 +84,11 @@ def key_positions(
 
 
 def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
-    """Reads LongPPL's files of key tokens, ``[start, end];...`` in characters, one for each text in the same order.
+    """Reads LongPPL's files of key tokens, ``[start, end];...`` in characters, one file per text in order.
 
     Raises:
-        DataError: a file cannot be read or is of another kind, lies outside its text, or their numbers differ.
+        DataError: a file is unreadable or of another format, exceeds its text, or the numbers of files and texts
+            differ.
     """
     spans, held = {}, list(_written(texts))
     if len(files) != len(held):

@@ -1,4 +1,4 @@
-"""The options that several kinds of run share."""
+"""Options of several kinds of run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedules:
-    """The schedules of a run beside ``as-is``, and how all of them are patched in.
+    """The schedules of a run in addition to ``as-is``, and their patching options.
 
     Attributes:
         given: specs or schedule objects.
-        baseline: the spec that the others are compared with; None for ``as-is``.
+        baseline: the baseline's spec; None for ``as-is``.
         patching: keyword arguments of :func:`ropescale.patch`.
     """
 
@@ -39,7 +39,7 @@ class Schedules:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of every run; :class:`PerplexityOptions` says what they mean."""
+    """The options of every run, documented in :class:`PerplexityOptions`."""
 
     patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
@@ -49,7 +49,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(RunOptions):
-    """How a text is read and fed; :class:`PerplexityOptions` says what they mean."""
+    """The options of reading and feeding texts, documented in :class:`PerplexityOptions`."""
 
     min_tokens: int = 0
     max_docs: int | None = None
@@ -104,7 +104,7 @@ class PerplexityOptions(TextOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **more: Any) -> PerplexityOptions:
-        """Returns the options of a measurement; those of metrics stand among the others."""
+        """Builds the options of a measurement from keywords, including those of metrics."""
         own = {name: value for name, value in options.items() if name not in OPTIONS}
         return cls(**own, **more, of_metrics={name: options[name] for name in OPTIONS if name in options})
 
@@ -133,22 +133,22 @@ class PerplexityOptions(TextOptions):
 
     @property
     def asks_truncation(self) -> str:
-        """The option that asks for truncation; "" for none."""
+        """The option that requests truncation; "" for none."""
         return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
 
     @property
     def budget(self) -> int | None:
-        """The positions fed under one schedule at most; None for no limit."""
+        """The most positions to feed per schedule; None for no limit."""
         return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
 
 
 def check_keywords(
     function: Callable[..., object], options: type[RunOptions], given: Iterable[str], *more: str
 ) -> None:
-    """Refuses a keyword that neither a public function nor its options have; ``more`` are further ones.
+    """Refuses an unknown keyword of a public function; ``more`` lists additional keywords.
 
     Raises:
-        TypeError: names it.
+        TypeError: a keyword is unknown; names it.
     """
     parameters = signature(function).parameters.values()
     own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
@@ -156,7 +156,7 @@ def check_keywords(
     refuse_unknown(f"ropescale.evals.{function.__name__}", given, known)
 
 
-# --- the same as keywords of public functions, for editors and type checkers
+# --- Keywords of public functions, for editors and type checkers
 
 
 class RunKeywords(TypedDict, total=False):
@@ -184,9 +184,9 @@ class TextKeywords(RunKeywords, total=False):
 
 
 class PerplexityKeywords(TextKeywords, total=False):
-    """The fields of :class:`PerplexityOptions`, which says what they mean, and the options of metrics.
+    """The fields of :class:`PerplexityOptions`, which documents them, and the options of metrics.
 
-    A metric's option need not be here; editors and type checkers know those that are.
+    Listing a metric's option here is optional, for editors and type checkers.
     """
 
     stride: int | None

@@ -1,9 +1,9 @@
 """Perplexity against length, for several schedules over the same tokens.
 
-Under a static schedule the NLL of a token does not depend on what follows it, so one pass at the longest length
-answers for every shorter one. Where the rotary tables depend on the length, each length gets the tables that belong
-to it, frozen, and lengths whose tables are the same share a pass. Sliding windows (a stride) differ from length to
-length, so each length is a pass of its own, frozen at that length also where a document's last window is shorter.
+With a static schedule the NLL of a token does not depend on later tokens, so one pass at the longest length serves
+every shorter one. If the rotary tables depend on the length, every length uses its own frozen tables, and lengths with
+equal tables share a pass. Sliding windows (a stride) differ from length to length, so each length is a pass of its own,
+frozen at that length also where a document's last window is shorter.
 
 All passes are planned before the first one runs: schedule -> tables at each length -> :class:`Job` -> batches.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class PerplexityRun(CorpusRun):
-    """A measurement of a loaded model: :meth:`result` holds the passes that are complete."""
+    """A measurement of a loaded model: :meth:`result` has the complete passes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PerplexityRun(CorpusRun):
         )
 
     def dry_run(self) -> DryRun:
-        """Plans the whole run, and times one batch of it; nothing is kept.
+        """Plans the run and times one batch, without storing anything.
 
         Raises:
             RunError: the batch does not fit into memory, or its logits are not finite.
@@ -102,7 +102,7 @@ class PerplexityRun(CorpusRun):
 
     @cached_property
     def facts(self) -> Facts:  # type: ignore[override]
-        """The facts that the numbers of every pass depend on, next to the pass's own.
+        """The facts that determine the numbers of every pass, in addition to the pass's own.
 
         The versions of torch and transformers are among them: another kernel or another modelling file rounds, or
         computes, differently, and halves from two of them would make no result.
@@ -118,7 +118,7 @@ class PerplexityRun(CorpusRun):
             "scoring": SCORING,
         }
 
-    # --- what a loaded model does in its own way ---
+    # --- Implementation for a loaded model ---
 
     def work(self, positions: int) -> float:
         return memory.work(self.scorer.model, positions)
@@ -142,7 +142,7 @@ class PerplexityRun(CorpusRun):
         self._executor.check(first)
 
     def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
-        """Plans the short-context cost: every schedule beside the baseline, at one length."""
+        """Plans the short-context cost: compares every schedule with the baseline at one length."""
         length = short_length(self.corpus.lengths, self.trained_length)
         if length is None or not self.options.short_context:
             return []
@@ -152,9 +152,9 @@ class PerplexityRun(CorpusRun):
         return [comparing(base, others, length, plan, self._executor, self.divergences.extend)] if others else []
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Says what the run will take."""
+        """Announces the cost of the run."""
         own = distinct(jobs)
-        if self.options.stride is not None:  # a prefix costs one pass and needs no word
+        if self.options.stride is not None:  # a prefix costs one pass, which needs no note
             for job in sorted(own, key=lambda job: job.lengths):
                 cost = job.plan.cost
                 self.notes.tell(
@@ -172,7 +172,7 @@ class PerplexityRun(CorpusRun):
             length = short_length(self.corpus.lengths, self.trained_length)
             self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%})")
         batches = [batch for job in jobs for batch in job.plan.batches]
-        widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
+        widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # the largest estimated memory
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
 
 
@@ -185,10 +185,10 @@ def prepare(
     options: PerplexityOptions,
     here: World,
 ) -> PerplexityRun:
-    """Prepares a measurement from names: reads and checks everything cheap first, and loads the weights last.
+    """Prepares a measurement from names: validates cheap inputs first, and loads the weights last.
 
     Raises:
-        RopescaleError: whatever cannot be read or measured.
+        RopescaleError: an input cannot be read or measured.
     """
     lengths, notes = check_lengths(lengths), Notes.of(options.progress)
     source.refuse_endless(options.max_docs)
@@ -201,18 +201,18 @@ def prepare(
     return PerplexityRun(checkpoint.model(here), corpus, schedules, options)
 
 
-# --- a run that is planned only
+# --- Dry runs
 
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """One pass of a planned run.
+    """A pass of a planned run.
 
     Attributes:
-        title: its schedule and length, or what is compared.
-        windows: sequences that go through the model.
-        batches: forward passes, each of several windows.
-        tokens: that are fed, BOS included.
+        title: the schedule and length, or the comparison.
+        windows: the number of sequences.
+        batches: the number of forward passes.
+        tokens: the number of fed tokens, including BOS.
     """
 
     title: str
@@ -226,9 +226,9 @@ class DryRun:
     """The plan of a run, with its memory and time.
 
     Attributes:
-        passes: in the order in which they run; passes that share their tables are there once.
-        memory: the weights and a batch, in a sentence.
-        seconds: estimated for one process, from one batch that was timed once warm.
+        passes: the passes in order; passes with shared tables appear once.
+        memory: a sentence on the memory of weights and a batch.
+        seconds: the estimated time in one process, from a warm timed batch.
         timed: tokens of that batch.
     """
 
@@ -238,7 +238,7 @@ class DryRun:
     timed: int
 
     def to_dict(self) -> dict[str, object]:
-        """Returns it as plain data."""
+        """Returns the plan as plain data."""
         return asdict(self)
 
     def to_markdown(self) -> str:
@@ -251,10 +251,10 @@ class DryRun:
         return f"{table}\n\n{self.memory}\n{time}"
 
 
-# --- the short-context cost: how a schedule changes predictions where the model did well without it
+# --- The short-context cost: the change of predictions within the trained length
 
 VALUES = 2
-"""Numbers that are kept of every scored token."""
+"""Numbers stored per scored token."""
 
 
 def comparing(

@@ -1,4 +1,4 @@
-"""Progress on stderr while a pass runs: notes, and a bar on a terminal, elsewhere a line a minute."""
+"""Progress on stderr: notes, and a bar on a terminal or one line per minute elsewhere."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ...output.wrapping import folded_to
 LOG = logging.getLogger(__name__)
 
 EVERY = 60.0
-"""Seconds between two lines, where stderr is a file or a pipe that nobody may be looking at."""
+"""Seconds between two lines, if stderr is a file or a pipe."""
 
 _TITLE = 48
-"""Characters of a title at most: the bar must fit beside it."""
+"""The most characters of a title, to leave space for the bar."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Notes:
 
     @staticmethod
     def of(progress: bool | Notes) -> Notes:
-        """Returns the notes of an option ``progress``, which may be just on or off."""
+        """Returns the notes of an option ``progress``, which may be a boolean."""
         return progress if isinstance(progress, Notes) else Notes(progress)
 
     def tell(self, line: str, level: int = logging.INFO) -> None:
-        """Prints or logs how the run goes."""
+        """Prints or logs a note on the run."""
         if self.shown:
             with suppress(OSError):  # a log that cannot be written ends no run
                 tqdm.write(folded_to(sys.stderr, visible(line)), file=sys.stderr)
@@ -53,13 +53,13 @@ class Notes:
 class Progress:
     """The progress of one pass: tokens fed, their rate, the time left, and the perplexity so far.
 
-    The perplexity is of all that is scored, at whatever position, and token-weighted; no result is made of it.
+    The perplexity is token-weighted over all scored tokens, and only for display.
 
     Args:
-        title: what is measured.
+        title: the title of the pass.
         total: tokens to feed.
-        shown: False for a process that says nothing.
-        before: NLLs in nats that are there already, from a run that is continued.
+        shown: whether this process shows progress.
+        before: stored NLLs in nats of a resumed run.
     """
 
     def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
@@ -86,12 +86,12 @@ class Progress:
         return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
 
     def say(self, state: str) -> None:
-        """Sets what stands beside the tokens from now on, such as a loss."""
+        """Sets the text after the tokens, such as a loss."""
         self._state = state
         self._bar.set_postfix_str(state, refresh=False)
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
-        """Counts a batch that is done.
+        """Counts a finished batch.
 
         Args:
             fed: its tokens.
@@ -120,7 +120,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time in words, to the minute."""
+    """Returns a duration as text, to the minute."""
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
         return f"about {hours} h {minutes} min"

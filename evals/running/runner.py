@@ -1,8 +1,8 @@
-"""Runs tasks: batches planned beforehand, shared out over processes, each one kept as soon as it is finished.
+"""Runs tasks: planned batches, distributed over processes, and stored as soon as they are finished.
 
-What is run, and under which tables, is for :mod:`ropescale.evals.running.perplexity` and
-:mod:`ropescale.evals.retrieving.running` to say. The runner finds what is finished already, shares out what is left,
-scores it batch by batch onto the shelves, and brings the shelves of all processes together.
+:mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.running` define the tasks and their
+tables. The runner finds finished batches, distributes the others, scores them into the shelves, and merges the shelves
+of all processes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .progress import Notes, Progress, duration
 from .variants import HeldTables
 
 LONG_SECONDS = 60
-"""From how long on a run says how long it will be."""
+"""The shortest run in seconds that announces its duration."""
 
 WARM_SECONDS = 5
-"""For how long it is timed before, its first batch left out."""
+"""Seconds of timing before that, without the first batch."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Batches of one plan, run under the same tables.
+    """Batches of a plan with the same tables.
 
     Attributes:
         title: the name of its progress; tasks in a row with the same title share a bar.
@@ -66,7 +66,7 @@ class Task:
 
 
 class ScoresBatches(Protocol):
-    """Who scores: the executor of a loaded model, or a server."""
+    """A scorer of batches: the executor of a loaded model, or a server."""
 
     def score(self, batch: Batch) -> Scored:
         """Returns the NLL of the scored tokens of a batch."""
@@ -82,7 +82,7 @@ def task_of(
     finish: Callable[[list[np.ndarray], int], None],
     **facts: object,
 ) -> Task:
-    """Returns the task that scores a plan under some tables.
+    """Returns the task that scores a plan with given tables.
 
     Args:
         length: positions of the windows.
@@ -92,7 +92,7 @@ def task_of(
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
         scored = executor.score(batch)
-        tables.check()  # nothing is kept that was scored under other tables
+        tables.check()  # keep nothing that was scored with other tables
         return [scored]
 
     def finished(shelves: Sequence[Shelf]) -> None:
@@ -108,18 +108,18 @@ def task_of(
 
 @dataclass
 class _Shelved:
-    """A task with its shelves, and its batches that this process is to score."""
+    """A task with its shelves, and the batches assigned to this process."""
 
     task: Task
     shelves: list[Shelf]
     own: list[Batch] = field(default_factory=list)
 
     def lacking(self, batch: Batch) -> list[int]:
-        """Returns the numbers of the shelves that a batch is not on yet."""
+        """Returns the indexes of the shelves that lack a batch."""
         return [number for number, shelf in enumerate(self.shelves) if batch.number not in shelf.batches]
 
     def scored(self) -> Iterator[tuple[Batch, Sequence[Scored]]]:
-        """Yields what this process scores: batch by batch, or as a stream finishes them."""
+        """Yields this process's scored batches, one by one or in a stream's order of completion."""
         if self.task.stream is None:
             for batch in self.own:
                 yield batch, self.task.score(batch, self.lacking(batch))
@@ -128,7 +128,7 @@ class _Shelved:
                 yield batch, [found]
 
     def passes(self, batch: Batch) -> int:
-        """Counts the forward passes that a batch still takes."""
+        """Counts the forward passes that a batch still needs."""
         return self.task.besides + len(self.lacking(batch))
 
 
@@ -163,10 +163,10 @@ class Runner:
         self._said_time = False
 
     def take(self, tasks: Sequence[Task]) -> None:
-        """Finds the shelves of the tasks, in all processes, and shares out what they lack.
+        """Opens the shelves of the tasks in all processes, and distributes the missing batches.
 
         Raises:
-            RunError: the processes have different tasks: other files, other versions or another table on one of them.
+            RunError: the processes have different tasks, because files, versions or tables differ.
         """
         planned = (self.facts, [task.facts for task in tasks])
         if any(other != planned for other in self.group.from_all(planned)):
@@ -182,12 +182,12 @@ class Runner:
 
     @property
     def left(self) -> list[Batch]:
-        """The batches that this process is to score, each as often as it goes through the model."""
+        """The batches assigned to this process, counted once per forward pass."""
         return [batch for batches in self.left_of.values() for batch in batches]
 
     @property
     def left_of(self) -> dict[str, list[Batch]]:
-        """The batches that are left, by the title of their task."""
+        """The remaining batches by task title."""
         found: dict[str, list[Batch]] = {}
         for each in self._tasks:
             batches = [batch for batch in each.own for _ in range(each.passes(batch))]
@@ -195,10 +195,10 @@ class Runner:
         return found
 
     def announce(self, about: Facts) -> bool:
-        """Says what is finished already or what has changed since the last run, and returns whether anything is left.
+        """Announces finished batches or changes since the last run; returns whether any batch is left.
 
         Args:
-            about: what this run measures, for the next one in the same folder to compare itself with.
+            about: facts about this run, for comparison with the next one in the same folder.
         """
         plans = {shelf.key: (shelf, each.task.plan) for each in self._tasks for shelf in each.shelves}
         total = sum(len(plan.batches) for _, plan in plans.values())
@@ -213,7 +213,7 @@ class Runner:
         return done < total
 
     def run(self, about: Facts) -> None:
-        """Scores what is left. A task is finished as soon as it is complete, or all are in the first process.
+        """Scores the remaining batches. A task is finished once it is complete in the first process.
 
         Args:
             about: as for :meth:`announce`.
@@ -238,17 +238,17 @@ class Runner:
     # --- sharing ---
 
     def _finished(self) -> dict[str, dict[int, Scored]]:
-        """Returns every batch that this process knows, by shelf."""
+        """Returns all finished batches of this process, by shelf."""
         return {shelf.key: shelf.batches for each in self._tasks for shelf in each.shelves}
 
     def _merge(self, found: Mapping[str, Mapping[int, Scored]]) -> None:
-        """Takes over what another process has scored; it is not written again, because that process does."""
+        """Adds batches scored by another process, without storing them, because that process does."""
         for each in self._tasks:
             for shelf in each.shelves:
                 shelf.batches |= found.get(shelf.key, {})
 
     def _share_out(self) -> None:
-        """Gives each batch that is left to one team; tasks that share their shelves share the batches."""
+        """Assigns each remaining batch to a team; tasks with shared shelves share the batches."""
         claimed: set[str] = set()
         left: list[tuple[_Shelved, Batch]] = []
         for each in self._tasks:
@@ -264,7 +264,7 @@ class Runner:
     # --- running ---
 
     def _run(self, title: str, tasks: Sequence[_Shelved]) -> None:
-        """Scores the batches of the tasks of one title, one after the other onto their shelves."""
+        """Scores the batches of tasks with one title into their shelves."""
         total = sum(batch.fed for each in tasks for batch in each.own)
         scored = [each for each in tasks if each.task.nll]
         before = [found.nll for each in scored for shelf in each.shelves for found in shelf.batches.values()]
@@ -282,16 +282,16 @@ class Runner:
                 if self.group.world.size == 1:
                     each.task.finish(each.shelves)
 
-    # --- saying ---
+    # --- Notes ---
 
     def _work_of(self, batch: Batch) -> float:
         return batch.fed * self._work(batch.positions)
 
     def _count(self, batch: Batch, passes: int, seconds: float) -> None:
-        """Keeps the time, and says once, when batches have run warm for a while, how long a long run still takes."""
+        """Records the time, and announces the remaining time of a long run once after warm-up."""
         work = passes * self._work_of(batch)
         self._work_left -= work
-        if self._fed:  # the first batch also pays for what is loaded, compiled and allocated once
+        if self._fed:  # the first batch includes one-time loading, compilation and allocation
             self._warm_work, self._warm_seconds = self._warm_work + work, self._warm_seconds + seconds
         self._fed, self._seconds = self._fed + passes * batch.fed, self._seconds + seconds
         if self._said_time or self._warm_seconds < WARM_SECONDS:
@@ -303,7 +303,7 @@ class Runner:
             self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
 
     def _note_timing(self) -> None:
-        """Keeps how long this process took; apart from the results, which do not depend on it."""
+        """Stores this process's time, separate from the results, which do not depend on it."""
         if not self._fed:
             return
         world, speed = self.group.world, self._fed / self._seconds
@@ -320,7 +320,7 @@ class Runner:
 
 
 class Writable(Protocol):
-    """A result that can be written."""
+    """A result with a ``save`` method."""
 
     def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
         """Writes it into a folder."""
@@ -331,11 +331,11 @@ R = TypeVar("R", bound=Writable, covariant=True)
 
 
 class Measurement(Protocol[R]):
-    """A measurement that can be run, stopped and continued."""
+    """A resumable measurement."""
 
     @property
     def finished(self) -> str:
-        """The complete parts, such as ``2 finished passes``; empty where there are none."""
+        """The complete parts, such as ``2 finished passes``; empty without any."""
         ...
 
     def planned(self) -> dict[str, Any]:
@@ -343,11 +343,11 @@ class Measurement(Protocol[R]):
         ...
 
     def run(self, store: Store, group: Group) -> None:
-        """Runs what the store does not hold."""
+        """Runs the batches that the store lacks."""
         ...
 
     def result(self) -> R:
-        """Returns all that is complete."""
+        """Returns the result of the complete parts."""
         ...
 
 
@@ -360,7 +360,7 @@ def carry_out(
     force: bool = False,
     files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> R:
-    """Runs a measurement, and writes its result into a folder where one is given.
+    """Runs a measurement, and writes its result into a folder, if given.
 
     Args:
         fresh: run again what the folder holds.
@@ -399,7 +399,7 @@ def carry_out(
 def _keep(
     measurement: Measurement[Writable], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]
 ) -> None:
-    """Writes what was complete when a run stopped, and says what is kept."""
+    """Writes the complete parts of an interrupted run, and reports the stored steps."""
     if not store.finished:
         if store.is_empty:
             Notes(shown=True).tell("the run stopped; nothing was finished yet; the same command begins again")
@@ -415,7 +415,7 @@ def _keep(
 
 
 def _changes(last: Facts, about: Facts) -> str:
-    """Says how a run differs from the last one in the same folder."""
+    """Describes the differences to the last run in the same folder."""
     before, now = ({**each, **cast(Facts, each.get("facts", {}))} for each in (last, about))
     changed = []
     for name in now:

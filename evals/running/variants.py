@@ -1,4 +1,4 @@
-"""A variant of a model: under one schedule, held at a length where its tables depend on it, reverted bit for bit."""
+"""Variants of a model: patched with a schedule, frozen at a length if needed, and reverted bit for bit."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Variant:
         self._plan: Plan | None = None
 
     def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
-        """Puts the schedule into the model inside, held at ``length`` where given."""
+        """Patches the model inside the block, frozen at ``length`` if given."""
         if self.label == AS_IS and length is None:
             return nullcontext()
-        if self._plan is not None:  # worked out once: the model is the same at every length
+        if self._plan is not None:  # computed once: the model is the same at every length
             return patching.Patch(self.model, self._plan, length)
         request = self.request.copy()
-        if self.label == AS_IS:  # there is nothing to freeze, whatever the others are frozen at
+        if self.label == AS_IS:  # constant tables cannot be frozen
             request["freeze_at"] = None
         made = patching.patch(self.model, self.schedule, length=length, **request)
         self._plan = made.plan
@@ -84,7 +84,7 @@ class Variant:
 
 
 class AsTrained(Variant):
-    """A model under the tables that it was trained with: without our scaling, in memory or in its folder."""
+    """A model with its training tables: without ropescale's scaling, in memory or in its folder."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, AS_IS, {})
@@ -99,12 +99,12 @@ class AsTrained(Variant):
 
 @dataclass(frozen=True)
 class HeldTables:
-    """The rotary tables of a variant that is held at a length.
+    """The rotary tables of a variant, frozen at a length.
 
     Attributes:
         variant: the model under a schedule.
-        frozen_at: the length; None where the tables do not depend on it.
-        rotation: a hash of all that the schedule decides; under the same one the model computes the same.
+        frozen_at: the length; None if the tables do not depend on it.
+        rotation: a hash of everything that the schedule determines; equal hashes mean equal outputs.
         table_sha256: the hash of the tables that the results show.
         figures: the tables by layer type, for the results.
     """
@@ -117,16 +117,16 @@ class HeldTables:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Makes the tables live inside, and makes sure that they still are at the end."""
+        """Makes the tables live inside the block, and verifies them at the end."""
         with self.variant.applied(self.frozen_at):
             yield
             self.check()
 
     def check(self) -> None:
-        """Makes sure that the tables are still live.
+        """Verifies that the tables are still live.
 
         Raises:
-            RunError: they have changed, so what was scored belongs to neither.
+            RunError: the tables have changed, so the scores are invalid.
         """
         if fingerprints.rotation_sha256(unwrapped(self.variant.model)) != self.rotation:
             raise RunError(
@@ -137,14 +137,14 @@ class HeldTables:
 
 @dataclass(frozen=True)
 class HeldPass:
-    """One pass under a variant's tables, and the lengths that are read from it, ascending; the last one is fed."""
+    """A pass with a variant's tables, and its lengths, ascending; the last one is fed."""
 
     tables: HeldTables
     lengths: tuple[int, ...]
 
 
 def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
-    """Returns one pass for each table, by the tables at each length, ascending."""
+    """Returns one pass per distinct table, from the tables by ascending length."""
     lengths: dict[str, tuple[int, ...]] = {}
     for length, tables in held.items():
         lengths[tables.rotation] = (*lengths.get(tables.rotation, ()), length)
@@ -152,10 +152,10 @@ def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
 
 
 def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
-    """Returns ``as-is``, the given schedules and the baseline, each once, and the baseline's label.
+    """Returns the distinct schedules with ``as-is`` and the baseline, and the baseline's label.
 
     Args:
-        notes: say which schedules are the same in other words.
+        notes: report schedules that are equal in another spelling.
 
     Raises:
         ScheduleError: a spec that cannot be read.
@@ -189,7 +189,7 @@ class WithTables(Protocol):
 
 
 def names_for(made: Iterable[WithTables]) -> dict[str, dict[str, str]]:
-    """Returns the part of the protocol with short names of schedules that came from files; empty without any."""
+    """Returns the protocol's short names of schedules from files; empty without any."""
     files = {each.label: file for each in made if (file := file_of(each.asked))}
     return {"named": names_of(files)} if files else {}
 
@@ -204,13 +204,13 @@ def label(schedule: object) -> str:
 
 
 def trained_length(model: nn.Module) -> int | None:
-    """Returns the context that the model was trained at, as far as its configuration says.
+    """Returns the trained length of a model, from its configuration.
 
     Scaling that a model comes with is its vendor's, who trained with it, up to ``max_position_embeddings``; the
-    original length, which `ropescale inspect` shows beside it, is what schedules count from. Our own scaling, in memory
-    or in the folder that the model was loaded from, does not count.
+    original length, which `ropescale inspect` also shows, is the base of schedules. Excludes ropescale's scaling, in
+    memory or in the folder that the model was loaded from.
     """
     try:
         return trained_in(patching.configuration_before(model))
-    except RopescaleError:  # no rotation that can be read, such as learned positions
+    except RopescaleError:  # no readable rotation, such as learned positions
         return getattr(text_config(model), "max_position_embeddings", None)

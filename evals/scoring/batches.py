@@ -1,4 +1,4 @@
-"""The windows that are fed together: the plan of a pass, made before anything runs.
+"""The plan of a pass: the windows that are fed together, determined before the run.
 
 A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
 that is scored, stored and resumed. How a model rounds depends on what is fed together, so whoever executes a plan,
@@ -39,7 +39,7 @@ class Batch:
     Attributes:
         number: its id within the plan, from 0.
         feeds: the windows, in the order of the rows.
-        positions: what each window feeds, BOS included.
+        positions: the fed positions of each window, including BOS.
     """
 
     number: int
@@ -48,18 +48,18 @@ class Batch:
 
     @property
     def fed(self) -> int:
-        """The positions that all its windows feed."""
+        """The total fed positions of its windows."""
         return len(self.feeds) * self.positions
 
     @property
     def scored(self) -> int:
-        """The tokens that are scored in all its windows."""
+        """The total scored tokens of its windows."""
         return sum(feed.window.count for feed in self.feeds)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The numbers of a batch.
+    """The scores of a batch.
 
     Attributes:
         nll: of its scored tokens in nats, window after window, fp32; of a comparison, see
@@ -76,9 +76,9 @@ class Cost:
     """The cost of a plan.
 
     Attributes:
-        forwards: windows that go through the model.
-        positions: tokens that are fed, BOS included.
-        scored: tokens whose NLL comes out.
+        forwards: the number of windows.
+        positions: the number of fed tokens, including BOS.
+        scored: the number of scored tokens.
         times_one_pass: positions, relative to feeding every document once.
     """
 
@@ -95,12 +95,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one pass over all the documents.
+    """The batches of a pass over all documents.
 
     Attributes:
-        batches: the longest windows first, so that what does not fit into memory shows at once.
-        sizes: per document, how many of its tokens are scored.
-        cost: of all of them.
+        batches: the batches, longest windows first, so that memory problems appear at once.
+        sizes: per document, the number of scored tokens.
+        cost: the total cost.
     """
 
     batches: tuple[Batch, ...]
@@ -170,7 +170,7 @@ def _positions(feed: Feed, bos: bool) -> int:
 
 
 def owners(costs: Sequence[float], size: int) -> list[int]:
-    """Shares out batches: the costliest first, each to the process with the least to do so far.
+    """Assigns batches to processes: the costliest first, to the least loaded process.
 
     Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
 

@@ -1,9 +1,9 @@
-"""Scoring the batches of a plan with a model, also where memory is short.
+"""Scores the batches of a plan with a model, in parts if memory is short.
 
-A batch that does not fit is scored in halves; a window that does not fit, in chunks with a key-value cache. Both
-change nothing but rounding, because the rotary tables of a pass are frozen before it starts. On an accelerator, and
-under a limit, running out of memory is an error that can be met; a machine without a limit kills the process instead,
-so long windows go by the estimate first.
+A batch that does not fit is scored in halves; a window that does not fit, in chunks with a key-value cache. Both change
+only rounding, because the rotary tables of a pass are frozen before it starts. On an accelerator, and under a limit,
+running out of memory raises an error; a machine without a limit kills the process instead, so long windows rely on the
+estimate first.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, positi
 from .scorer import Scorer, not_finite
 
 Applied = Callable[[], AbstractContextManager[object]]
-"""Makes a variant's tables live inside."""
+"""A context that makes a variant's tables live."""
 
 Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
-"""Feeds windows, whole or so many positions at a time, and returns the numbers of each."""
+"""A function that feeds windows, at once or in chunks, and returns their numbers."""
 
 
 class Executor:
     """Feeds batches, in parts where memory is short.
 
     Args:
-        documents: what the plan's document numbers mean.
-        bos: the id in front of every window, or None.
-        note: is told what the user should know.
+        documents: the plan's documents by number.
+        bos: the id before every window, or None.
+        note: called with notes for the user.
     """
 
     def __init__(
         self, scorer: Scorer, documents: Sequence[Document], bos: int | None, note: Callable[[str], None]
     ) -> None:
         self.scorer, self.documents, self.bos, self.note = scorer, documents, bos, note
-        self._most: int | None = None  # positions that fit, once something did not
-        self._chunks: dict[int, int | None] = {}  # by the length of a window, how much of it is fed at a time
+        self._most: int | None = None  # positions that fit, after an out-of-memory error
+        self._chunks: dict[int, int | None] = {}  # chunk size by window length
 
     def check(self, batch: Batch) -> None:
         """Runs the scorer's check at start-up, on the first window of a batch."""
@@ -72,11 +72,11 @@ class Executor:
         """Compares the predictions of several variants with those of one, at a batch's scored tokens.
 
         Args:
-            one: makes its tables live inside; so do the ``others``. All are entered once for each part of the batch.
+            one, others: contexts that make a variant's tables live, entered once per part of the batch.
 
         Returns:
-            For each of the others, the KL divergences from ``one`` in nats, then as many times whether the most
-            likely token is the same (1 or 0).
+            For each of the others, the KL divergences from ``one`` in nats, then flags (1 or 0) of equal most likely
+            tokens.
 
         Raises:
             RunError: as :meth:`score`.
@@ -89,7 +89,7 @@ class Executor:
         ]
 
     def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
-        """Feeds a batch, and returns the numbers of each window and in how many parts it was fed."""
+        """Feeds a batch; returns the numbers of each window, and the number of parts."""
         if batch.positions not in self._chunks:
             self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
@@ -117,13 +117,13 @@ class Executor:
                 "batch_tokens",
                 "dtype",
             )
-        # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
+        # Outside the handler, because the traceback keeps every tensor of the failed pass alive.
         gc.collect()
         release(self.scorer.device)
         return None
 
     def _smaller(self, batch: Batch, size: int) -> int:
-        """Returns how many windows to feed at a time after so many did not fit; one alone is fed in smaller chunks."""
+        """Returns the number of windows to feed after ``size`` did not fit; one window is fed in smaller chunks."""
         if size > 1:
             half = (size + 1) // 2
             self._most = half * batch.positions
@@ -145,7 +145,7 @@ class Executor:
         return size
 
     def _estimated_chunk(self, batch: Batch) -> int | None:
-        """Returns None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
+        """Returns the chunk size of a window by the memory estimate; None if it fits, or cannot be chunked."""
         chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
         if chunk is None or not self._chunks_agree(batch):
             return None
@@ -162,7 +162,7 @@ class Executor:
     def _divergences(
         self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
     ) -> list[np.ndarray]:
-        """Returns per window fp32 [others, 2, scored tokens]. Two states are held at a time, however many others."""
+        """Returns per window fp32 [others, 2, scored tokens]. Keeps only two states in memory at a time."""
         ids = self._ids(feeds)
         with one(), torch.inference_mode():
             first = self.scorer.states(ids, chunk)
@@ -176,13 +176,13 @@ class Executor:
         return [whole[:, :, row, whole.shape[3] - feed.window.count :] for row, feed in enumerate(feeds)]
 
     def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """Returns the ids that are fed, int64 [windows, positions]."""
+        """Returns the fed ids, int64 [windows, positions]."""
         first = [] if self.bos is None else [self.bos]
         rows = [self.documents[feed.document].ids[feed.window.start : feed.window.stop] for feed in feeds]
         return torch.tensor([[*first, *row] for row in rows])
 
     def _check_finite(self, feeds: Sequence[Feed], nll: Sequence[np.ndarray]) -> None:
-        """Refuses NaN and infinity, which no mean survives; names where the first one is."""
+        """Refuses NaN and infinity, which spoil every mean; names the first position."""
         broken = [~np.isfinite(each) for each in nll]
         count = sum(int(each.sum()) for each in broken)
         if not count:

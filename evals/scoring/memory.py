@@ -1,4 +1,4 @@
-"""Estimates the memory of a forward pass, so that batches fit, and recognizes when it runs out."""
+"""Estimates the memory of a forward pass, so that batches fit, and recognizes out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_BATCH_TOKENS = {"cpu": 8192}
 from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
 
 MOST_CHUNK, LEAST_CHUNK = 4096, 256
-"""Positions of a long window that are fed at once: more gains no speed, fewer would cost it."""
+"""Chunk sizes of a long window: larger chunks gain no speed, smaller ones lose it."""
 
 _SHARE = 0.5
 """The share for one batch of the memory that the weights leave. The rest is for the allocator and other programs."""
 
 
 def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
-    """Returns how many positions to feed together by default: what the estimate allows, down to a power of two.
+    """Returns the default number of positions to feed together: the estimate, rounded down to a power of two.
 
     It follows the machine's whole memory and not what is free just now, so the same command on the same machine makes
     the same plan.
@@ -41,7 +41,7 @@ def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int
 
 
 def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | None:
-    """Returns how many positions of one window to feed at a time, so that it fits by the estimate; None for all.
+    """Returns the chunk size with which a window fits by the estimate; None for the full window.
 
     In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it, once
     as booleans and once in the model's dtype.
@@ -56,7 +56,7 @@ def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | N
 
 
 def described(model: PreTrainedModel, batch: Batch, logits_bytes: int) -> str:
-    """Says how much the weights take, and by the estimate a batch, for the user to see before it runs."""
+    """Describes the memory of the weights, and of a batch by the estimate, before the run."""
     weights = sum(weight_bytes(model).values())
     logits = 3 * min(logits_bytes, 4 * batch.fed * embedding_shape(model)[0])
     working = batch.fed * position_bytes(model, batch.positions) + logits
@@ -68,7 +68,7 @@ def _size(number: float) -> str:
 
 
 def budget(model: PreTrainedModel, logits_bytes: int) -> float:
-    """Returns the bytes for a forward pass: a share of what the weights leave, without three blocks of logits.
+    """Returns the bytes for a forward pass: a share of the memory beside the weights, minus three blocks of logits.
 
     For a model on several devices, the one with least room decides: every window passes through all of them.
     """
@@ -78,7 +78,7 @@ def budget(model: PreTrainedModel, logits_bytes: int) -> float:
 
 
 def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
-    """Counts the bytes of the weights that this process holds, by device; "meta" is for those that wait on the disk."""
+    """Counts the bytes of this process's weights by device; "meta" counts weights offloaded to disk."""
     found: dict[torch.device, int] = {}
     for parameter in model.parameters():
         local = getattr(parameter, "to_local", None)
@@ -88,7 +88,7 @@ def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Returns where token ids go in. Weights that wait elsewhere (accelerate's offloading) do not show it."""
+    """Returns the input device, also for a model with offloaded weights (accelerate)."""
     embedding = model.get_input_embeddings()
     place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return next(model.parameters()).device if place is None else torch.device(place)
@@ -145,7 +145,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Gives back the memory that the allocator keeps after a forward pass that failed."""
+    """Releases the allocator's cached memory after a failed forward pass."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -166,7 +166,7 @@ def embedding_shape(model: PreTrainedModel) -> torch.Size:
 
 
 def _heads(model: PreTrainedModel) -> tuple[int, int]:
-    """Returns how many heads a layer has, and how wide they are."""
+    """Returns the number of heads of a layer, and their width."""
     heads = _stated(model, "num_attention_heads", 1)
     return heads, _stated(model, "head_dim", 0) or _width(model) // heads
 
@@ -177,7 +177,7 @@ def _width(model: PreTrainedModel) -> int:
 
 
 def _stated(model: PreTrainedModel, name: str, usual: int) -> int:
-    """Returns a number that the configuration of the text model states; the usual one where it does not."""
+    """Returns a number from the text model's configuration; the default if it is missing."""
     return int(getattr(_text_config(model), name, 0) or usual)
 
 

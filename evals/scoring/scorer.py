@@ -1,11 +1,11 @@
-"""Scores token ids under a model, one NLL per token, within bounded memory.
+"""Scores token ids with a model, one NLL per token, in bounded memory.
 
 The trunk runs once over the whole window, without logits and without a KV cache. The head then runs over blocks
 of rows small enough for a byte budget: full fp32 logits would take ``4 L V`` bytes, 62.6 GiB for Llama 3.1 at
 128k. Log-softmax is taken in fp32 whatever the model's dtype.
 
-The head is not rebuilt from its parts: it is the model's own ``forward`` with the trunk's answer already known,
-so whatever the model does to its logits (Gemma's softcap, Cohere's and Granite's scale) is done here too.
+The head is the model's own ``forward`` with the trunk's cached output, so that it includes the model's own changes to
+its logits (Gemma's softcap, Cohere's and Granite's scale).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
         last_hidden_state: torch.Tensor
 
     State = TrunkOutput | torch.Tensor
-    """The trunk's output; the logits themselves for a model that is scored whole."""
+    """The trunk's output, or the logits of a model without a split."""
 
 LOG = logging.getLogger(__name__)
 SCORING = 1
-"""Raised whenever the same model and the same batches would give other NLLs, so that stored ones are not reused."""
+"""The version of scoring, increased if the same model and batches would give other NLLs, to invalidate stored ones."""
 
 _PROBE = 32
-"""Positions of the first window on which the split is checked against the model's own logits."""
+"""Positions of the first window that verify the split against the model's own logits."""
 
 
 class Scorer:
@@ -64,7 +64,7 @@ class Scorer:
         self.split = self.trunk is not self.model
 
     def check(self, ids: torch.Tensor) -> None:
-        """Compares the split with the model's own logits on the first positions; falls back when they differ.
+        """Compares the split with the model's own logits on the first positions; disables it if they differ.
 
         Args:
             ids: a window, int64 [tokens].
@@ -89,7 +89,7 @@ class Scorer:
             )
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
-        """Returns the NLL in nats of every position but the first, given all before it.
+        """Returns the NLL in nats of every position except the first, given the previous ones.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
@@ -110,9 +110,9 @@ class Scorer:
         return nll.cpu().view(len(ids), -1)
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
-        """Returns the states that the head makes logits of, for every position but the last, under the live tables.
+        """Returns the head's input states for every position except the last, with the live tables.
 
-        These are the trunk's output, [windows, positions - 1, width]; the logits for a model that is scored whole.
+        These are the trunk's output, [windows, positions - 1, width], or the logits of a model without a split.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
@@ -129,9 +129,9 @@ class Scorer:
         return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
 
     def divergence(self, ids: torch.Tensor, one: State, other: State) -> torch.Tensor:
-        """Compares what two sets of tables predict at every position but the last.
+        """Compares the predictions of two sets of tables at every position except the last.
 
-        Both go through the head block by block, so full logits are never held.
+        Both go through the head block by block, so full logits are never in memory.
 
         Args:
             ids: the windows that both were computed from, int64 [windows, positions].
@@ -149,7 +149,7 @@ class Scorer:
         return found.view(2, *sources.shape)
 
     def _state_blocks(self, state: State, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields fp32 logits in blocks of half the budget, because those of two models are held at a time."""
+        """Yields fp32 logits in blocks of half the budget, because two models' blocks are in memory at a time."""
         if not isinstance(state, torch.Tensor):
             yield from self._head_in_blocks(state, sources, share=2)
         else:
@@ -157,7 +157,7 @@ class Scorer:
                 yield rows, state[rows].float()
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
-        """Whether feeding a window in chunks gives what feeding it at once gives, on its first positions.
+        """Whether feeding a window in chunks equals feeding it at once, on its first positions.
 
         Args:
             ids: a window, int64 [tokens].
@@ -192,7 +192,7 @@ class Scorer:
                 at += part.shape[1]
 
     def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
-        """Feeds one window after the other, ``chunk`` positions at a time; the last one predicts nothing."""
+        """Feeds windows one by one, ``chunk`` positions at a time; the last position is not fed."""
         from transformers import DynamicCache
 
         width = ids.shape[1] - 1
@@ -241,7 +241,7 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether they are equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
+    """Whether logits are equal up to matrix-product rounding, which depends on the number of rows. NaN equals NaN."""
     if split.shape != own.shape:
         return False
     tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
@@ -249,7 +249,7 @@ def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def broken_weight(model: nn.Module) -> str | None:
-    """Returns the name of a weight that holds NaN or infinity, as far as it lies in this process's memory."""
+    """Returns the name of a weight with NaN or infinity among this process's weights."""
     for name, each in model.named_parameters():
         plain = type(each.data) is torch.Tensor and not each.is_meta and each.dtype.itemsize > 1
         if plain and not bool(torch.isfinite(each).all()):
@@ -262,7 +262,7 @@ def _broken(name: str) -> str:
 
 
 def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor") -> RunError:
-    """Returns the error of logits that are not finite; it names a weight that is not, if there is one.
+    """Returns the error for non-finite logits; it names a non-finite weight, if any.
 
     Args:
         where: the text or the tables that gave them.
@@ -277,7 +277,7 @@ def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor"
 
 @contextmanager
 def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    """Lets ``module`` answer with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
+    """Replaces ``module.forward`` inside the block; restores an instance's own forward (accelerate sets one)."""
     own = module.__dict__.get("forward")
     module.forward = forward
     try:

@@ -1,4 +1,4 @@
-"""Gradient descent in the numbers of a schedule: Adam with a rate that decays, and averaged iterates."""
+"""Gradient descent on a schedule's parameters: Adam with a decaying rate, and averaged iterates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .windows import BATCH, CHECKS, WINDOWS, Budget, Sample, tokens_in
 T = TypeVar("T")
 
 AVERAGING = 0.1
-"""How much of the average each iterate replaces."""
+"""The weight of each iterate in the average."""
 
 TRIED = 0.1
-"""The share of the budget that may go to trying where to begin."""
+"""The share of the budget for comparing starts."""
 
 PATIENCE = 3
 """Checks in a row without a better loss, after which the search ends."""
@@ -105,7 +105,7 @@ class Steps:
 
 
 class Trials:
-    """Tries points, and remembers their losses.
+    """Evaluates points, and records their losses.
 
     Args:
         choosing: the samples of a check.

@@ -51,7 +51,7 @@ class LiveTables:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Puts the starting schedule in, and freezes the weights; afterwards everything is as it was, bit for bit."""
+        """Patches the model with the starting schedule, and freezes the weights; restores everything bit for bit."""
         asked = {each: each.requires_grad for each in self.model.parameters()}
         with patching.Patch(self.model, self.plan):
             kept = [(module, dict(module._buffers), dict(module.__dict__)) for module in self._modules()]
@@ -67,7 +67,7 @@ class LiveTables:
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:
-        """Lets gradients flow through cos and sin inside."""
+        """Enables gradients through cos and sin inside the block."""
         with ExitStack() as stack:
             for module in self._modules():
                 innermost = inspect.unwrap(type(module).forward)
@@ -97,14 +97,14 @@ long again, and changes no bit of the gradient."""
 
 
 PIECE = 1024
-"""Positions of an MLP that are computed together, where memory is to be saved."""
+"""Positions per MLP call if memory is saved."""
 
 _PROBE = 16
-"""Positions of a piece, where it is checked that pieces give what the whole gives."""
+"""Positions per piece in the check that pieces equal a full pass."""
 
 
 class Learner(Scorer):
-    """A scorer that knows gradients.
+    """A scorer that computes gradients.
 
     Attributes:
         in_pieces: whether the model's MLPs look at each position by itself, so that they can go piece by piece.
@@ -223,7 +223,7 @@ def _in_pieces(forward: Callable[..., torch.Tensor], piece: int, *args: Any, **k
 
 
 def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Computes a function, and again on the way back instead of keeping what it held."""
+    """Recomputes a function in the backward pass instead of storing its activations."""
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
@@ -274,7 +274,7 @@ class Evaluator:
         return sum(losses) / len(samples), [sum(each) / len(samples) for each in zip(*slopes, strict=True)]
 
     def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Shares jobs out over the processes, and returns all their results in order."""
+        """Distributes jobs over the processes, and returns all results in order."""
         world, found = self._group.world, dict[int, T]()
         for each in self._group.from_all({n: jobs[n]() for n in range(world.rank, len(jobs), world.size)}):
             found |= each

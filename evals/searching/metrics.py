@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 FOUND = "found"
-"""What the tables call the schedule that was found."""
+"""The searched schedule's name in tables."""
 
 TRUNCATION = "truncation"
-"""The model without a schedule: given everything, and given only its last tokens, as many as it was trained at."""
+"""Names of the unchanged model, on the full context and truncated to its trained length."""
 
 HELD = {TEXT: "text", KEYS: "prompts"}
-"""What an objective holds out."""
+"""The kind of held-out data by objective."""
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
@@ -89,12 +89,12 @@ class Searched(Measured):
 
     @property
     def held(self) -> str:
-        """Says what was held out: a text, or prompts."""
+        """The kind of held-out data: text or prompts."""
         return HELD[str(self.protocol.get("objective", TEXT))]
 
     @property
     def kept(self) -> bool:
-        """Whether the model's own table is kept up to the trained length."""
+        """Whether the model's own table is used up to the trained length."""
         return bool(self.protocol.get("keep_short"))
 
     def is_own(self, length: int) -> bool:
@@ -179,12 +179,12 @@ class ChangeRow:
 
     @property
     def standing(self) -> str:
-        """How the found schedule stands to the other one, by the interval; "" without one."""
+        """The comparison with the other schedule as text, by the interval; "" without one."""
         return {None: "", -1: "better than", 0: "not significantly different from", 1: "worse than"}[self.change.sign]
 
 
 def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmoved: bool, kept: bool, held: str) -> str:
-    """Compares the found schedule with those that need no search, and names the one to use.
+    """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
         changes: the found schedule against where the search started, and against the others that were measured.
@@ -216,7 +216,7 @@ def _standings(rows: Sequence[ChangeRow]) -> str:
 
 
 def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
-    """Names what is shown to be better, or the start where nothing is shown to be gained over it."""
+    """Recommends the best baseline or the start, if the search gained nothing significant."""
     over = rows[0]
     better = [row for row in rows if row.standing == "worse than" and not (kept and row is over)]
     if better:
@@ -257,7 +257,7 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         return rows
 
     def to_markdown(self, stored: Searched) -> list[str]:
-        """Returns the schedule, a table of perplexities with the changes, and what follows."""
+        """Returns the schedule, a table of perplexities and changes, and the conclusion."""
         header, lines = comparison(self.rows(stored), CHANGES.rows(stored), stored.lengths)
         body = [[f"{n:,}", *line] for n, line in zip(stored.lengths, lines, strict=True)]
         found = markdown([f"held-out {stored.held}, length", *header], body, right=range(len(header) + 1))
@@ -312,7 +312,7 @@ class HistoryRow:
 
 
 class History(Metric[Searched, HistoryRow]):
-    """The losses on the way, by tokens spent."""
+    """The losses during the search, by tokens spent."""
 
     row, key = HistoryRow, "history"
 
@@ -369,7 +369,7 @@ class FoundRow:
 
 
 class Finding(Metric[Searched, FoundRow]):
-    """The schedule that was found."""
+    """The searched schedule."""
 
     row, key = FoundRow, "found"
 
@@ -377,7 +377,7 @@ class Finding(Metric[Searched, FoundRow]):
         """Returns one row."""
         short, *_, target = stored.lengths
         worse, note = "", ""
-        if stored.held == "text":  # says so where the model predicts the text worse than a guess as it is
+        if stored.held == "text":  # reports an unchanged model that is worse than a uniform guess
             as_is = stored.estimate(stored.curves[AS_IS][short]).mean
             worse = guessing(as_is, short, stored.model.get("vocabulary"))
         if stored.kept:

@@ -1,4 +1,4 @@
-"""The result of a search, how it is written, and the commands that use the schedule that was found."""
+"""The result of a search: writing, and commands for the searched schedule."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .search_space import Point, Space
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
-    """Returns what puts a schedule into a folder; for an engine also what serves it from there, or without one.
+    """Returns the commands that patch a folder with a schedule, and that serve it in an engine.
 
     Args:
         schedule: as ``--schedule`` takes it.
@@ -135,7 +135,7 @@ class SearchResult(Searched, Saved):
 
     @property
     def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The schedule that was found, as :func:`ropescale.patch` takes it; by layer type where these differ."""
+        """The searched schedule for :func:`ropescale.patch`; per layer type if these differ."""
         return self.learned.schedule
 
     def perplexity(self, name: str) -> dict[int, float]:
@@ -144,7 +144,7 @@ class SearchResult(Searched, Saved):
 
     @property
     def provenance(self) -> dict[str, object]:
-        """Where the numbers come from, as the schedule's file has it."""
+        """The origin of the numbers, as in the schedule's file."""
         curves = {_SAVED.get(name, "before"): self.perplexity(name) for name in self.curves}
         return {
             "made_by": "ropescale search",
@@ -182,12 +182,12 @@ class SearchResult(Searched, Saved):
 
     @property
     def _named(self) -> str:
-        """The schedule as commands are given it."""
+        """The schedule's spec for commands."""
         return self.spec if self.file is None else str(self.file)
 
     @property
     def remarks(self) -> list[str]:
-        """Says what is to be known before the schedule is used: engines that compute something else, and the switch."""
+        """Returns remarks on using the schedule: deviating engines, and the switch."""
         switch = (
             "a cache that was filled within the trained length keeps its keys' angles, and decoding past it goes on "
             "with the other table: transformers does so without a word, so start long contexts beyond it"
@@ -202,7 +202,7 @@ class SearchResult(Searched, Saved):
         return "\n\n".join(filter(None, [*self.tables_of_metrics(), *following, remarks, self.protocol_line()]))
 
     def sentences(self) -> list[str]:
-        """Returns how the found schedule stands to what there is without a search."""
+        """Compares the searched schedule with the baselines."""
         return sentences_of(" ".join(FINDING.rows(self)[0].said))
 
     def main_table(self) -> str:
@@ -210,11 +210,11 @@ class SearchResult(Searched, Saved):
         return "\n\n".join([f"`{self.spec}`", f"```sh\n{self.command}\n```", HELD_OUT.brief(self)])
 
     def rests_on(self) -> str:
-        """Returns what was fed, and on what it is judged."""
+        """Describes the fed tokens and the judging data."""
         return f"{self.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
-        """Returns a few sentences that say how it was searched."""
+        """Returns sentences on the protocol of the search."""
         p, start = self.protocol, escaped(self.start)
         beside = f", and {self.beside:,} more to measure it" if self.beside else ""
         truncation = ""
@@ -229,7 +229,7 @@ class SearchResult(Searched, Saved):
 
     @property
     def _judged(self) -> str:
-        """Says what chose, what the table is measured on, and what the intervals hold for."""
+        """Describes the selection data, the judging data, and the level of the intervals."""
         p, source = self.protocol, escaped(self.data["source"])
         held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
         chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.checks)} checks"
@@ -308,7 +308,7 @@ def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
 
 
 def check_ours(path: Path) -> None:
-    """Refuses to replace a file that no search wrote, or that was changed since: those have provenance and a hash.
+    """Refuses to replace a file that no search wrote, or that was changed later, by provenance and hash.
 
     Raises:
         CheckpointError: it is another kind of file, and not empty.

@@ -1,4 +1,4 @@
-"""Learns a schedule with the weights frozen, and compares it with what needs no search, on the same windows."""
+"""Learns a schedule with frozen weights, and compares it with baselines on the same windows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def search(
 
 @dataclass(frozen=True)
 class JudgingPass:
-    """One pass over the samples that judge.
+    """A pass over the judging samples.
 
     Attributes:
         names: of the schedules, one for each point.
@@ -117,7 +117,7 @@ class JudgingPass:
 
 
 class SearchRun:
-    """A search that can be interrupted.
+    """A resumable search.
 
     Args:
         file: where the schedule is written when the result is saved.
@@ -160,7 +160,7 @@ class SearchRun:
         return self.trials.spent if self.trials else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Searches; steps that the store holds are not computed again."""
+        """Runs the search, and reuses stored steps."""
         group, store = group or Group(World()), store or Store()
         shown, budget = self.notes.shown and group.world.leads, self.data.budget
         steps = Steps(store, self.facts, group)
@@ -209,7 +209,7 @@ class SearchRun:
         return sum(each.tokens for each in self._comparisons(self.space.start)) if self.compared else 0
 
     def _comparisons(self, found: Point) -> list[JudgingPass]:
-        """Returns the passes that are compared where these numbers were found."""
+        """Returns the passes of the comparison for the searched parameters."""
         space, judging, patched = self.space, self.data.judging, self.live.patched
         own = [(self.trained,), judging((self.trained,)), patched, (space.base,)]
         return [
@@ -227,7 +227,7 @@ class SearchRun:
 
     @cached_property
     def _truncation(self) -> JudgingPass | None:
-        """Truncation at the smallest stride that costs no more than all the rest; None where it cannot be."""
+        """Truncation at the smallest stride that costs at most the rest; None if impossible."""
         model, trained = self.learner.model, self.trained
         if trained_length(model) != trained:
             return None
@@ -310,7 +310,7 @@ class SearchRun:
 
     @cached_property
     def facts(self) -> Facts:
-        """All that the losses depend on."""
+        """The facts that determine the losses."""
         options = self.options
         named = ("budget_tokens", "seed", "numbers", "keep_short", "engine", "within", "logits_bytes")
         return {

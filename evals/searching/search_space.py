@@ -1,4 +1,4 @@
-"""The schedules that a search chooses among, and the numbers that say which one.
+"""The search space: a family of schedules and its parameters.
 
 The family is YaRN's with real numbers (Peng et al. 2023, arXiv:2309.00071)::
 
@@ -33,7 +33,7 @@ from ...schedules.yarn import temperature
 from .options import SearchOptions
 
 Point = tuple[float, ...]
-"""A member of a family: its numbers."""
+"""A member of a family, as its parameters."""
 
 _NARROWEST = 0.01
 """The least width of a ramp, in pairs: below it the frequencies do not change with its ends."""
@@ -49,7 +49,7 @@ Scale = Literal["free", "rule", "one"]
 
 @dataclass(frozen=True)
 class RampShape:
-    """The numbers that are searched, and what of them an engine or a wish holds fixed.
+    """The searched parameters, and those fixed by an engine or an option.
 
     Attributes:
         ends: whether the ends of the ramp are searched; else they are those of YaRN's default.
@@ -80,7 +80,7 @@ class Ramp:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The numbers that are searched."""
+        """The names of the searched parameters."""
         ends = ("start", "end") if self.shape.ends else ()
         return (*ends, "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
 
@@ -92,7 +92,7 @@ class Ramp:
 
     @property
     def start(self) -> Point:
-        """The numbers of YaRN's default, within the bounds."""
+        """YaRN's default parameters, within the bounds."""
         return self.nearest([self._default[name] for name in self.names])
 
     @property
@@ -137,7 +137,7 @@ class Ramp:
         return inv_freq, self._scale(values) * self.rope.table_scale
 
     def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Returns an end of the ramp; a rounded one passes its gradient on as if it were not."""
+        """Returns an end of the ramp; rounding uses a straight-through gradient."""
         return pair + (rounded(pair) - pair).detach() if self.shape.whole else pair
 
     def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -193,7 +193,7 @@ DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Space:
-    """All numbers of a search: those of each layer type, one after the other.
+    """All parameters of a search, concatenated over layer types.
 
     Attributes:
         families: by layer type.
@@ -203,7 +203,7 @@ class Space:
 
     @property
     def names(self) -> list[str]:
-        """The names of the numbers; with the layer type where there are several."""
+        """The names of the parameters, with the layer type if there are several."""
         single = len(self.families) == 1
         return [name if single else f"{key}.{name}" for key, each in self.families.items() for name in each.names]
 
@@ -257,7 +257,7 @@ _SCALES: tuple[Scale, ...] = ("free", "rule", "one")
 
 
 def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
-    """Returns what is searched.
+    """Returns the search space.
 
     Args:
         plan: YaRN's default for the target length.
@@ -291,12 +291,12 @@ def _space(plan: Plan, target: int, options: SearchOptions, shape: RampShape) ->
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
-    """Returns how an engine deviates from a member of a space in a patched folder; empty where it does not."""
+    """Describes an engine's deviation from a member of the space in a patched folder; empty without one."""
     return _said(deviations(engine, _away(space, plan)))
 
 
 def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
-    """Returns how it deviates where it is served by the commands of ``ropescale export``; empty where it does not."""
+    """Describes the deviation when served by the commands of ``ropescale export``; empty without one."""
     serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
     changed = (layers for layers in serving.layers if layers.key in plan.layers)
     return _said(each for layers in changed for each in engine.remaining(serving, layers))

@@ -1,4 +1,4 @@
-"""The windows that a search feeds, the tokens that count in them, and how a text and a budget are split.
+"""The windows of a search, their counted tokens, and the split of a text and a budget.
 
 Windows are those of ``ropescale eval``: BOS, then as many tokens as the target length leaves; the first begins where
 its document does, the others are evenly spaced in it. Whole documents are held out, so that no held-out window shares
@@ -38,22 +38,22 @@ BATCH = 2
 """Windows of a step."""
 
 CHECKS = 6
-"""How often the windows that choose are fed, the start included."""
+"""The number of checks on held-out windows, including the start."""
 
 WINDOWS = 4
-"""The windows on which the starts are compared."""
+"""The number of windows for comparing starts."""
 
 CHECKED = 0.2
 """The share of the budget that goes to held-out windows, at most, where they are checked often."""
 
 HELD_DOCUMENTS = 4
-"""One document in so many is held out, and of a single one so great a part."""
+"""The held-out share: one document in this many, or this part of a single one."""
 
 LEAST_JUDGES, MOST_JUDGES = 10, 30
-"""The documents that judge: a quarter, at least and at most so many."""
+"""Bounds on the number of judging documents, which is a quarter of the held-out ones."""
 
 ENOUGH = 16
-"""The fewest documents that leave some to judge."""
+"""The fewest documents for separate judging documents."""
 
 
 Span = tuple[int, int, float]
@@ -62,7 +62,7 @@ Span = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class WeightedWindow:
-    """Tokens that go through the model at once, and the figures that are taken of their losses.
+    """A window of tokens, and weighted sums of its losses.
 
     Attributes:
         ids: BOS included, int64 [positions].
@@ -83,7 +83,7 @@ class WeightedWindow:
 
 
 Sample = Sequence[WeightedWindow]
-"""A window of a text, or a set of prompts: windows whose figures are added."""
+"""A window of a text, or a set of prompts, whose figures are added."""
 
 
 def mean_of(start: int, stop: int) -> list[Span]:
@@ -92,13 +92,13 @@ def mean_of(start: int, stop: int) -> list[Span]:
 
 
 def tokens_in(samples: Iterable[Sample]) -> int:
-    """Counts the tokens that samples feed."""
+    """Counts the fed tokens of samples."""
     return sum(len(window.ids) for sample in samples for window in sample)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The tokens that a search may feed.
+    """The token budget of a search.
 
     Attributes:
         tokens: in all.
@@ -128,7 +128,7 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """The tokens of these windows and of all checks."""
+        """The total tokens of these windows and all checks."""
         return self.windows * self.size + self._aside
 
     @property
@@ -179,11 +179,11 @@ class SearchData(ABC):
 
     @abstractmethod
     def judging(self, lengths: Sequence[int]) -> list[Sample]:
-        """Returns the samples that judge, as long as the last length, with a figure for each length: the mean NLL."""
+        """Returns the judging samples of the last length, with the mean NLL at each length as figures."""
 
     @abstractmethod
     def truncated(self, trained: int, stride: int) -> list[Sample]:
-        """Returns what truncation to the trained length feeds of the samples that judge; the figure is the mean NLL."""
+        """Returns the judging samples truncated to the trained length, with the mean NLL as figure."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def feed_text(
     judged: bool = True,
     source: TextSource | None = None,
 ) -> TextData:
-    """Reads the text, and shares the budget out.
+    """Reads the text, and allocates the budget.
 
     Args:
         source: of the documents, where they were read.

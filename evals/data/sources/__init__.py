@@ -1,7 +1,7 @@
-"""A registry of readers of text, one module for each kind of source.
+"""The registry of text readers, one module per kind of source.
 
-Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
-line ends of any kind become ``\\n``, a leading byte-order mark is not text.
+Nothing is dropped silently: empty and short documents are counted. Text files are read as in Python: UTF-8, line ends
+of any kind become ``\\n``, a leading byte-order mark is not text.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SourceReader(Protocol):
         ...
 
     def read(self, source: str, asked: ReadOptions) -> Iterable[Unread]:
-        """Gives the documents of a source one after the other, as they are asked for; empty ones included.
+        """Yields the documents of a source lazily, including empty ones.
 
-        What is wrong with the source or an option is raised at the first one at the latest.
+        Errors of the source or an option are raised at the first document at the latest.
         """
         ...
 
@@ -48,17 +48,17 @@ _NAMES = (
 )
 
 READERS = tuple(cast(SourceReader, import_module(f".{name}", __name__)) for name in _NAMES)
-"""The first that takes a source reads it."""
+"""Readers in order; the first one that takes a source reads it."""
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One source or several, and how they are read.
+    """One or several sources, with their reading options.
 
     Attributes:
-        names: each as for :func:`read_texts`.
-        asked: the options of reading; of several sources, at least one has a use for each.
-        concat: join all the documents of a source into one, a blank line between two.
+        names: sources as for :func:`read_texts`.
+        asked: the reading options; each must apply to at least one source.
+        concat: join all documents of a source into one, with blank lines between them.
     """
 
     names: Sequence[str]
@@ -74,22 +74,22 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """The names of all sources; a dataset's short name once read says what it stood for."""
+        """The names of all sources; a short name that was read includes its dataset."""
         known = self.asked.resolved
         return ", ".join(f"{name} ({known[name]})" if name in known else name for name in self.names)
 
     @property
     def left_out(self) -> str:
-        """Says which files of folders were no text, as far as they were read; empty without any."""
+        """Names the skipped files of folders read so far; empty without any."""
         if not self.asked.left_out:
             return ""
         return f"{no_texts(self.asked.left_out)}; text that is not UTF-8 is read once its encoding is named"
 
     def refuse_endless(self, max_docs: int | None) -> None:
-        """Refuses to read all of a stream.
+        """Refuses to read an unlimited stream.
 
         Raises:
-            DataError: nobody says how many documents are enough.
+            DataError: the number of documents is not limited.
         """
         if self.asked.streaming and not max_docs:
             raise DataError(
@@ -99,7 +99,7 @@ class TextSource:
             )
 
     def texts(self) -> dict[str, Iterator[Unread]]:
-        """Reads each source's documents one after the other, as they are asked for; the first one now.
+        """Reads the sources' documents lazily, except the first one.
 
         Raises:
             DataError: as :func:`read_texts`.
@@ -112,7 +112,7 @@ class TextSource:
         return found
 
     def _read(self, name: str, asked: ReadOptions, refused: dict[str, list[Unused]]) -> Iterator[Unread]:
-        """Reads the first document of a source, and returns all of them; without the options that it refuses."""
+        """Reads a source's first document, and returns an iterator of all, without options that do not apply."""
         reader = next((each for each in READERS if each.takes(name)), None)
         if reader is None:
             raise DataError(f"no file or folder at {name!r}; give a file, a folder, a dataset's name on the Hub, or -")
@@ -139,7 +139,7 @@ def read_texts(
     encoding: str | None = None,
     concat: bool = False,
 ) -> list[Text | Chat | Document]:
-    """Reads the documents of ``source`` into memory, empty ones included.
+    """Reads the documents of ``source`` into memory, including empty ones.
 
     Args:
         source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
@@ -153,7 +153,7 @@ def read_texts(
         concat: join them all into one document, a blank line between two.
 
     Raises:
-        DataError: nothing there, not text, malformed, without the field, or an option that the source has no use for.
+        DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
     """
     found = TextSource([str(source)], ReadOptions(split, text_field, glob, encoding), concat)
     read = list(found.texts()[str(source)])
@@ -164,26 +164,26 @@ def read_texts(
 
 
 def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
-    """Reads prompts with their answers: RULER's files, a folder of them, or any rows; one after the other.
+    """Reads prompts with answers lazily: RULER's files, a folder of them, or other rows.
 
     Args:
         source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
 
     Returns:
-        The rows, and the name of the source for the results: of a short name, what it stood for.
+        The rows, and the source's name for the results, with the dataset of a short name.
 
     Raises:
-        DataError: nothing there, no rows, or a row without a prompt or an answer.
+        DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
     """
     found = TextSource([str(source)], ReadOptions(prompt_field=fields))
     return cast(Iterator[PromptRow], found.texts()[str(source)]), found.name
 
 
 def joined(texts: Iterable[Unread]) -> str:
-    """Joins texts, a blank line between two.
+    """Joins texts with blank lines between them.
 
     Raises:
-        DataError: a chat or token ids, which are no text.
+        DataError: a document is a chat or token ids.
     """
     parts = []
     for each in texts:

@@ -1,6 +1,6 @@
-"""The options of reading a source, and the documents in the rows of a table.
+"""Options for reading a source, and documents in the rows of a table.
 
-A row holds a text, a chat (``messages``) or token ids (``input_ids``), as the value of its field says.
+A row contains a text, a chat (``messages``) or token ids (``input_ids``), by the type of its field.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ Row = Mapping[str, object]
 RowDocument = Text | Chat | Document | PromptRow
 
 CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
-"""The usual names of the fields of chats, of token ids, and of the tools beside a chat."""
+"""The default fields of chats, of token ids, and of a chat's tools."""
 
 
 class Unused(DataError):
-    """An option that a source has no use for, and that would be ignored without a word."""
+    """An option that does not apply to a source, and would be ignored silently."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a source is read.
+    """Options for reading a source.
 
     Attributes:
-        split: which split of a dataset.
-        text_field: the field of a row that holds the document.
-        glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
-        encoding: of text files; UTF-8 when None.
-        prompt_field: the fields of a prompt and its answers, which are then read from each row, and no text.
-        streaming: read a dataset on the Hub only as far as is needed.
-        left_out: takes the names of the files in a folder that are no text.
-        resolved: takes the dataset that a short name stood for, its commit included.
+        split: the dataset's split.
+        text_field: the field of a row with the document.
+        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
+            depth.
+        encoding: the encoding of text files. Default: UTF-8.
+        prompt_field: the fields of a prompt and its answers, which are read from each row instead of a text.
+        streaming: read a Hub dataset only as far as needed.
+        left_out: collects the names of a folder's skipped files.
+        resolved: collects the dataset and commit of a short name.
     """
 
     split: str | None = None
@@ -67,11 +68,11 @@ class ReadOptions:
             raise DataError("text_field is for texts, and each row is a prompt with answers; drop it", "text_field")
 
     def only(self, source: str, kind: str, *used: str) -> None:
-        """Refuses options that are given and not used.
+        """Refuses given options that do not apply.
 
         Args:
-            kind: the kind of source, in words.
-            used: names of the fields that it has a use for.
+            kind: the kind of source, as text.
+            used: names of the options that apply.
 
         Raises:
             Unused: names the option.
@@ -82,15 +83,15 @@ class ReadOptions:
 
 
 def texts_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, source: str) -> Iterator[RowDocument]:
-    """Yields the document, or the prompt with its answers, in each of the numbered rows.
+    """Yields the document, or the prompt with answers, of each numbered row.
 
-    Where the field is not given, it is "text", "messages", "input_ids", or the only one of strings, in the first row.
+    The default field is "text", "messages", "input_ids", or the only string field, by the first row.
 
     Args:
-        part: the name of the rows, before their numbers.
+        part: the prefix of the rows' names.
 
     Raises:
-        DataError: there is no such field, or it holds something else.
+        DataError: the field is missing or has another type.
     """
     field = asked.text_field
     for number, row in rows:
@@ -129,10 +130,10 @@ def _ids(name: str, field: str, value: list[object], row: Row) -> Document:
 
 
 def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
-    """Checks a chat as far as every template needs it; datasets hold the tools beside it as a list or as its JSON.
+    """Validates a chat's messages; its tools may be a list or JSON.
 
     Raises:
-        DataError: names the message that is wrong.
+        DataError: a message is invalid; names it.
     """
     for number, each in enumerate(value, start=1):
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):

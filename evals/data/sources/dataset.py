@@ -1,4 +1,4 @@
-"""Datasets, one document per row: a folder that ``datasets`` saved, a name on the Hub, or the short name of one there.
+"""Datasets with one document per row: a saved folder of ``datasets``, a Hub id, or a short name.
 
 On the Hub, a name is ``owner/name`` or ``owner/name:config``. Id, configuration, split and field of those with a short
 name were read in the page beside each; none was downloaded. All are stored as parquet. KVPress's copies put an
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """A dataset on the Hub that has a short name.
+    """A Hub dataset with a short name.
 
     Attributes:
         source: its id, and after a colon its configuration.
-        split, field: where the texts are, unless the user says otherwise.
-        page: the public page that says so.
+        split, field: the default split and field of the texts.
+        page: the public page with these facts.
         revision: a branch other than the main one.
         documents: the most documents that are read.
     """
@@ -78,7 +78,7 @@ DATASETS = {
 
 
 def takes(source: str) -> bool:
-    """Whether this is a folder that ``save_to_disk`` wrote, or can be the name of a dataset; a path goes before it."""
+    """Whether this is a folder from ``save_to_disk``, or a possible dataset name; paths take precedence."""
     path = local_path(source)
     if source in ("", "-"):
         return False
@@ -88,7 +88,7 @@ def takes(source: str) -> bool:
 
 
 def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the text of every row of one split; of a short name, streams the first ones and notes their commit.
+    """Reads the texts of a split; for a short name, streams the first rows and records their commit.
 
     Raises:
         DataError: the folder cannot be read, neither the Hub nor its cache has the dataset, or it lacks the split or
@@ -119,10 +119,10 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
 
 
 def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:
-    """Loads a dataset, all of its splits.
+    """Loads all splits of a dataset.
 
     Raises:
-        DataError: neither the Hub nor its cache has it.
+        DataError: the dataset is neither on the Hub nor in its cache.
     """
     import datasets
     from datasets import config
@@ -140,9 +140,9 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
 
 
 def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:
-    """Returns the numbered rows of the split that is asked for, else of "test", or of the only one; and their name.
+    """Returns the numbered rows of the requested split, else of "test" or the only split, and the split's name.
 
-    They hold Python's own values, whatever a dataset is set to return.
+    The rows have Python values, independent of the dataset's format.
     """
     if isinstance(loaded, dict):
         wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))
@@ -156,7 +156,7 @@ def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tupl
 
 
 def _commit(source: str, named: NamedDataset) -> str:
-    """Returns the commit that a dataset is at now."""
+    """Returns a dataset's current commit."""
     from huggingface_hub import HfApi
 
     name = named.source.partition(":")[0]

@@ -1,4 +1,4 @@
-"""A folder of text files, each one a document, in order of path; or of files of prompts."""
+"""A folder of text files, one document per file, ordered by path; or of prompt files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def takes(source: str) -> bool:
 
 
 def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
-    """Reads all files but hidden ones, those in folders below included. What is no text is left out and named.
+    """Reads all files except hidden ones, also in subfolders. Skips and names files that are not text.
 
-    Of prompts it reads every file of JSON lines, such as RULER's generators write, a folder for each task.
+    For prompts, reads every JSON lines file, as RULER's generators write them, one folder per task.
 
     Raises:
         DataError: there is no text, or a file cannot be read.
@@ -58,10 +58,10 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
 
 
 def _files(source: str, glob: str | None) -> list[Path]:
-    """Returns the files that fit, in order of path.
+    """Returns the matching files, ordered by path.
 
     Raises:
-        DataError: there are none, or not a pattern of paths below the folder.
+        DataError: no file matches, or the pattern leaves the folder.
     """
     root, pattern = local_path(source), "*" if glob is None else glob
     try:
@@ -78,7 +78,7 @@ def _files(source: str, glob: str | None) -> list[Path]:
 
 
 def _of_runs(files: Sequence[Path]) -> set[Path]:
-    """Returns the files that runs wrote, where their folders lie among the texts: their ``results.json`` tells."""
+    """Returns the files of runs whose folders are among the texts, identified by ``results.json``."""
     found: set[Path] = set()
     for path in files:
         if path.name != "results.json":
@@ -93,7 +93,7 @@ def _of_runs(files: Sequence[Path]) -> set[Path]:
 
 
 def no_texts(files: list[str]) -> str:
-    """Says how many files are no text, with the names of the first ones."""
+    """Describes the number and first names of files that are not text."""
     more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
     what = "1 file is no text" if len(files) == 1 else f"{len(files):,} files are no text"
     return f"{what} ({', '.join(files[:3])}{more})"

@@ -1,7 +1,7 @@
 """Files of rows, one document per row: JSON lines, and parquet.
 
-They are not read by ``datasets``, which does not say in which line a file is wrong, takes a row without the field for
-an empty one, fails at dates that Python does not have though nobody wants them, and takes a second to start.
+``datasets`` does not read them, because it does not report the line of an error, treats a row without the field as
+empty, fails on dates outside Python's range in unused columns, and takes a second to start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def takes(source: str) -> bool:
 
 
 def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the document of every row, one after the other as they are asked for.
+    """Reads the documents of the rows lazily.
 
     Raises:
         DataError: the file cannot be read, a line is not a JSON object, or a row lacks the field; names the row.
@@ -57,7 +57,7 @@ def _json_lines(source: str, encoding: str | None) -> Iterator[tuple[int, Row]]:
 
 
 def _lines(text: Text | TextFile) -> Iterator[str]:
-    """Yields the lines of a text; of a large file one after the other as they are read."""
+    """Yields the lines of a text, lazily for a large file."""
     begun: list[str] = []
     for piece in text.reading():
         first, *rest = piece.split("\n")
@@ -87,11 +87,11 @@ def _parquet(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
 
 
 _TOGETHER = 64
-"""Rows that are read at a time. They become Python's objects one by one: a list of ids makes many."""
+"""Rows per read. They are converted to Python objects one by one, because lists of ids create many."""
 
 
 def _columns(schema: pyarrow.Schema, asked: ReadOptions) -> list[str] | None:
-    """Names the columns that may hold the documents; None for all. Others may hold dates that Python does not have."""
+    """Names the columns that may contain documents; None for all. Others may contain unsupported dates."""
     if asked.prompt_field is not None:
         return [each.name for each in schema if re.search("string|int", str(each.type))]
     kinds = {each.name: str(each.type) for each in schema}

@@ -1,4 +1,4 @@
-"""A text file, or standard input (``-``), as one document."""
+"""A text file or standard input (``-``) as one document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..texts import SMALL, NoText, Reading, Text, TextFile
 from .base import ReadOptions
 
 JSON_LINES = (".jsonl", ".ndjson")
-"""How names of files of JSON lines end."""
+"""Extensions of JSON lines files."""
 
 _TABLE = "a table; make it JSONL or parquet"
 _COMPRESSED = "compressed; unpack it first"
@@ -34,7 +34,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
     """Reads the file.
 
     Raises:
-        DataError: as :func:`text_of`, or it is empty.
+        DataError: as for :func:`text_of`, or the file is empty.
     """
     if source == "-":
         asked.only("standard input", "plain text", "encoding")
@@ -48,14 +48,13 @@ def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
 
 
 def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text | TextFile:
-    """Reads a file that is text; one that holds texts in another form would be measured with its brackets and commas.
+    """Reads a text file; refuses structured formats, whose syntax would be measured as text.
 
-    A large file is not read here, but where it is asked for; unless it is in another encoding than UTF-8. Its beginning
-    must be text, and a row that is none is refused where it is reached.
+    A large UTF-8 file is read on demand. Its start must be text; later invalid bytes are refused when they are reached.
 
     Args:
-        encoding: UTF-8 when None.
-        rows: whether lines of JSON are wanted.
+        encoding: Default: UTF-8.
+        rows: whether the file has JSON lines.
 
     Raises:
         NoText: it does not decode, is compressed, or is a table; of a large one, as far as it is read.
@@ -73,14 +72,16 @@ def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text 
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if suffix not in JSON_LINES:
         with text.reading() as reading:
-            begin = "".join(islice(reading, 2))  # that the first block ends in a wrong byte is told at the second
+            begin = "".join(
+                islice(reading, 2)
+            )  # an invalid byte at the end of the first block is detected in the second
         if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
             raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
     return text
 
 
 def _decoded(name: str, raw: bytes, encoding: str | None) -> Text:
-    """Decodes a whole text, with line ends of any kind.
+    """Decodes a full text, with line ends of any kind.
 
     Raises:
         NoText: it does not decode, or holds a zero byte.
