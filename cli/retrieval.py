@@ -93,7 +93,7 @@ _SECTIONS: Sections = {
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "How it is fed": [
+    "Feeding": [
         "bos",
         option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192, show_default=True),
     ],

@@ -25,10 +25,10 @@ from ..metrics.stored import AS_IS
 from .options import Objective, RecommendOptions, objective_of
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
-"""Times the smallest factor that reaches the target."""
+"""Multiples of the smallest sufficient factor."""
 
 LARGER = (1.0, 1.5, 2.0, 3.0, 4.0)
-"""The same for schedules that change theta: their middle pairs slow down by less than the factor."""
+"""Multiples of the factor for schedules that change theta, because their middle pairs slow down less."""
 
 _THETA = {"ntk", "ntk-su", "ntk-mixed", "ntk-critical"}
 

@@ -39,7 +39,7 @@ class Cache:
     Attributes:
         full: bytes per token of the layers that keep every token.
         windowed: bytes per token of the layers that keep a window, and ``window``, its tokens.
-        dtype: of its numbers.
+        dtype: the numbers' dtype.
         latent: whether it holds the compressed keys and values of latent attention (MLA), as engines keep them.
     """
 

@@ -81,7 +81,7 @@ class CandidateLosses:
         Args:
             within: the windows, ascending.
             level: two-sided coverage of the interval.
-            column: of one column; the objective's when None.
+            column: the column. Default: the objective.
         """
         values, shares = self._of(one, within, column)
         return self._estimate(values - self._of(other, within, column)[0], shares, within, level)

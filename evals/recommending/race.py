@@ -116,9 +116,9 @@ def run_race(
     """Runs the rounds.
 
     Args:
-        candidates: from the simplest.
+        candidates: the candidates, simplest first.
         windows: the text of the race.
-        always: candidates that stay to the end, such as the model as it is.
+        always: candidates that stay to the end, such as the unchanged model.
         most: the share that stays in a round at most.
 
     Returns:
@@ -146,7 +146,7 @@ def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequen
     """Returns the survivors of a round, best first.
 
     Args:
-        candidates: from the simplest.
+        candidates: the candidates, simplest first.
         within: the windows that all of them were measured on.
         most: the share that stays at most; two thirds of it stay in any case, the others if the paired intervals, which
             hold for all of them together, do not tell them apart from the best.

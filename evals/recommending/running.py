@@ -193,7 +193,7 @@ class RecommendRun:
         Every process gets the first one's losses, and so makes the same decisions.
 
         Args:
-            stride: of truncation, which is measured beside them; None leaves it out.
+            stride: the stride of truncation, which is measured as well; None leaves it out.
         """
         part = self._part(windows)
         part.options = self._reading(

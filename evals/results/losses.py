@@ -47,7 +47,7 @@ _Two = Annotated[list[str], Len(2, 2)]
 
 
 class _Entry(TypedDict):
-    """An entry of the index, beside the names of its tensors: how many tokens each window has."""
+    """An entry of the index, without tensor names: the number of tokens of each window."""
 
     sizes: NotRequired[Annotated[list[Count], FailFast()]]
 

@@ -136,7 +136,7 @@ class AnswerScorer:
 
     @torch.inference_mode()
     def _shared(self, prompt: Prompt) -> list[AnswerTokens]:
-        """Reads the context once and returns the tokens of every ending; none where that is not possible."""
+        """Reads the context once and returns the tokens of every ending; none if that is impossible."""
         first, found = len(prompt.context) + 1, []
         try:
             self.forward_passes += 1

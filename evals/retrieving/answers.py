@@ -100,7 +100,7 @@ class StoredAnswers(Measured):
     """The answers of a finished (or interrupted) run.
 
     Attributes:
-        cost: per schedule and length, how many contexts went through the model; 0 if another had the same tables.
+        cost: per schedule and length, the number of fed contexts; 0 if another schedule had the same tables.
         answers: schedules in the order they ran, lengths ascending.
         tables: the hash of the live rotary tables, by (schedule, length).
         baseline: the label of the schedule that the others are compared with.

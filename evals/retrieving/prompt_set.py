@@ -274,7 +274,7 @@ def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: Re
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:
-    """Returns a hash of the prompts' ids, of the places of the answers and of what is generated."""
+    """Returns a hash of the prompts' ids, answer positions and generation settings."""
     places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
     asked = [each.generation for each in prompts if each.generation is not None]
     generated = [(sha256(each.ids.astype("<i8").tobytes()), each.new_tokens) for each in asked]

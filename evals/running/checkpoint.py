@@ -126,9 +126,9 @@ class Checkpoint:
         """Applies a request's factor, target length and fields to several schedules, and validates them.
 
         Args:
-            asked: ``patching`` is of all schedules; each takes what it has a field for.
-            longest: the largest length that is measured; gives the factor where nothing else does.
-            notes: say so.
+            asked: the schedules and their shared ``patching`` options.
+            longest: the largest measured length; determines a factor that is not given.
+            notes: report that factor.
 
         Raises:
             ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule

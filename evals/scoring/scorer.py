@@ -135,11 +135,11 @@ class Scorer:
 
         Args:
             ids: the windows that both were computed from, int64 [windows, positions].
-            one, other: what :meth:`states` returned under each.
+            one, other: the results of :meth:`states` with the two sets of tables.
 
         Returns:
-            fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
-            most likely token.
+            fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 if both have the same most
+            likely token.
         """
         sources = ids.to(self.device)[:, :-1]
         found = torch.empty((2, sources.numel()), dtype=torch.float32)

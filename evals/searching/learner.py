@@ -230,7 +230,7 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 def gradient(
     learner: Learner, live: LiveTables, space: Space, point: Point, window: WeightedWindow
 ) -> tuple[torch.Tensor, list[float]]:
-    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of its only figure."""
+    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of its figure."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
     live.write(space.tables(numbers))
     with live.differentiable():

@@ -187,9 +187,9 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
-        changes: the found schedule against where the search started, and against the others that were measured.
-        documents: how many documents, or sets of prompts, the rows are of.
-        unmoved: whether the search found nothing better than its start.
+        changes: the changes of the searched schedule against the start and the other baselines.
+        documents: the number of documents, or sets of prompts.
+        unmoved: whether no check beat the start.
         kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
         held: what was held out, "text" or "prompts".
     """
@@ -285,7 +285,7 @@ def comparison(
 
 
 class Changes(Metric[Searched, ChangeRow]):
-    """The change of the loss from the start, the model as it is and truncation, paired by document."""
+    """The paired change of the loss against the start, the unchanged model and truncation, by document."""
 
     row, key = ChangeRow, "paired"
 

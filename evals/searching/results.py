@@ -114,7 +114,7 @@ class Learned:
         return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
 
     def planned(self, schedule: object) -> Plan:
-        """Returns what patching the model with the schedule would do."""
+        """Plans patching the model with the schedule."""
         return make_plan(self.plan.original.raw, replace(self.plan.request, spec=schedule, target_length=None))
 
 

@@ -207,7 +207,7 @@ def applied_options(request: Request) -> tuple[str, ...]:
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
     """Returns the equivalent options of ``ropescale gguf``; none if one built-in schedule does not cover them.
 
-    Layer types may have different schedules, layers with a window may change as well, and a user's own schedule needs
+    Layer types may have different schedules, sliding-window layers may change as well, and a user's own schedule needs
     its file.
     """
     if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():

@@ -1,8 +1,8 @@
 """Datasets with one document per row: a saved folder of ``datasets``, a Hub id, or a short name.
 
 On the Hub, a name is ``owner/name`` or ``owner/name:config``. Id, configuration, split and field of those with a short
-name were read in the page beside each; none was downloaded. All are stored as parquet. KVPress's copies put an
-instruction before each text, and have a row per question, so texts recur in them.
+name come from the listed pages; none was downloaded. All are stored as parquet. KVPress's copies put an instruction
+before each text, and have a row per question, so texts recur in them.
 """
 
 from __future__ import annotations
