@@ -1,6 +1,6 @@
 """Windows of a document: fed and scored tokens. Pure Python, without torch.
 
-A *length* counts every position the model sees, BOS included. A *token* is one of the document's own, counted from 0
+A *length* counts every position the model sees, including BOS. A *token* is one of the document's own, counted from 0
 without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds 2048 and cannot
 score token 0, which has no context. In both cases a full window has ``length - 1`` scorable tokens, and exactly one
 position precedes the first scored token of a document.
@@ -66,7 +66,7 @@ def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Wind
     """Yields truncated windows without BOS, which score tokens at positions from ``length`` on with less context.
 
     Window k feeds ``length`` positions and scores its last ``stride``; the first one scores the token at position
-    ``length``, where a position counts everything before, BOS included. Only the last window of a document may be
+    ``length``, where a position counts everything before, including BOS. Only the last window of a document may be
     shorter, so the loss of a token does not depend on where the document ends.
 
     Args:

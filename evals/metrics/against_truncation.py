@@ -162,9 +162,9 @@ METRIC = AgainstTruncation()
 
 
 def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
-    """Returns the mean loss of truncation at each length: up to the trained length that of the model as it is.
+    """Returns the mean loss of truncation at each length: up to the trained length that of the unchanged model.
 
-    Nothing where truncation was not measured, or the model as it is does not have the tables that it was trained with.
+    Nothing where truncation was not measured, or the unchanged model does not have the tables that it was trained with.
     """
     last, found = stored.truncation, {}
     for (schedule, length), run in stored.read_from.items():

@@ -130,7 +130,7 @@ def guessing(nll: float, length: int, vocabulary: int | None) -> str:
     """Returns a sentence if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
 
     Args:
-        nll: of the model as it is, in nats per token, up to ``length``; NaN is no such loss.
+        nll: of the unchanged model, in nats per token, up to ``length``; NaN is no such loss.
         vocabulary: how many tokens the model knows; None where that is not known.
     """
     if not vocabulary or not nll > math.log(vocabulary) + _ROUNDING:

@@ -19,7 +19,7 @@ CAPTION = "Loss by position"
 
 @dataclass(frozen=True)
 class PositionRow:
-    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, BOS included.
+    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, including BOS.
 
     ``as_at`` is the length of the pass, in tokens, where a schedule has another table at every length: its tokens were
     all scored under the table of that length. None where one table serves all lengths.

@@ -180,7 +180,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
     """Adds the title, the legend and the trained length.
 
     Args:
-        drawn: what shows the intervals: bands, or the baseline's alone where there are many, when None.
+        drawn: what shows the intervals: bands, or the baseline's alone where there are many, if None.
     """
     low, high = axes.get_xlim()
     if result.trained_length and low < result.trained_length < high:

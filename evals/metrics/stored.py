@@ -134,7 +134,7 @@ class Identity:
         ids_sha256: of the tokens of its windows, one after the other.
         scored: the ranges of these tokens whose losses count; None for all of them.
         at: by length, the hash of the tokens that belong to it.
-        source: the source that it is from, where there are several.
+        source: the source that it is from, if there are several.
         size: the tokens of each of its windows, where it has several and ``scored``; None if it was not stored.
     """
 
@@ -295,7 +295,7 @@ class Stored(Measured):
         trained_length: the model's trained context, if known; plots mark it.
         tables: the live rotary tables, by table_sha256 and layer type.
         divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
-        truncation: the losses of the model as it is, given only the last tokens; None if they were not measured.
+        truncation: the losses of the unchanged model, given only the last tokens; None if they were not measured.
         options: the values of the options of metrics, by name; one that is missing has its default.
         identities: hashes of the documents, in a measurement that was loaded.
         whole: how many groups of documents the measurement has tables of that this is a part of; None in a whole one.

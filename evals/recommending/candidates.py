@@ -273,7 +273,7 @@ def _candidate(
 
 
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
-    """Returns the model as it is: a schedule that computes the same is not tried."""
+    """Returns the unchanged model: a schedule that computes the same is not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
     found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)

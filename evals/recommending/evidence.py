@@ -79,10 +79,10 @@ class CandidateRow:
     """A candidate against YaRN's default, on all windows that it was measured on.
 
     Both were measured on the same windows, and differ little between documents; so candidates that were measured on
-    other windows can be compared, too, which they could not be by their differences from the model as it is.
+    other windows can be compared, too, which they could not be by their differences from the unchanged model.
 
     Attributes:
-        baseline: YaRN at the smallest sufficient factor; the model as it is where YaRN is no candidate.
+        baseline: YaRN at the smallest sufficient factor; the unchanged model where YaRN is no candidate.
         rounds: how many rounds of the race it was in.
         windows: how many windows it was measured on.
         delta, low, high: its objective minus that of ``baseline``, in nats, and the 95% interval.
@@ -180,7 +180,7 @@ class AnswerRow:
             was not measured.
         memory: the KV cache's memory, in a sentence.
         serve: what serves that checkpoint in the engine that was named; empty without one.
-        guessed: whether the model as it is predicts worse than a uniform guess; nothing is recommended then.
+        guessed: whether the unchanged model predicts worse than a uniform guess; nothing is recommended then.
     """
 
     schedule: str

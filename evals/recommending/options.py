@@ -25,7 +25,7 @@ class RecommendOptions(TextOptions):
         lengths: weights of the losses by length instead, such as ``"2k:0.7,32k:0.3"``.
         schedules: further schedules to try, as specs; they reach the text that decides in any case.
         search: try the schedule that :func:`ropescale.evals.search` finds on the text of the race, too.
-        search_tokens: how many tokens that search may feed; its own default when None.
+        search_tokens: how many tokens that search may feed; its own default if None.
         engine: leave out what this engine would not compute as asked; see ``ropescale export``.
         memory: bytes, or text such as ``"8GB"``: say the largest length that fits.
         tolerance: nats per token below which two schedules are equally good.
@@ -33,7 +33,7 @@ class RecommendOptions(TextOptions):
             truncation, truncation_stride, source, path, progress: as for
             :class:`ropescale.evals.running.options.PerplexityOptions`.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
-        name: the model in the commands that are printed; its path when None.
+        name: the model in the commands that are printed; its path if None.
         revision: branch, tag or commit, for these commands.
     """
 

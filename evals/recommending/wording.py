@@ -43,7 +43,7 @@ def answer(evidence: Evidence) -> AnswerRow:
 
 
 def worse_than_a_guess(evidence: Evidence) -> str:
-    """Returns a sentence where the model as it is predicts worse than a guess at the shortest length; else ""."""
+    """Returns a sentence where the unchanged model predicts worse than a guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
     return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
 
@@ -99,7 +99,7 @@ def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
 
 
 def _compared(evidence: Evidence, chosen: str) -> list[str]:
-    """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost within
+    """Says the perplexity at the target beside that of the unchanged model and of yarn's default, and the cost within
     the trained length; and what to know of a schedule that follows the length."""
     goal, losses, held_out, candidates = evidence.objective, evidence.losses, evidence.held_out, evidence.candidates
 

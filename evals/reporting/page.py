@@ -349,7 +349,7 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
 
 @refusing_damage
 def _search(run: StoredRun) -> dict[str, object]:
-    """Returns the data of a search: changes are against the start, and the model as it is where it was measured."""
+    """Returns the data of a search: changes are against the start, and the unchanged model where it was measured."""
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], FINDING.read(results)
     rows, changes = HELD_OUT.read(results), CHANGES.read(results)

@@ -86,7 +86,7 @@ class PromptSelection:
         depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
         task: the name of the task.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        prompts: rows, or a file or folder of them, in the place of the task.
+        prompts: rows, or a file or folder of them, instead of the task.
 
     Raises:
         DataError: a length or a depth is invalid.

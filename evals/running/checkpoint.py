@@ -41,7 +41,7 @@ class Checkpoint:
         trust_remote_code: run the Python code that it brings.
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: the processes share each layer.
-        chat_template: the file of a Jinja template, in the place of the tokenizer's own.
+        chat_template: the file of a Jinja template, instead of the tokenizer's own.
         weights: whether they are needed; a server has its own.
     """
 

@@ -60,7 +60,7 @@ class Searched(Measured):
 
     Attributes:
         start: the schedule that it started at.
-        spec: the schedule that was found, as ``--schedule`` takes it.
+        spec: the searched schedule, as ``--schedule`` takes it.
         lengths: ascending, where the held-out text's perplexity is known.
         names: the document of each window that is measured.
         proved: whether these windows chose nothing.

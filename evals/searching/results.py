@@ -263,7 +263,7 @@ class SearchResult(Searched, Saved):
 
 
 def specs_of(schedule: object) -> dict[str, object]:
-    """Returns a schedule's fields as JSON has them; by layer type where there are several."""
+    """Returns a schedule's fields as JSON has them; by layer type if there are several."""
     if isinstance(schedule, dict):
         return {key: specs.to_dict(each) for key, each in schedule.items()}
     return specs.to_dict(schedule)

@@ -61,13 +61,13 @@ def search(
     """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
 
     It starts at YaRN's default. Of the documents, some are held out to choose the schedule that does best on them, and
-    where there are enough, others to judge it beside YaRN's default, the model as it is, and truncation.
+    where there are enough, others to judge it beside YaRN's default, the unchanged model, and truncation.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: as for :func:`ropescale.evals.perplexity`; each that is as long as ``target_length`` gives windows.
             None with ``objective="keys"``, which makes prompts of its own.
-        target_length: positions that the model is to see, BOS included.
+        target_length: positions that the model is to see, including BOS.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a file for the schedule, ``factors.json``; beside it, a folder for the run, named ``factors-search``. Every
@@ -121,7 +121,7 @@ class SearchRun:
 
     Args:
         file: where the schedule is written when the result is saved.
-        compared: whether the found schedule is measured beside the start, the model as it is, and truncation.
+        compared: whether the found schedule is measured beside the start, the unchanged model, and truncation.
 
     Attributes:
         trials: the points that were tried; None before the run.
@@ -205,7 +205,7 @@ class SearchRun:
 
     @cached_property
     def beside(self) -> int:
-        """The tokens that the comparison with the start, the model as it is and truncation takes."""
+        """The tokens that the comparison with the start, the unchanged model and truncation takes."""
         return sum(each.tokens for each in self._comparisons(self.space.start)) if self.compared else 0
 
     def _comparisons(self, found: Point) -> list[JudgingPass]:

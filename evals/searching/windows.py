@@ -65,7 +65,7 @@ class WeightedWindow:
     """A window of tokens, and weighted sums of its losses.
 
     Attributes:
-        ids: BOS included, int64 [positions].
+        ids: including BOS, int64 [positions].
         figures: the spans whose weighted losses add up to each figure.
     """
 
@@ -140,7 +140,7 @@ class SearchData(ABC):
     """The samples of a search: those that it learns from, those that choose, and those that judge.
 
     Attributes:
-        target: the length of the longest windows, BOS included.
+        target: the length of the longest windows, including BOS.
         budget: how they may be fed.
         chosen_by: the document of each sample that chooses.
         judged_by: the document of each sample that judges; empty where the same ones choose and judge.

@@ -35,7 +35,7 @@ def load_model(
 
     Args:
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
-            when None.
+            if None.
         device: a torch device. Default: the GPU if available, else the CPU.
         device_map: a device map for transformers, such as ``auto``, to spread the model over devices.
         tensor_parallel: shard every layer over the processes of the initialised process group.

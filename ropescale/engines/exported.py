@@ -33,7 +33,7 @@ class FieldRow:
     """One field of a schedule in one engine.
 
     Attributes:
-        layers: the kind of layer, ``"all"`` where there is one table.
+        layers: the kind of layer, ``"all"`` if there is one table.
         field: such as ``factor``.
         asked: the schedule's value.
         status: how the engine treats it.

@@ -146,10 +146,10 @@ def read_texts(
             ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
             of a dataset (see :mod:`~.dataset`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
         split: which split of a dataset; needed when it has several and none is called "test".
-        text_field: the field that holds the text, the chat (a list of messages) or the token ids; when None it is
+        text_field: the field that holds the text, the chat (a list of messages) or the token ids; if None it is
             "text", "messages", "input_ids" or the only field of strings.
         glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
-        encoding: of text files; UTF-8 when None.
+        encoding: of text files; UTF-8 if None.
         concat: join them all into one document, a blank line between two.
 
     Raises:
