@@ -74,7 +74,7 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
         if given and len(given) != len(urls):
             raise DataError(f"{name} is given {len(given)} times for {len(urls)} servers", name, "servers")
     ctx = click.get_current_context()
-    for name in (str(each.name) for each in ctx.command.params if each.name in _LOCAL and not each.required):
+    for name in (str(param.name) for param in ctx.command.params if param.name in _LOCAL and not param.required):
         if ctx.get_parameter_source(name) in _GIVEN:
             raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
     if tokenizer is None:

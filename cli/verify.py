@@ -151,14 +151,14 @@ def _decoding(stretches: Sequence[Stretch], verbose: bool) -> str:
     """Builds a table with one row per stretch: decoding with the cache against full passes."""
     columns = {
         "decoded": [f"{each.first} to {each.last} tokens" for each in stretches],
-        "where": [_REGIONS[each.region] for each in stretches],
+        "where": [_REGIONS[stretch.region] for stretch in stretches],
         "frequencies change": [f"from {each.changes}" if each.changes else "never" for each in stretches],
         "logit difference": [f"{each.difference:.2e}" for each in stretches],
         "over spread": [f"{each.relative:.1e}" for each in stretches],
         "allowed": [f"{each.tolerance:.1e}" for each in stretches],
-        "at position": [str(each.position) for each in stretches],
+        "at position": [str(stretch.position) for stretch in stretches],
         "tokens differ": [f"{each.tokens_differ} of {each.last - each.first + 1}" for each in stretches],
-        "verdict": [each.verdict for each in stretches],
+        "verdict": [stretch.verdict for stretch in stretches],
     }
     shown = [name for name in columns if verbose or name not in _DETAILS]
     right = [shown.index(name) for name in shown if name not in _WORDS]

@@ -90,7 +90,7 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
     if record is None:
         # dynamic NTK counts from max_position_embeddings, which is the trained length there
         scalings = [rope.scaling for rope in stored.ropes.values() if rope.scaling.get("rope_type") == "dynamic"]
-        stretch = max((each.get("factor", 1) for each in scalings if "alpha" not in each), default=1)
+        stretch = max((scaling.get("factor", 1) for scaling in scalings if "alpha" not in scaling), default=1)
         return as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision)), {}
     specs = dict(record.spec)
     # the request that the folder's record describes

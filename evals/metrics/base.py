@@ -124,7 +124,7 @@ class Metric(ABC, Generic[S_contra, R]):
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options' values from a validated results.json."""
         protocol = results["protocol"]
-        return {each.name: protocol[each.name] for each in self.options if each.name in protocol}
+        return {option.name: protocol[option.name] for option in self.options if option.name in protocol}
 
     @abstractmethod
     def reduce(self, stored: S_contra) -> list[R]:
@@ -236,7 +236,7 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
     if found.low is not None or stored.texts > 1 or not len(tokens):
         return found
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
-    sums = [float(each.sum(dtype=np.float64)) for each in pieces]
+    sums = [float(piece.sum(dtype=np.float64)) for piece in pieces]
     return consecutive(sums, list(map(len, pieces)), level, of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
 
 

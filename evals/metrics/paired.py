@@ -139,7 +139,7 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
     """Returns the comparison with a row's tokens, at its length or a longer one of the same pass."""
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
-    for made in (each for each in stored.divergences if each.schedule == schedule):
+    for made in (divergence for divergence in stored.divergences if divergence.schedule == schedule):
         longer = length < made.length and all(made.length in lengths for lengths in both)
         if made.length == length or (longer and not stored.sliding):
             return made

@@ -222,7 +222,7 @@ class Truncation:
 
 def windows_of(tokens: Iterable[int], stride: int) -> int:
     """Counts the windows that score ``tokens`` tokens of each document."""
-    return sum(-(-each // stride) for each in tokens)
+    return sum(-(-count // stride) for count in tokens)
 
 
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
@@ -464,7 +464,7 @@ class Stored(Measured):
 
 def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
     """Returns, per window, the fp64 sum and the number of its values, without NaN."""
-    known = [each[~np.isnan(each)] for each in values]
+    known = [value[~np.isnan(value)] for value in values]
     return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
 
 
@@ -531,7 +531,8 @@ def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
         windows=_picked(stored.windows, numbers),
         whole=stored.groups,
         divergences=[
-            replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
+            replace(divergence, kl=_picked(divergence.kl, windows), same=_picked(divergence.same, windows))
+            for divergence in stored.divergences
         ],
         truncation=stored.truncation and replace(stored.truncation, nll=_picked(stored.truncation.nll, windows)),
     )

@@ -102,7 +102,7 @@ class Candidates:
     @property
     def specs(self) -> list[str]:
         """The specs of all candidates, simplest first."""
-        return [each.spec for each in self.candidates]
+        return [candidate.spec for candidate in self.candidates]
 
     @property
     def names(self) -> dict[str, str]:
@@ -133,23 +133,30 @@ class Candidates:
     def always(self) -> list[str]:
         """The candidates that are always finalists, simplest first."""
         named = {AS_IS, self.usual, *(self.held(spec) for spec in self.wanted)}
-        return [each.spec for each in self.candidates if each.spec in named]
+        return [candidate.spec for candidate in self.candidates if candidate.spec in named]
 
     def with_searched(self, spec: str) -> Candidates:
         """Returns the candidates with one that was searched, as the least simple of all."""
-        if spec in [each.spec for each in self.candidates]:
+        if spec in [candidate.spec for candidate in self.candidates]:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def following(self, spec: str) -> tuple[Candidate, str | None] | None:
         """Returns a candidate whose tables follow the length, and the fixed one that is the same at the target."""
-        found = next((each for each in self.candidates if each.spec == spec and each.held), None)
-        return found and (found, next((each.spec for each in self.candidates if each.tables == found.held), None))
+        found = next((candidate for candidate in self.candidates if candidate.spec == spec and candidate.held), None)
+        return found and (
+            found,
+            next((candidate.spec for candidate in self.candidates if candidate.tables == found.held), None),
+        )
 
     def held(self, spec: str) -> str | None:
         """Returns the candidate with a spec's tables; None if it is not tried."""
-        same = (each.spec for each in self.candidates if spec in (each.spec, *self.same.get(each.spec, [])))
+        same = (
+            candidate.spec
+            for candidate in self.candidates
+            if spec in (candidate.spec, *self.same.get(candidate.spec, []))
+        )
         return next(same, None)
 
 
@@ -179,7 +186,7 @@ def find_candidates(
         said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
         raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
     linear = make_plan(config, Request.of("linear", **{**request, "target_length": target, "factor": None}))
-    factor = max(float(getattr(each, "factor", 1.0)) for each in linear.schedules.values())
+    factor = max(float(getattr(schedule, "factor", 1.0)) for schedule in linear.schedules.values())
     asked = distinct(
         each.with_fields(factor=factor) if isinstance(each, specs.Spec) and each.lacks("factor") else each
         for each in map(specs.parse, others)
@@ -266,7 +273,7 @@ def _candidate(
     # What a fixed schedule computes, by layer type: two that compute the same need one measurement.
     held = ((key, layer.table(target)) for key, layer in plan.layers.items())
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
-    if any(base.length_dependent(each) for each in plan.schedules.values()):
+    if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
         reach = plan.config.get("text_config", plan.config).get("max_position_embeddings")
         return Candidate(spec, rank, parsed.plainest, tables, reach)
     return Candidate(spec, rank, tables)

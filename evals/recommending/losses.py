@@ -102,7 +102,7 @@ class CandidateLosses:
         totals is the weighted mean of the lengths' means where windows are of one size.
         """
         rows, weights = list(within), self.weights if column is None else {column: 1.0}
-        at = [self.columns.index(each) for each in weights]
+        at = [self.columns.index(column) for column in weights]
         counts = self.counts[np.ix_(rows, at)]
         scale = np.array(list(weights.values())) / np.maximum(counts.mean(axis=0), 1e-300)
         return self.sums[candidate][np.ix_(rows, at)] @ scale, counts @ scale

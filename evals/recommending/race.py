@@ -133,7 +133,7 @@ def run_race(
         if number == len(parts):
             kept = ranked(losses, left, seen)[:FINALISTS]
         rounds.append(Round(left, part, kept))
-        left = [each for each in candidates if each in kept or each in always]
+        left = [candidate for candidate in candidates if candidate in kept or candidate in always]
     return rounds
 
 
@@ -204,7 +204,7 @@ def decide(
     behind = {
         one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
     }
-    enough = [each for each in finalists if not behind[each]]
+    enough = [finalist for finalist in finalists if not behind[finalist]]
     chosen = enough[0] if enough else ranked(losses, finalists, everything)[0]
     return Decision(
         chosen=chosen,

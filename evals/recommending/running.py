@@ -101,7 +101,7 @@ class RecommendRun:
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
-        self._masks = [column_masks(each, objective, corpus.has_bos) for each in corpus.documents]
+        self._masks = [column_masks(document, objective, corpus.has_bos) for document in corpus.documents]
         self.losses = CandidateLosses.empty(corpus.windows, self._masks, objective.weights)
         self._store, self._group = Store(), Group(World())
         self.whole = self._measurement(self._part(everything), candidates.specs, self._reading())
@@ -310,7 +310,7 @@ class RecommendRun:
         )
         if goal.is_beyond and not self.losses.has_interval(self.held_out):
             self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target, self.candidates.served)}")
-        given = [parse(each) for each in self.options.schedules]
+        given = [parse(schedule) for schedule in self.options.schedules]
         for note in (*repeated(given), *self.candidates.repeated):
             self.notes.tell(f"note: {note}; it is measured once")
         if self._truncation[1]:

@@ -102,7 +102,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     """Returns the folders' names, with as many parents as they need to differ."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(each[-depth:]) for each in parts]
+        names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]

@@ -119,7 +119,7 @@ def to_bytes(stored: Stored) -> bytes:
         sizes = [len(each) for each in values[0]]
         same = len(set(sizes)) == 1
         for name, windows in zip(names, values, strict=True):
-            arrays = [np.asarray(each, np.float32) for each in windows]
+            arrays = [np.asarray(window, np.float32) for window in windows]
             tensors[name] = np.stack(arrays) if same else np.concatenate(arrays)
         return {**about, "tensors": list(names), **({} if same else {"sizes": sizes})}
 
@@ -128,7 +128,7 @@ def to_bytes(stored: Stored) -> bytes:
     documents = [asdict(each) | {"windows": count} for each, count in counted]
     index = {
         "bos": stored.bos,
-        "documents": [{key: value for key, value in each.items() if value not in (None, "")} for each in documents],
+        "documents": [{key: value for key, value in facts.items() if value not in (None, "")} for facts in documents],
         "passes": [
             entry([f"{run.schedule} @ {run.lengths[-1]}"], run.nll, schedule=run.schedule,
                   table_sha256=run.table_sha256, lengths=list(run.lengths))

@@ -190,13 +190,13 @@ class Result(Stored, Saved):
         ]
         compared = [
             {
-                "schedule": each.schedule,
-                "compared_with": each.baseline,
-                "lengths": [each.length],
-                "forward_passes": each.forward_passes,
-                "positions": each.positions,
+                "schedule": divergence.schedule,
+                "compared_with": divergence.baseline,
+                "lengths": [divergence.length],
+                "forward_passes": divergence.forward_passes,
+                "positions": divergence.positions,
             }
-            for each in self.divergences
+            for divergence in self.divergences
         ]
         return [*passes, *compared, *([self.truncation.cost] if self.truncation else [])]
 

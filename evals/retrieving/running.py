@@ -82,7 +82,7 @@ class RetrievalRun:
         device, work = self.answerer.device, partial(memory.work, self.answerer.model)
         runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device, work)
         with evaluating(self.answerer.model):
-            held = (each.tables(self.prompt_set.lengths) for each in self.variants)
+            held = (variant.tables(self.prompt_set.lengths) for variant in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)

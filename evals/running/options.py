@@ -151,7 +151,7 @@ def check_keywords(
         TypeError: a keyword is unknown; names it.
     """
     parameters = signature(function).parameters.values()
-    own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     known = [*own, *(each.name for each in fields(options)), *more]
     refuse_unknown(f"ropescale.evals.{function.__name__}", given, known)
 

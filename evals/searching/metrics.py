@@ -105,7 +105,7 @@ class Searched(Measured):
         """Returns the mean of the windows that are measured, with an interval over their documents."""
         groups = {name: [v for n, v in zip(self.names, values, strict=True) if n == name] for name in self.names}
         return ratio(
-            [math.fsum(each) for each in groups.values()], [float(len(each)) for each in groups.values()], level
+            [math.fsum(group) for group in groups.values()], [float(len(group)) for group in groups.values()], level
         )
 
 
@@ -318,7 +318,7 @@ class History(Metric[Searched, HistoryRow]):
 
     def reduce(self, stored: Searched) -> list[HistoryRow]:
         """Returns one row per point that was tried, and per check."""
-        trials = [(each, False) for each in stored.steps] + [(each, True) for each in stored.checks]
+        trials = [(step, False) for step in stored.steps] + [(check, True) for check in stored.checks]
         rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
         return sorted(rows, key=lambda row: row.tokens)
 

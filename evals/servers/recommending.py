@@ -48,14 +48,14 @@ class ServedRecommendRun(RecommendRun):
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
         baseline_of(servers, None)  # equal labels
-        others = [each for each in servers if not each.is_unscaled]
+        others = [server for server in servers if not server.is_unscaled]
         if len(others) == len(servers) or not others:
             raise DataError(
                 "a recommendation needs a server of the unchanged model (served_as base), and one per schedule",
                 "served_as",
             )
         self.servers, self.tokenizer = servers, tokenizer
-        candidates = Candidates.unchanged([each.label for each in others])
+        candidates = Candidates.unchanged([server.label for server in others])
         self._begin(corpus, objective, dataclasses.replace(candidates, served=True), options)
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:

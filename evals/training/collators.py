@@ -126,7 +126,7 @@ def stacked(features: Features) -> torch.Tensor:
     Raises:
         DataError: the windows have several lengths.
     """
-    rows = [torch.as_tensor(each["input_ids"], dtype=torch.int64) for each in features]
+    rows = [torch.as_tensor(feature["input_ids"], dtype=torch.int64) for feature in features]
     if len({len(row) for row in rows}) > 1:
         raise DataError("the windows of a batch have several lengths; pack documents into windows of one first")
     return torch.stack(rows)

@@ -123,8 +123,8 @@ class Measuring:
             result,
             passes=[replace(each, schedule=names[each.schedule]) for each in result.passes],
             divergences=[
-                replace(each, schedule=names[each.schedule], baseline=names[each.baseline])
-                for each in result.divergences
+                replace(divergence, schedule=names[divergence.schedule], baseline=names[divergence.baseline])
+                for divergence in result.divergences
             ],
             baseline=names[result.baseline],
         )

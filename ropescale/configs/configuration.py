@@ -188,8 +188,8 @@ class Configuration:
             raise ConfigError(
                 f"{name} is {brief(top)} {where} and {brief(inner)} inside the rope parameters; make them agree"
             )
-        others = [each.get(name) for each in self.parameters.values()]
-        beside = max((each for each in others if isinstance(each, (int, float))), default=None)
+        others = [parameter.get(name) for parameter in self.parameters.values()]
+        beside = max((other for other in others if isinstance(other, (int, float))), default=None)
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         return text.family.trained.get(max_length, max_length) if recorded is None else whole(recorded, name)
 

@@ -38,7 +38,7 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
             _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
         parameters = {ALL_LAYERS: _filled(section, ALL_LAYERS, section.old or section.new)}
     beside = section.stated.get("partial_rotary_factor")
-    ignored = all("partial_rotary_factor" not in each for each in parameters.values())
+    ignored = all("partial_rotary_factor" not in parameter for parameter in parameters.values())
     if section.is_known and beside not in (None, 1) and ignored:
         section.ignored["partial_rotary_factor"] = beside
     return parameters

@@ -105,7 +105,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     refusal = None
     if not commands:
         layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
-        why = next((_sentence(engine, each) for each in reasons if each.warning and not each.version), "")
+        why = next((_sentence(engine, reason) for reason in reasons if reason.warning and not reason.version), "")
         warnings = [text for text in warnings if text != why]
         because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
         schedule = f"{layers.kind} for {layers.model_type}"

@@ -190,13 +190,13 @@ def options(serving: Serving) -> list[str] | None:
     ``--rope-freq-base`` and similar options do not suffice: llama-server cuts requests to the context length in the
     keys, and sliding-window layers take their numbers only from the keys.
     """
-    layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
+    layers = next((layer for layer in serving.layers if layer.kind != "default"), serving.layers[0])
     parameters, name, kind = layers.parameters, architecture(layers), layers.kind
     if name is None or kind not in KINDS or name in known.OUT_OF_REACH:
         return None
     if layers.key != ALL_LAYERS:  # the keys must affect only these layers
         alone = layers.key == "full_attention" and name in known.SLIDING_UNSCALED and kind != "default"
-        if not alone or any(each.kind != "default" for each in serving.layers if each.key != layers.key):
+        if not alone or any(layer.kind != "default" for layer in serving.layers if layer.key != layers.key):
             return None
     if kind == "default":
         keys = {"rope.freq_base": f"float:{parameters['rope_theta']:.10g}"}

@@ -145,6 +145,6 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools
     except (ValueError, RecursionError):
         raise DataError(f"{name}: field 'tools' is not JSON that can be read; give a list of objects") from None
-    if tools and not (isinstance(tools, list) and all(isinstance(each, dict) for each in tools)):
+    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise DataError(f"{name}: field 'tools' is not a list of objects; correct it or leave it out")
     return Chat(name, cast(list[dict[str, object]], value), cast("list[dict[str, object]] | None", tools or None))

@@ -88,7 +88,7 @@ def _of_runs(files: Sequence[Path]) -> set[Path]:
             if {"schema", "versions", "rows"} <= content.keys():
                 listed = content.get("files")
                 written = {path, *(folder / name for name in (listed if isinstance(listed, dict) else ()))}
-                found |= {each for each in files if each in written or folder / "resume" in each.parents}
+                found |= {file for file in files if file in written or folder / "resume" in file.parents}
     return found
 
 
