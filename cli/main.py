@@ -20,7 +20,7 @@ from . import environment
 from .options import drop_output, say
 
 COMMANDS = {
-    "demo": "Patch, verify and measure the bundled model in a minute.",
+    "demo": "Patch, verify and measure the bundled model in half a minute.",
     "schedules": "The schedules: their fields, defaults and papers.",
     "inspect": "A model's rotary geometry, before and after a schedule.",
     "patch": "A checkpoint that carries a schedule; no weights are read.",
@@ -59,7 +59,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            advice = suggest(args[0], COMMANDS, f"see `{ctx.command_path} -h`")
+            former = {"passkey": "retrieval"}
+            advice = suggest(former.get(args[0], args[0]), COMMANDS, f"see `{ctx.command_path} -h`")
             raise click.UsageError(f"no such command {args[0]!r}; {advice}")
         return super().resolve_command(ctx, args)
 

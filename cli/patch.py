@@ -169,10 +169,10 @@ def _changes(changes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _arithmetic(original: int, length: int) -> str:
-    """Returns ``512 x 2 = 1024 tokens``, with ``~`` if the factor is rounded."""
+    """Returns ``512 x 2 = 1,024 tokens``, with ``~`` if the factor is rounded."""
     factor = length / original
     equals = "=" if round(original * float(f"{factor:.6g}"), 6) == length else "~"
-    return f"{original} x {factor:.6g} {equals} {length} tokens"
+    return f"{original:,} x {factor:.6g} {equals} {length:,} tokens"
 
 
 def _route(layer: PlannedLayer, parameters: Mapping[str, object]) -> str:

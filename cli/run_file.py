@@ -17,6 +17,8 @@ from .options import option
 
 NAME = "run.yaml"
 _CODE = "a file cannot run code; give it on the command line"
+_ELSEWHERE = "only-on-the-command-line"
+"""The key in a file that lists the options which the command line has to give."""
 _LARGEST = 1 << 20
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run", "trust_remote_code")
 """Parameters that do not affect the measurement, or that a file may not contain."""
@@ -31,6 +33,9 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     known = {key_of(each): each for each in ctx.command.params if each.name not in ("config", "debug")}
     defaults: dict[str, object] = {}
     for key, value in {} if path is None else _read(path).items():
+        if key == _ELSEWHERE and isinstance(value, list):
+            ctx.meta[_ELSEWHERE] = {path: [known[name] for name in map(str, value) if name in known]}
+            continue
         each = known.get(str(key))
         if each is None:
             advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
@@ -50,6 +55,19 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
             is_set = isinstance(value, bool) and isinstance(each, click.Option) and each.is_flag
             defaults[str(each.name)] = value if is_set else ",".join(texts)
     ctx.default_map = defaults or ctx.default_map
+
+
+def refuse_incomplete(ctx: click.Context) -> None:
+    """Refuses a file of a run that had options which only the command line may have, where they are not given there.
+
+    Raises:
+        DataError: names them.
+    """
+    for path, params in ctx.meta.get(_ELSEWHERE, {}).items():
+        missing = [each for each in params if ctx.get_parameter_source(each.name) is not ParameterSource.COMMANDLINE]
+        if missing:
+            flags = ", ".join(f"--{key_of(each)}" for each in missing)
+            raise DataError(f"the run of {path} had {flags}, which only the command line may have; give them", "config")
 
 
 def _text(path: str | None, key: object, value: object) -> str:
@@ -103,8 +121,8 @@ def _names_code(spec: str) -> bool:
 def run_file() -> dict[str, bytes]:
     """Returns the file that repeats the running command, by name; nothing if no command runs.
 
-    It contains the given options, from the command line or a file, except those that only the command line may have,
-    which a comment lists.
+    It contains the given options, from the command line or a file, and the names of those that only the command line
+    may have.
     """
     import yaml
 
@@ -123,9 +141,9 @@ def run_file() -> dict[str, bytes]:
             left_out.append(key_of(each))
         elif name not in _NOT_WRITTEN:
             given[key_of(each)] = _plain(value)
-    head = f"# ropescale {ctx.command.name} --config {NAME}\n"
+    head = f"# ropescale {ctx.command.name} --config {NAME}, in the folder where it ran\n"
     if left_out:
-        head += f"# and, only on the command line: {', '.join(f'--{each}' for each in left_out)}\n"
+        given[_ELSEWHERE] = left_out
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     return {NAME: (head + body).encode("utf-8", "backslashreplace")}
 

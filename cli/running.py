@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import DataError
 from .options import REQUEST_OPTIONS, made, print_result, say
-from .run_file import run_file
+from .run_file import refuse_incomplete, run_file
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
@@ -143,6 +143,7 @@ def measure(
     from ..evals.running.runner import carry_out
     from ..evals.store import refuse_if_busy
 
+    refuse_incomplete(click.get_current_context())
     out = options["out"]
     for name in ("fresh", "force"):
         if options[name] and out is None:

@@ -150,14 +150,14 @@ _REGIONS = {"below": "below the trained length", "across": "across the trained l
 def _decoding(stretches: Sequence[Stretch], verbose: bool) -> str:
     """Builds a table with one row per stretch: decoding with the cache against full passes."""
     columns = {
-        "decoded": [f"{each.first} to {each.last} tokens" for each in stretches],
+        "decoded": [f"{stretch.first:,} to {stretch.last:,} tokens" for stretch in stretches],
         "where": [_REGIONS[stretch.region] for stretch in stretches],
-        "frequencies change": [f"from {each.changes}" if each.changes else "never" for each in stretches],
-        "logit difference": [f"{each.difference:.2e}" for each in stretches],
-        "over spread": [f"{each.relative:.1e}" for each in stretches],
-        "allowed": [f"{each.tolerance:.1e}" for each in stretches],
-        "at position": [str(stretch.position) for stretch in stretches],
-        "tokens differ": [f"{each.tokens_differ} of {each.last - each.first + 1}" for each in stretches],
+        "frequencies change": [f"from {stretch.changes:,}" if stretch.changes else "never" for stretch in stretches],
+        "logit difference": [f"{stretch.difference:.2e}" for stretch in stretches],
+        "over spread": [f"{stretch.relative:.1e}" for stretch in stretches],
+        "allowed": [f"{stretch.tolerance:.1e}" for stretch in stretches],
+        "at position": [f"{stretch.position:,}" for stretch in stretches],
+        "tokens differ": [f"{stretch.tokens_differ} of {stretch.last - stretch.first + 1}" for stretch in stretches],
         "verdict": [stretch.verdict for stretch in stretches],
     }
     shown = [name for name in columns if verbose or name not in _DETAILS]

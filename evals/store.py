@@ -52,6 +52,8 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT, content TEXT);
 """
 
 
+_READ = ("SELECT key, number, parts, dtype, content, digest FROM records", "SELECT name, content FROM notes")
+
 STEP = "json"
 _DTYPES = ("<f4", "<f8", STEP)
 
@@ -320,10 +322,12 @@ def _is_whole(path: Path) -> bool:
         return False
     try:
         with closing(sqlite3.connect(path)) as connection:
+            for query in _READ:
+                connection.execute(f"{query} LIMIT 0")
             return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # the disk, not the file
-            raise
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise  # the disk, not a file without our tables
         return False
 
 

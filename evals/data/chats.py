@@ -120,8 +120,8 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     """
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
-            f"{chat.name} is a chat, and the tokenizer has no chat template; put the model's chat_template.jinja into "
-            "its folder, or choose a field of text",
+            f"{chat.name} is a chat, and the tokenizer has no chat template; give one, or choose a field of text",
+            "chat_template",
             "text_field",
         )
     if not chat.messages:

@@ -368,8 +368,9 @@ class Recommendation(Saved):
         return "\n\n".join(parts)
 
     def rests_on(self) -> str:
-        """Describes the sample of the differences."""
-        windows = f"{self.protocol['held_out_windows']:,} windows that were not used to choose"
+        """Returns what the difference is over."""
+        number = self.protocol["held_out_windows"]
+        windows = f"{number:,} window{'s' * (number != 1)} not used to choose"
         weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in self.protocol["weights"].items())
         return f"On {windows}; {PERCENT} intervals for all pairs together. The difference weighs {weights}."
 

@@ -162,7 +162,7 @@ class Result(Stored, Saved):
         """Describes the number of documents, and the level of the intervals."""
         if not self.comparisons:
             return f"{rests_on(self)}; {self._interval_line()}."
-        each = f"{rests_on(self)}. In the table ± is the {PERCENT} interval of one figure"
+        each = f"{rests_on(self)}. In the table ± or (low to high) is the {PERCENT} interval of one figure"
         paired = f"differences are paired by document, with {together(self.comparisons)}"
         return f"{each}; {paired}, and significant where these exclude 0."
 

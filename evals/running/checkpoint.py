@@ -91,6 +91,8 @@ class Checkpoint:
             folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base_folder
             tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
         if self.chat_template is not None:
+            if not local_path(self.chat_template).is_file():
+                raise DataError(f"there is no file {self.chat_template}; name a Jinja file", "chat_template")
             try:
                 tokenizer.chat_template = read_bytes(local_path(self.chat_template), _LARGEST_TEMPLATE).decode()
             except UnicodeDecodeError:

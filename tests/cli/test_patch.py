@@ -46,7 +46,7 @@ def test_the_summary_says_what_became_of_what(patch):
         "written to": "out",
         "layers": "all",
         "schedule": "yarn:factor=4",
-        "length": "256 x 4 = 1024 tokens",
+        "length": "256 x 4 = 1,024 tokens",
         "route": "rope_type yarn",
         "attention scale": "1.13863",
         "max_position_embeddings": "256 -> 1024",
@@ -80,12 +80,12 @@ def test_json_is_one_object_with_every_digit(patch):
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2048 tokens"),
+        (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2,048 tokens"),
         (["--schedule", "yarn:factor=2.5"], "256 x 2.5 = 640 tokens"),
-        (["--schedule", "yarn", "--target-length", "1000"], "256 x 3.90625 = 1000 tokens"),
+        (["--schedule", "yarn", "--target-length", "1000"], "256 x 3.90625 = 1,000 tokens"),
         (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
-        (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1000 tokens"),
-        (["--schedule", "abf:rope_theta=500000", "--target-length", "1k"], "256 x 4 = 1024 tokens"),
+        (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
+        (["--schedule", "abf:rope_theta=500000", "--target-length", "1k"], "256 x 4 = 1,024 tokens"),
     ],
 )
 def test_the_arithmetic_of_the_length_is_shown(patch, words, shown):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
+import own_schedules
 import pytest
 import yaml
 from crashing import tree
@@ -92,5 +94,17 @@ def test_what_only_the_command_line_may_hold_is_named_and_not_written(ran, check
     words = ["--data", text, "--lengths", "32", "--trust-remote-code", "--schedule", schedule, "-o", tmp_path / "out"]
     run = partial(ran, "eval", checkpoint, *words)
     written = (run() and tmp_path / "out" / "run.yaml").read_text()
-    assert "# and, only on the command line: --schedule, --trust-remote-code" in written
-    assert set(yaml.safe_load(written)) == {"model", "data", "lengths"}
+    assert "only-on-the-command-line: [schedule, trust-remote-code]" in written
+    assert set(yaml.safe_load(written)) == {"model", "data", "lengths", "only-on-the-command-line"}
+
+
+def test_a_file_of_a_run_with_a_schedule_of_ones_own_asks_for_it_on_the_command_line(
+    ran, refused, checkpoint, text, tmp_path
+):
+    own = f"{own_schedules.__file__}::Half"
+    words = ("eval", checkpoint, "--data", text, "--lengths", "32")
+    ran(*words, "--schedule", own, "-o", tmp_path / "out")
+    made = tmp_path / "out" / "run.yaml"
+    assert "--schedule, which only the command line may have; give them (--config)" in refused("eval", "--config", made)
+    again = ran("eval", "--config", made, "--schedule", own, "--json").out
+    assert [row["schedule"] for row in json.loads(again)["rows"]][1].endswith("own_schedules.py::Half")

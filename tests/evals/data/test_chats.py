@@ -97,7 +97,7 @@ def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
 @pytest.mark.parametrize(
     ("template", "messages", "said"),
     [
-        (None, TALK, "no chat template; put the model's chat_template.jinja into"),
+        (None, TALK, "no chat template; give one, or choose a field of text"),
         ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
         ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
         (PLAIN, TALK[2:], "begins with the assistant"),
