@@ -172,7 +172,7 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
         ropescale.save("source", tmp_path / "out")
     for spec, options, reason in [
         ("dynamic-yarn", {}, "freeze it at a length"),
-        ("yarn:factor=4", {"length": 99}, "held at 99"),
+        ("yarn:factor=4", {"length": 99}, "frozen at 99"),
     ]:
         spec = "dynamic:factor=4" if options else spec
         with ropescale.patch(model, spec, **options), pytest.raises(RopescaleError, match=reason):
