@@ -356,7 +356,7 @@ def _is_regular(path: Path) -> bool:
 
 
 def _last_in(connection: sqlite3.Connection) -> dict[str, object]:
-    row = connection.execute("SELECT content FROM notes WHERE name = 'last'").fetchone()
+    row = connection.execute("SELECT CAST(content AS BLOB) FROM notes WHERE name = 'last'").fetchone()
     with suppress(ValueError, RecursionError):
         found = json.loads(row[0]) if row else {}
         return found if isinstance(found, dict) else {}
