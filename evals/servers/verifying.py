@@ -40,8 +40,8 @@ bfloat16 model of four layers differed by 0.01 from its float32 version, and dee
 LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
-CANNOT_TELL = "undecided: both differ no more than rounding explains"
-NOT_PROVED = "not verified: the model does not fit into this machine's memory"
+CANNOT_TELL = "cannot tell: both differ no more than rounding explains"
+NOT_PROVED = "not proved: the model does not fit into this machine's memory"
 _VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
 """Verdicts by whether stock transformers agrees up to rounding, with the folder's schedule and without it."""
 

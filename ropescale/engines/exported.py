@@ -175,7 +175,7 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
     if first.status != "honoured":
         return table
     if "switch" in changed:
-        return [replace(first, status="recomputed", computes="only below the switch: see switch"), *rest]
+        return [replace(first, status="recomputed", computes="not those of every length: see switch"), *rest]
     for field, row in changed.items():
         if field in _INTO_FREQUENCIES:
             return [replace(first, status="recomputed", computes=f"with its own {field}", how=row.how), *rest]

@@ -66,7 +66,7 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 
 _EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
 
-_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, whose keys mlx-lm would read differently"
+_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read the folder alone, which does not express it in mlx-lm's keys"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
 """Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""

@@ -211,7 +211,7 @@ def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_pa
 
 
 ONE_TABLE = {
-    "frequencies": ("recomputed", "only below the switch: see switch"),
+    "frequencies": ("recomputed", "not those of every length: see switch"),
     "switch": ("recomputed", "one table, that of 16384 tokens"),
 }
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {

@@ -126,7 +126,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
         {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 4},
         {
             "switch": ("dropped", "the long list, always"),
-            "frequencies": ("recomputed", "only below the switch: see switch"),
+            "frequencies": ("recomputed", "not those of every length: see switch"),
         },
     ),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
