@@ -23,6 +23,7 @@ from ..files import (
     refuse_system,
     remove_files,
     set_aside,
+    sweep_leftovers,
     translated,
     write_synced,
 )
@@ -104,6 +105,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
 
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     """Refuses to replace files that ropescale did not write, and weights to be linked."""
+    sweep_leftovers(target)  # the lock of a command that was killed after it had renamed the folder
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
     with translated(target, "read"):

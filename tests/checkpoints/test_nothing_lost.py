@@ -600,3 +600,11 @@ def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source)
         patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
         assert read(source / "config.json")["max_position_embeddings"] == 512
         restore(source)
+
+
+def test_a_lock_of_a_killed_writer_is_swept_where_the_whole_folder_is_refused(model, ran):
+    ran("patch", model, "-o", "out", "--schedule", "yarn", "--factor", "2")
+    lock = model.parent / f"{files.hidden_name('out')}-lock"
+    lock.touch()
+    assert "exists already" in ran("patch", model, "-o", "out", "--schedule", "yarn", "--factor", "2", code=2).err
+    assert not lock.exists()
