@@ -231,7 +231,6 @@ RUN = {
     ),
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
     "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
-    "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
 
