@@ -223,7 +223,7 @@ _OPTIONS = [
     option(
         "--score",
         None,
-        "The role in chats whose tokens are scored.",
+        "The roles in a chat whose tokens are scored.",
         click.Choice(["all", "assistant"]),
         default="all",
         show_default=True,

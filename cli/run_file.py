@@ -18,7 +18,7 @@ from .options import option
 NAME = "run.yaml"
 _CODE = "a file cannot run code; give it on the command line"
 _ELSEWHERE = "only-on-the-command-line"
-"""The key in a file that lists the options which the command line has to give."""
+"""The key in a file that lists the options that only the command line may give."""
 _LARGEST = 1 << 20
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run", "trust_remote_code")
 """Parameters that do not affect the measurement, or that a file may not contain."""
@@ -58,16 +58,16 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
 
 
 def refuse_incomplete(ctx: click.Context) -> None:
-    """Refuses a file of a run that had options which only the command line may have, where they are not given there.
+    """Refuses a file of a run if the command line lacks an option that only it may give.
 
     Raises:
-        DataError: names them.
+        DataError: an option is missing; names all missing ones.
     """
     for path, params in ctx.meta.get(_ELSEWHERE, {}).items():
         missing = [each for each in params if ctx.get_parameter_source(each.name) is not ParameterSource.COMMANDLINE]
         if missing:
             flags = ", ".join(f"--{key_of(each)}" for each in missing)
-            raise DataError(f"the run of {path} had {flags}, which only the command line may have; give them", "config")
+            raise DataError(f"the run of {path} had {flags}, which only the command line may give; add them", "config")
 
 
 def _text(path: str | None, key: object, value: object) -> str:
@@ -122,7 +122,7 @@ def run_file() -> dict[str, bytes]:
     """Returns the file that repeats the running command, by name; nothing if no command runs.
 
     It contains the given options, from the command line or a file, and the names of those that only the command line
-    may have.
+    may give.
     """
     import yaml
 

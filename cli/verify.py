@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: Sections = {
     "Decoding": [
-        flag("--generate", "Load the weights, and compare decoding with a cache with full passes."),
+        flag("--generate", "Load the weights, and compare cached decoding with full passes."),
         option("--length lengths", "N", "A length to compare at; may be repeated.", Length(), multiple=True),
     ],
     "A server": ["servers served_name timeout"],
@@ -46,7 +46,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
     frequencies, and the cos and sin they produce, with ropescale.json or config.json; and the softmax scale of MLA
     models. Exits with 1 and the reason if they differ.
 
-    "live" only refers to the frequencies. A separate line reports limits below the target length of MODEL (the
+    "live" refers only to the frequencies. A separate line reports limits below the target length of MODEL (the
     tokenizer's model_max_length, max_position_embeddings), also with exit code 1; to raise them, run
     `ropescale patch MODEL --schedule as-is`. Known or minor limits are warnings.
 
@@ -99,7 +99,7 @@ def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} past it"
     if report.stock is None or report.unscaled is None:
-        weaker = "a weaker test without proof of a schedule: without one the loss rises steeply past the trained length"
+        weaker = "a weaker test, which proves no schedule: without one the loss rises steeply past the trained length"
         return f"{levels} ({where}); {weaker}"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],

@@ -119,7 +119,7 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
         if is_weight(name.name) and there in Path(os.path.realpath(source / name)).parents:
             raise CheckpointError(
                 f"{target} contains the weights that {source / name} links to, so replacing it would destroy them; "
-                f"choose another folder"
+                "choose another folder"
             )
 
 
@@ -226,8 +226,8 @@ def _place(new: Path, target: Path, force: bool) -> None:
     except OSError:
         if aside and os.path.lexists(target):
             raise CheckpointError(
-                f"another command created {target} while it was replaced; the earlier one is {aside}; move one of "
-                f"them away"
+                f"another command created {target} while it was replaced; the earlier one is {aside}; move "
+                "one of them away"
             ) from None
         if aside:
             os.rename(aside, target)
@@ -334,7 +334,6 @@ def refuse_missing_shards(source: Path) -> None:
             first = cut(missing[0], 100)
             raise CheckpointError(
                 f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, such as {first}; "
-                f"them; "
                 "complete the download first"
             )
 
@@ -415,7 +414,7 @@ def refuse_leaving_links(folder: Path, ours: Collection[str] = ()) -> None:
     if links:
         raise CheckpointError(
             f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace it by a copy if it "
-            f"belongs to the model, or remove it"
+            "belongs to the model, or remove it"
         )
     if lost:
         target = os.path.realpath(folder / lost[0])

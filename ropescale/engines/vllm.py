@@ -202,14 +202,14 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
     refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
-        yield Difference("max length", "honoured", f"{layers.length}by --max-model-len", text)
+        yield Difference("max length", "honoured", f"{layers.length}, by --max-model-len", text)
     if layers.kind == "linear" and "gemma3" not in layers.model_type:
         yield multiplied_length(layers)
     elif layers.kind == "linear":
         text = (
             f"does not multiply max_position_embeddings of {layers.model_type}; `ropescale export --for vllm` raises it"
         )
-        yield Difference("max length", "honoured", f"{layers.length}by max_position_embeddings", text)
+        yield Difference("max length", "honoured", f"{layers.length}, by max_position_embeddings", text)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -105,6 +105,6 @@ def test_a_file_of_a_run_with_a_schedule_of_ones_own_asks_for_it_on_the_command_
     words = ("eval", checkpoint, "--data", text, "--lengths", "32")
     ran(*words, "--schedule", own, "-o", tmp_path / "out")
     made = tmp_path / "out" / "run.yaml"
-    assert "--schedule, which only the command line may have; give them (--config)" in refused("eval", "--config", made)
+    assert "--schedule, which only the command line may give; add them (--config)" in refused("eval", "--config", made)
     again = ran("eval", "--config", made, "--schedule", own, "--json").out
     assert [row["schedule"] for row in json.loads(again)["rows"]][1].endswith("own_schedules.py::Half")
