@@ -133,7 +133,7 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 
 
 _RTOL = 2e-6
-"""The largest relative difference between equal tables, one of which a configuration's lists express."""
+"""The largest relative difference between equal tables, if one comes from a configuration's lists."""
 
 
 def _carried_by(adapter: Adapter) -> str:

@@ -7,9 +7,9 @@
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
-    ├── ServerError                a server that cannot be reached, refuses, or answers what cannot be used
-    ├── RunError                   a measurement or an upload that failed while it ran
-    └── VerificationError          the intended table is not live, or a limit stops before its length
+    ├── ServerError                a server that cannot be reached, refuses, or sends an invalid response
+    ├── RunError                   a measurement or an upload that failed while running
+    └── VerificationError          the intended table is not live, or another limit is below its target length
 
 The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
 """

@@ -203,7 +203,7 @@ def refuse_system(path: Path) -> None:
     """Refuses a link into a system folder; some files there look regular but never end.
 
     Raises:
-        CheckpointError: a file is not allowed; names it.
+        CheckpointError: the path is such a link; names it.
     """
     real = os.path.realpath(path)
     if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
@@ -214,7 +214,7 @@ def refuse_special_files(folder: Path) -> None:
     """Refuses a checkpoint with a pipe, a device or a system file, before other code reads it.
 
     Raises:
-        CheckpointError: a file is not allowed; names it.
+        CheckpointError: the folder contains one; names it.
     """
     with translated(folder, "read"):
         for entry in os.scandir(folder):
@@ -345,7 +345,7 @@ def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Itera
     """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists.
 
     Args:
-        keep: the error after which it stays, because its message a file is not allowed; names it.
+        keep: the error after which it stays, because its message names it.
     """
     from filelock import FileLock
 
@@ -553,8 +553,8 @@ class Terminated(KeyboardInterrupt):
 def terminable() -> Iterator[None]:
     """Raises :class:`Terminated` on SIGTERM and SIGHUP inside the block, unless they are ignored (nohup).
 
-    Has no effect in several processes of a launcher, which ends them with SIGTERM while they wait inside the
-    communication library, where no Python code runs, and outside the main thread.
+    Has no effect outside the main thread, or in one of several processes of a launcher: the launcher ends them with
+    SIGTERM while they wait inside the communication library, where no Python code runs.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1") or not _in_main_thread():
         yield

@@ -40,7 +40,8 @@ class Request:
         freeze_at: replace a length-dependent schedule by its table at this length, in tokens.
 
     Raises:
-        DataError: a length is invalid. ConfigError: ``replace_scaling`` and ``on_top`` are both given.
+        DataError: a length is invalid.
+        ConfigError: ``replace_scaling`` and ``on_top`` are both given.
     """
 
     spec: object

@@ -139,8 +139,8 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
                 if not _is_same(parameters[name], file.get_tensor(name)):
                     raise CheckpointError(
                         f"the base's weights differ from the files in {source} that would be linked: {name}; "
-                        f"merge_and_unload and save the full model, or save the changed base, load it, and attach the "
-                        f"adapter to it"
+                        "merge_and_unload and save the full model, or save the changed base, load it, and attach the "
+                        "adapter to it"
                     )
 
 

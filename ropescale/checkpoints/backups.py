@@ -173,8 +173,8 @@ def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doin
         path, ours = folder / name, [*manifest.written[name], manifest.originals.get(name)]
         if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
             raise CheckpointError(
-                f"{path} was changed since it was patched in place, and {doing} would lose the changes; move the file "
-                f"away first"
+                f"{path} was changed since it was patched in place, and {doing} would lose the changes; move "
+                "the file away first"
             )
 
 

@@ -134,7 +134,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
     if _rope_of(_parsed(model, config)) != _rope_of(whole_config(model)):
         raise RopescaleError(
             f"the rope parameters of this model differ from {source}, which it was loaded from, without a patch; load "
-            f"it again, and patch it"
+            "it again, and patch it"
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)

@@ -119,7 +119,7 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     if missing:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} weights of its model, such as {missing[0]}, and transformers would "
-            f"initialise them randomly; complete the download"
+            "initialise them randomly; complete the download"
         )
     return (model if place is None else model.to(place)).eval()
 
@@ -230,7 +230,7 @@ def refuse_unloadable(folder: Path) -> None:
             if isinstance(found, str) and found != "auto" and not isinstance(getattr(torch, found, None), torch.dtype):
                 raise ConfigError(
                     f"{name} is {brief(found)} in {folder}/config.json, which is not a torch dtype; write one, such "
-                    f"as bfloat16"
+                    "as bfloat16"
                 )
     for name, value in _leaves(config):
         most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
@@ -281,7 +281,7 @@ def _refuse_whole_numbers(folder: Path) -> None:
         if whole:
             raise CheckpointError(
                 f"{file}: {len(whole)} weights are integers, such as {cut(whole[0], 100)} ({kinds[whole[0]]}), and "
-                f"config.json has no quantization_config; give the checkpoint that they were quantized from"
+                "config.json has no quantization_config; give the checkpoint that they were quantized from"
             )
 
 
@@ -298,7 +298,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
     if "weights_only" in str(error):  # transformers' advice would run the file's code
         return CheckpointError(
             f"{what}: its pickled weights are damaged, or contain more than tensors, which would run code; get them "
-            f"as safetensors"
+            "as safetensors"
         )
     return CheckpointError(f"{what}: {first_line(error)}")
 

@@ -280,8 +280,8 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
             yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
     if model_type not in class_defaults.load():
         yield (
-            f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code reads "
-            f"these keys"
+            f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code "
+            "reads these keys"
         )
     yield from engine_warnings(plan)
 

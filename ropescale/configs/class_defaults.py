@@ -2,9 +2,9 @@
 
 ``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites it from the newest
 transformers, and a test compares them. ``class_defaults_earlier.json`` has the differences of earlier versions:
-``5.16.1`` lists the entries that are valid up to that version. ``--earlier`` adds the installed version to it, from the
-newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper, null for a model that has
-no rotary embeddings driven by ``rope_parameters``, or:
+``5.16.1`` lists the entries that are valid only up to that version. ``--earlier`` adds the installed version to it,
+from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper, null for a model
+that has no rotary embeddings driven by ``rope_parameters``, or:
 
 * the class's defaults for :data:`FIELDS`, under our names, and ``names`` where the class has others;
   ``head_dim`` is null where the class leaves it so;

@@ -306,9 +306,8 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, obje
     if known and scaled[0] in merged:
         parameters = merged[scaled[0]]
         kind = str(parameters["rope_type"])
-        beside = {"rope_theta"} | (
-            {"partial_rotary_factor"} if kind != "proportional" else set()
-        )  # mlx-lm reads it here
+        # mlx-lm reads the partial factor of proportional RoPE here.
+        beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())
         rest = {key: value for key, value in parameters.items() if key not in beside}
         section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null means plain RoPE
         if kind in text.family.v4_keys:

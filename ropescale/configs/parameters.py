@@ -113,7 +113,7 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
     if kind != "default":
         raise ConfigError(
             f"rope_parameters has {kind} with partial_rotary_factor {brief(partial)}, but {section.model_type} "
-            f"rotates full heads, and transformers cannot run this; remove the partial_rotary_factor"
+            "rotates full heads, and transformers cannot run this; remove the partial_rotary_factor"
         )
     section.ignored["partial_rotary_factor"] = partial
     return True
@@ -230,9 +230,7 @@ def check_theta(section: Section, theta: object) -> None:
             f"layer_rope_theta gives some layers the theta {min(others)} in addition to rope_theta {brief(theta)}; "
             "a model with more than one theta in one table cannot be described by one schedule"
         )
-    part = section.stated.get(
-        "attn_config"
-    )  # DBRX's place of theta, which transformers 4 read and transformers 5 does not
+    part = section.stated.get("attn_config")  # DBRX's theta, which transformers 4 read there and 5 does not
     inner = part.get("rope_theta") if isinstance(part, Mapping) else None
     if inner is not None and inner != theta:
         raise ConfigError(

@@ -291,7 +291,7 @@ def check_head(head_dim: int, partial: float) -> None:
     if head_dim > _SMALL_HEAD and head_dim % 2 and int(head_dim * partial) == head_dim:
         raise ConfigError(
             f"head_dim is {head_dim} in the configuration, or follows from hidden_size; coordinates rotate in pairs, "
-            f"and transformers refuses full rotation of an odd head; give an even head_dim"
+            "and transformers refuses full rotation of an odd head; give an even head_dim"
         )
 
 

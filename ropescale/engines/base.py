@@ -365,7 +365,7 @@ class Serving:
 
     def spelled(self, own_keys: Callable[[Layers], Mapping[str, object]]) -> Serving:
         """Returns a copy with an engine's own rope parameters for each kind of layer."""
-        return replace(self, layers=tuple(replace(each, parameters=own_keys(each)) for each in self.layers))
+        return replace(self, layers=tuple(replace(layers, parameters=own_keys(layers)) for layers in self.layers))
 
     def snippet(self, changed: Mapping[str, object]) -> str:
         """Returns Python that loads the model with transformers, with changes to the language model's configuration."""
@@ -411,7 +411,7 @@ class Serving:
         keep theirs.
         """
         changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
-        own = {each.key: dict(each.parameters) for each in self.layers}
+        own = {layers.key: dict(layers.parameters) for layers in self.layers}
         if "rope_parameters" in changed or own != {
             each.key: each.parameters for each in layers_in(self.wanted, self.length)
         }:

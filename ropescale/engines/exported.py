@@ -39,7 +39,7 @@ class FieldRow:
         status: how the engine treats it.
         computes: the engine's value.
         version: the version of the engine that was checked.
-        how: the evidence: served, run or read.
+        how: the evidence, one of :data:`ropescale.engines.base.How`.
     """
 
     layers: str

@@ -119,7 +119,7 @@ class Transformers4Engine(Engine):
             return serving
         original = max(layers.rope.original_length for layers in serving.layers)
         written = Configuration.read(write_rope(serving.stored, Scaling({}, serving.wanted.max_length, original)))
-        layers = tuple(replace(layer, configuration=written) for layer in serving.layers)
+        layers = tuple(replace(layers, configuration=written) for layers in serving.layers)
         return replace(serving, wanted=written, layers=layers)
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:

@@ -148,7 +148,7 @@ def refuse_architecture(model: GgufModel) -> None:
     if name in known.ONLY_SLIDING_ROTATES and model.windowed:
         raise ConfigError(
             f"the full-attention layers of {name} do not rotate; only the sliding-window layers do, and scaling those "
-            f"does not extend the context"
+            "does not extend the context"
         )
 
 
@@ -192,7 +192,7 @@ def _rotary_dim(model: GgufModel) -> int:
     if stated % 2:
         raise ConfigError(
             f"{model.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp rotates "
-            f"pairs; rope.dimension_count must be even"
+            "pairs; rope.dimension_count must be even"
         )
     return stated
 

@@ -191,8 +191,7 @@ def _refuse_foreign(target: Path, path: Path) -> None:
         why = "an earlier version wrote it, or " if file.is_as_written is None else ""
         raise CheckpointError(
             f"{target} may differ from the file that ropescale wrote ({why}another program changed or copied it), so "
-            f"force "
-            "leaves it; remove it yourself",
+            "force leaves it; remove it yourself",
             "force",
         )
 

@@ -108,7 +108,7 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
 
 
 def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
-    """Returns why :func:`find_route` refuses a schedule in every file of an architecture; None if it may not.
+    """Returns why :func:`find_route` refuses a schedule in every file of an architecture; None if it may accept one.
 
     Args:
         architecture: the file's ``general.architecture``.
@@ -194,7 +194,7 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
         what = "changes with the length" if varying else "has two lists"
         raise ScheduleError(
             f"{label_of(schedule)} {what}, which llama.cpp does not support for {model.architecture}; freeze it at "
-            f"one length",
+            "one length",
             "freeze_at",
         )
     tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}

@@ -141,7 +141,7 @@ class Patch:
         if not modules:
             raise ConfigError(
                 f"{type(self._model).__name__} has no rotary module that transformers builds from its configuration, "
-                f"so it cannot be patched"
+                "so it cannot be patched"
             )
         if any(buffer.is_meta for module in modules.values() for buffer in module.buffers()):
             raise ConfigError("this model is on the meta device, so its tables have no numbers; load its weights first")
@@ -286,7 +286,7 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
         if before.get("model_type") != now.model_type:
             raise ConfigError(
                 f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part of it; "
-                f"patch the full model, or revert that patch first"
+                "patch the full model, or revert that patch first"
             )
         return before
     config = now.to_dict()
@@ -336,7 +336,7 @@ def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> N
     if getattr(module.config, "rope_parameters", None) != config.rope_parameters:
         raise ConfigError(
             f"{where} has a separate configuration with other rope parameters than the model's (such as a theta per "
-            f"layer); ropescale cannot patch such a model in memory"
+            "layer); ropescale cannot patch such a model in memory"
         )
     raise ConfigError(
         f"{where} does not have the table of its configuration, so ropescale cannot rebuild it; "

@@ -54,7 +54,7 @@ def text_config(model: nn.Module) -> PreTrainedConfig:
 
 
 def unwrapped(model: Any) -> Any:
-    """Unwraps a compiled or PEFT-wrapped causal language model, with its adapters active.
+    """Returns the causal language model inside a compiled or PEFT-wrapped one, with its adapters active.
 
     Raises:
         ConfigError: the adapter is a learned prompt, which is not part of the model inside.
@@ -67,7 +67,7 @@ def unwrapped(model: Any) -> Any:
             if getattr(kind, "is_prompt_learning", False):
                 raise ConfigError(
                     f"the adapter ({type(kind).__name__}) is a learned prompt, which is not part of the inner model; "
-                    f"measure the model without it, or an adapter that changes weights, such as LoRA"
+                    "measure the model without it, or an adapter that changes weights, such as LoRA"
                 )
             model = model.get_base_model()
         else:
@@ -230,7 +230,7 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
     if (parameters or {}).get("mscale_all_dim") and reads_mscale(type(module)):
         raise ConfigError(
             f"{type(module).__name__} scales its softmax by mscale_all_dim without the function that ropescale needs; "
-            f"install a transformers that has yarn_apply_mscale"
+            "install a transformers that has yarn_apply_mscale"
         )
     return None
 
@@ -354,9 +354,8 @@ def preserved(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, attributes, buffers in kept:
-            for name in (
-                module.__dict__.keys() - attributes.keys()
-            ):  # keep every intermediate state complete, because this may be interrupted
+            # Every intermediate state is complete, because this may be interrupted.
+            for name in module.__dict__.keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
             module._buffers.clear()

@@ -190,12 +190,9 @@ def shell_word(word: str) -> str:
         return shlex.quote(word)
     quoted = ""
     for char in word:
-        kept = (
-            "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
-        )  # an undecodable byte of a path (half a surrogate pair)
-        octal = "".join(
-            f"\\{byte:03o}" for byte in char.encode("utf-8", kept)
-        )  # three digits terminate an octal escape
+        # An undecodable byte of a path is half a surrogate pair.
+        kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
+        octal = "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an octal escape
         quoted += f"\\{char}" if char in "'\\" else char if char.isprintable() else octal
     return f"$'{quoted}'"
 

@@ -151,7 +151,7 @@ def _check_ours(path: Path) -> None:
 
     Raises:
         CheckpointError: the existing file is neither a picture with our mark nor empty.
-        OSError: it is no file at all.
+        OSError: it is not a regular file.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

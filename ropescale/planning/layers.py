@@ -139,8 +139,8 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
     for key in parsed:
         if ALL_LAYERS in configuration.ropes:
             raise ScheduleError(
-                f"this model keeps one table for all its layers, so {key} cannot have its own schedule; give one for "
-                f"all"
+                f"this model keeps one table for all its layers, so {key} cannot have its own schedule; give "
+                "one for all"
             )
         if key not in configuration.ropes:
             raise ScheduleError(
@@ -191,7 +191,7 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     if (window and configuration.default_of(window)) or not full or only_windowed:
         raise ConfigError(
             f"the full-attention layers of {configuration.model_type} do not rotate, and changing the sliding-window "
-            f"layers does not extend the context; choose all layers to change them anyway",
+            "layers does not extend the context; choose all layers to change them anyway",
             "layers",
         )
     return full
@@ -227,7 +227,7 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         if not (recorded or request.original_length):
             raise ConfigError(
                 f"this model is scaled by {rope.scaling['rope_type']} and does not record its trained length; give "
-                f"the original length",
+                "the original length",
                 "original_length",
             )
         partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
@@ -245,7 +245,7 @@ def _base_of(rope: Rope, request: Request) -> Rope:
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
             f"this model's scaling ({describe_scaling(rope)}) changes with the length, so it has no single table to "
-            f"build on; replace the scaling",
+            "build on; replace the scaling",
             "replace_scaling",
         )
     table = stock_table(rope, rope.max_length)
@@ -267,7 +267,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
         if form is None and family.takes_only_theta:  # applies in memory as well as to a file
             raise ScheduleError(
                 f"{configuration.model_type} supports only another rope_theta, and {label_of(layer.schedule)} changes "
-                f"more; use ntk or abf"
+                "more; use ntk or abf"
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
@@ -332,8 +332,8 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
         label, scale = label_of(layer.schedule), layer.table(length).attention_scale
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
             return (
-                f"{label} changes its frequencies with the length, which no configuration file can express; freeze it "
-                f"at a length"
+                f"{label} changes its frequencies with the length, which no configuration file can express; "
+                "freeze it at a length"
             )
         if family.derives_attention_scale and scale < 1:
             return (
@@ -366,7 +366,7 @@ def _derived_length(attention_scale: float, original: int) -> int:
     derived = math.sqrt(math.log(maximum) / math.log(original))
     if not math.isclose(derived, scale, rel_tol=_PRECISION):
         raise ScheduleError(
-            f"this model derives its attention scale from the whole number max_position_embeddings, and at a trained "
+            "this model derives its attention scale from the whole number max_position_embeddings, and at a trained "
             f"length of {original} none gives {attention_scale:.6g} (the nearest, {maximum}, gives {derived:.6g}); "
             f"give attention_factor={derived!r}"
         )

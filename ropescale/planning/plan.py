@@ -343,11 +343,11 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
     if labels and len(labels) == len(layers):
         yield (
             f"{listed(dict.fromkeys(labels))} changes nothing: frequencies and attention scale stay the same; give a "
-            f"factor, such as 4"
+            "factor, such as 4"
         )
     shortest = min(layer.rope.original_length for layer in layers.values())
     if length > 512 * shortest:  # beyond any published context (arXiv:2402.13753)
         yield (
-            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that this is "
-            f"intended"
+            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that "
+            "this is intended"
         )

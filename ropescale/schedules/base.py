@@ -251,7 +251,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
     """Runs a schedule and checks the result.
 
     Args:
-        length: the context being processed, in tokens; Default: the trained length.
+        length: the context being processed, in tokens. Default: the trained length.
 
     Raises:
         ScheduleError: the schedule raises an error, or returns another type than Frequencies, a wrong number of pairs,
@@ -330,4 +330,4 @@ OTHER_NAMES = {
     "unscaled": "base",
     "yarn-dynamic": "dynamic-yarn",
 }
-"""Names of schedules in papers and other libraries, for suggestions; also prefixes, as of ``ntk-aware``."""
+"""Names of schedules in papers and other libraries, for suggestions; more words may follow, as in ``ntk-aware``."""

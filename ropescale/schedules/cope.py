@@ -21,7 +21,7 @@ class Cope(BuiltIn):
     for training at the longer length.
 
     Attributes:
-        clipped_pairs: ``n``; Default: the number of pairs that make less than one turn inside the trained length. (The
+        clipped_pairs: ``n``. Default: the number of pairs that make less than one turn inside the trained length. (The
             released code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
     """
 
@@ -36,7 +36,7 @@ class Cope(BuiltIn):
             clipped = sum(0 < turns < 1 for turns in rope.turns())
             if clipped < 2:  # the first one keeps its frequency, so a single pair changes nothing
                 raise ScheduleError(
-                    f"cope fades out pairs that make less than one turn within the trained length of "
+                    "cope fades out pairs that make less than one turn within the trained length of "
                     f"{rope.original_length} tokens, and this model has {clipped}; give clipped_pairs"
                 )
         turning = sum(f > 0 for f in inv_freq)

@@ -20,7 +20,7 @@ class Dynamic(BuiltIn):
 
     Plain RoPE while the context ``n`` is no longer than the trained length ``L``; beyond it pair 0 keeps its frequency
     and the last pair is divided by ``s n/L - (s - 1)``. cos and sin are not rescaled. With factor 1 the divisor is
-    ``n/L``, so with factor 1 it equals ``base`` only up to the trained length. transformers uses
+    ``n/L``, so the schedule equals ``base`` only up to the trained length. transformers uses
     ``max_position_embeddings`` as ``L``.
 
     Attributes:

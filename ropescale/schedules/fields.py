@@ -127,7 +127,7 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
             raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {brief(value)}")
         for item in value:
             check_number(where, item, limits or {})
-    return tuple(value) if isinstance(value, list) and any(_origin(m) is tuple for m in wanted) else value
+    return tuple(value) if isinstance(value, list) and any(_origin(member) is tuple for member in wanted) else value
 
 
 def check_number(where: str, value: object, limits: Mapping[str, float]) -> None:

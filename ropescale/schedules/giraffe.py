@@ -17,8 +17,8 @@ class Giraffe(BuiltIn):
     """Giraffe's power scaling and truncated basis; give one of the two, or both (power first, as in its code).
 
     Power: ``b_i (1 - i/(d/2))^p``: fast pairs nearly keep their frequency, and slower pairs slow down more. Truncation,
-    with the cutoff ``c = 2 pi / T``: pairs of ``c`` or more are kept, those below ``c / 8`` stop, and those between all
-    take ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not rescaled. The
+    with the cutoff ``c = 2 pi / T``: pairs of ``c`` or more are kept, those below ``c / 8`` stop, and all between
+    become ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not rescaled. The
     linear scaling that precedes it in that code is ``linear``, with this schedule on top.
 
     Attributes:

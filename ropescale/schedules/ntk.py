@@ -16,9 +16,9 @@ from .base import OtherTheta, at_least, register
 class Ntk(OtherTheta):
     """NTK-aware scaling, the fixed change of base: ``theta' = theta s^(d/(d-2))``.
 
-    Pair 0 keeps its frequency, the last pair is divided by exactly the factor, and the pairs between geometrically
-    (Peng et al., definition 1). cos and sin are not rescaled. Su Jianlin's form, which also slows pair 0, is
-    ``ntk-su``; ``abf`` sets theta directly.
+    Pair 0 keeps its frequency, the last pair is divided by exactly the factor, and the divisors between them grow
+    geometrically (Peng et al., definition 1). cos and sin are not rescaled. Su Jianlin's form, which also slows pair 0,
+    is ``ntk-su``; ``abf`` sets theta directly.
 
     Attributes:
         factor: the divisor of the slowest pair, the post's ``alpha``; 1 or more.

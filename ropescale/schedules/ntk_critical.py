@@ -43,7 +43,7 @@ class NtkCritical(OtherTheta):
         critical = rope.pair_at(1.0) if self.critical_pair is None else self.critical_pair
         if critical <= 0:
             raise ScheduleError(
-                f"ntk-critical needs a pair that makes a full turn within the trained length, but at "
+                "ntk-critical needs a pair that makes a full turn within the trained length, but at "
                 f"{rope.original_length} tokens even the fastest makes less; give critical_pair"
             )
         try:

@@ -444,7 +444,7 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
         ScheduleError: as for :func:`parse`; or a schedule has its own factor, or none takes a factor.
     """
     specs = [parse(each) for each in schedules]
-    if not any(takes(each, "factor") for each in specs):
+    if not any(takes(spec, "factor") for spec in specs):
         raise ScheduleError("factor is given, but no schedule takes a factor; name one, such as yarn", "factor")
     given = ",".join(f"{factor:g}" for factor in factors)
     scaled: list[ParsedSpec] = []
@@ -511,7 +511,7 @@ def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
 
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:
-    """Yields a sentence for every repeated schedule, in the same spelling or another."""
+    """Returns a sentence for every repeated schedule, in the same spelling or another."""
     notes = []
     for place, spec in enumerate(given):
         first = next((each for each in given[:place] if is_same(spec, each)), None)

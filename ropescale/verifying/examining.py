@@ -2,7 +2,7 @@
 
 A checkpoint: builds the rotary modules with stock transformers and reads their tables, cos and sin. A loaded model:
 reads the live tables and runs a few tokens to detect modules that are never called. With ``generate``: loads the
-weights, and compares decoding with a cache with full forward passes.
+weights, and compares cached decoding with full forward passes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def examine(
 
     Args:
         model: a checkpoint's folder or Hub id, an adapter's, or a loaded model.
-        generate: also load the weights, and compare decoding with a cache with full forward passes. A difference is a
+        generate: also load the weights, and compare cached decoding with full forward passes. A difference is a
             problem if the frequencies are constant, and a warning if they change with the length.
         lengths: the lengths to compare at, in tokens or as ``"4k"``; see :func:`ropescale.verifying.decoding.compare`.
         revision: branch, tag or commit of a Hub id.
@@ -189,7 +189,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
         yield (
             f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() "
-            f"keeps cached keys at their old angles, so it differs from a full pass by up to "
+            "keeps cached keys at their old angles, so it differs from a full pass by up to "
             f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} "
             "tokens chosen. transformers works this way; freeze the schedule at one length for one table at every "
             "length"
@@ -197,13 +197,13 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
             f"decoding cannot be judged after {stretch.position + 1} tokens: forward passes over longer and shorter "
-            f"texts differ as well; rounding may change the routing to experts or the tokens that are attended to"
+            "texts differ as well; rounding may change the routing to experts or the tokens that are attended to"
         )
     coarse = max(stretch.tolerance for stretch in report.generation)
     if coarse > _COARSE:
         yield (
             f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so smaller "
-            f"faults stay hidden; float32 detects more"
+            "faults stay hidden; float32 detects more"
         )
 
 

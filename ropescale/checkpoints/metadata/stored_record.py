@@ -65,7 +65,8 @@ class Record(_Stored):
         beneath: the scaling that a schedule was composed with, as text.
         frozen: the table that replaces a length-dependent schedule, as text.
         original_length: the trained lengths, in tokens.
-        length: the target context in tokens. tables: the frequencies at that length.
+        length: the target context in tokens.
+        tables: the frequencies at that length.
         switch: the frequencies at the trained length and one token past it, if they differ.
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
