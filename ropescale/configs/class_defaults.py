@@ -6,25 +6,25 @@ transformers, and a test compares them. ``class_defaults_earlier.json`` has the 
 from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper, null for a model
 that has no rotary embeddings driven by ``rope_parameters``, or:
 
-* the class's defaults for :data:`FIELDS`, under our names, and ``names`` where the class has others;
-  ``head_dim`` is null where the class leaves it so;
+* the class's defaults for :data:`FIELDS`, under our names, and ``names`` for fields with other names in the class;
+  ``head_dim`` is null if the class leaves it null;
 * ``own_name_wins``: which of those names the class prefers over ours in a file that has both;
-* ``head_dims``: per layer type, where layers differ;
-* ``rope_parameters``: those of a configuration that says nothing; ``fixed`` where no top-level key changes them;
-* ``default_theta``: the theta of rope parameters that state none, per layer type where they are kept so;
-* ``layer_types``: the kinds of layers of a default model, where there is more than one, or one table per kind;
-* ``v4``: which layer types each top-level key of transformers 4 reaches, where that is not :data:`V4`;
-* ``beside``: how the class completes parameters without a theta, where it differs from the usual: which
-  layer types a top-level key ``reaches``, and what it ``fills`` in without one; in a file that has ``nothing`` else,
-  ``rope_parameters`` as the class keeps them, ``flat`` ones in a class with a table per layer type, or
-  ``rope_scaling``; and the same once they are ``scaled``, because transformers' scaled tables look once more;
+* ``head_dims``: per layer type, if layers differ;
+* ``rope_parameters``: those of a configuration that states none; ``fixed`` if no top-level key changes them;
+* ``default_theta``: the theta of rope parameters that state none, per layer type if the class keeps one per type;
+* ``layer_types``: the kinds of layers of a default model, if there are several, or one table per kind;
+* ``v4``: the layer types that each top-level key of transformers 4 applies to, if they differ from :data:`V4`;
+* ``beside``: how the class completes parameters without a theta, if this differs from the usual: the layer types that a
+  top-level key ``reaches``, and the values that the class ``fills`` in without one; in a file that has ``nothing``
+  else, ``rope_parameters`` as the class keeps them, ``flat`` ones in a class with a table per layer type, or
+  ``rope_scaling``; and the same once they are ``scaled``, because transformers looks again for scaled tables;
 * ``partial_of_slice``: a class that computes an unstated partial factor from ``qk_rope_head_dim``;
 * ``ignores_type``: a class that reads ``rope_type`` in ``rope_scaling``, but not ``type``;
 * ``needs_every_type``: a class that does not complete ``rope_parameters`` that leave out a layer type;
 * ``ignores_partial``: the rope types (``default``; ``linear`` stands for every scaling) under which the class turns
   the same coordinates whatever ``partial_rotary_factor`` says;
-* ``own_partial``: the same, where it turns the part of a head that is its own default, unless a top-level key says
-  another (before transformers 5.17).
+* ``own_partial``: the rope types under which the class turns its own default part of a head, unless a top-level key
+  states another (before transformers 5.17).
 
 All but the first three are measured: the generator builds the class with the key, and records the effect.
 """

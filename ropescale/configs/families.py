@@ -26,7 +26,7 @@ class Family:
         positions: its kind of rotation, if its configuration does not set the frequencies.
         instead: its replacement for rotary embeddings (its modeling code, transformers 5.23).
         switch: the field that turns rotation on, the value for this, and the class's default.
-        trained: lengths for which ``max_position_embeddings`` includes room for output: the length that was trained.
+        trained: the trained length for each ``max_position_embeddings`` that includes room for output.
         rotary_dim: the field with its number of rotating coordinates, instead of a partial factor.
         interleaved: whether its pairs are interleaved, (0, 1), (2, 3), instead of from the two halves of the head.
     """

@@ -21,7 +21,7 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
     Records stated keys that the type ignores in ``section.ignored``.
 
     Raises:
-        ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
+        ConfigError: the model has no RoPE, fields are missing, or two stated values disagree.
     """
     check_section(section)
     if section.per_type:

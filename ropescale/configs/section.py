@@ -138,7 +138,7 @@ class Section:
         return next(((name, value) for name, value in stated if value is not None), None)
 
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
-        """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
+        """Returns the dimension of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
         is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice's size before patching
