@@ -27,7 +27,7 @@ _SECTIONS: Sections = {
 
 @sectioned_command("inspect", _SECTIONS, model_argument())
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
-    """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
+    """Show the rotary geometry of MODEL (a folder or a Hub id; for an adapter, of its base) per layer type.
 
     For every pair: the wavelength in tokens, the turns inside the trained length (or the attention window), and with
     --schedule the new values; several schedules are shown side by side. No weights are read. The options of a schedule

@@ -42,7 +42,7 @@ _SECTIONS: Sections = {
         option(
             "--objective",
             None,
-            "All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale retrieval` asks.",
+            "All tokens of --data, or only the answers to prompts with a hidden key, as in `ropescale retrieval`.",
             OneOf(["text", "keys"]),
             default="text",
             show_default=True,
@@ -52,7 +52,14 @@ _SECTIONS: Sections = {
         option(
             "--budget-tokens", "N", "The total number of tokens to feed.", Length(), default=500_000, show_default=True
         ),
-        option("--numbers", "N", "4, or 2 (the factor and the scale).", Whole(1), default=4, show_default=True),
+        option(
+            "--numbers",
+            "N",
+            "The searched numbers: 4, or 2 (the factor and the scale).",
+            Whole(1),
+            default=4,
+            show_default=True,
+        ),
         option(
             "--within",
             "W",

@@ -134,10 +134,10 @@ def _decoded(report: Verification) -> str:
     if not report.generation:
         return ""
     groups: dict[str, list[str]] = {}
-    for each in report.generation:
-        groups.setdefault(each.verdict, []).append(f"{(each.first + each.last) // 2:,}")
+    for stretch in report.generation:
+        groups.setdefault(stretch.verdict, []).append(f"{(stretch.first + stretch.last) // 2:,}")
     said = "; ".join(f"{verdict} around {', '.join(lengths)} tokens" for verdict, lengths in groups.items())
-    regions, reached = {each.region for each in report.generation}, report.generation[-1].last
+    regions, reached = {stretch.region for stretch in report.generation}, report.generation[-1].last
     left_out = [] if "across" in regions or "above" in regions else ["the trained length"]
     left_out += [f"the extended length of {report.length:,}"] if reached < report.length else []
     rest = f"; left out: {' and '.join(left_out)}" if left_out else ""

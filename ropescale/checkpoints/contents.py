@@ -153,7 +153,7 @@ def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterat
 
 
 def _short(value: object) -> str:
-    """Returns a value on one line, and of long lists of numbers only the ends, to six digits."""
+    """Returns a value on one line; cuts long lists of numbers to their ends, in six digits."""
     if isinstance(value, Mapping):
         return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):

@@ -1,4 +1,4 @@
-"""What an engine computes for a schedule, field by field, and the commands that serve it."""
+"""The values that an engine computes for a schedule, field by field, and the commands that serve it."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class FieldRow:
 
 @dataclass(frozen=True)
 class Export:
-    """The commands that serve a checkpoint, and what will be computed.
+    """The commands that serve a checkpoint, and the values that the engine computes.
 
     Attributes:
         model: the folder or Hub id of the checkpoint.
         engine: the engine's usual name.
         version: the version that was checked.
         length: the context, in tokens.
-        schedule: the spec per kind of layer; empty if the checkpoint is served as it is.
+        schedule: the spec per kind of layer; empty if the checkpoint is served unchanged.
         commands: the commands to paste; empty if the engine cannot compute the schedule.
         rows: the table, a row per field of the schedule.
         warnings: the engine's differences, in sentences.
         notes: remarks on the origin of the schedule's numbers.
         served_version: the version whose server the tests ran for rows marked served; empty without such rows.
         unscaled: the command that serves the unchanged model for comparison by `ropescale eval --server`; vLLM only.
-        refusal: why there is no command and what to do instead, or None.
+        refusal: why there is no command, with an alternative; None if there is one.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """mlx-lm: frequencies computed when the model is loaded, from the keys of transformers 4.
 
-A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta. It
-passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths.
+A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some support only a theta.
+It passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths.
 :func:`_own_keys` writes both so that mlx-lm computes the requested number.
 """
 

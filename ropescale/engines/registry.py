@@ -24,7 +24,7 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:
-    """Returns what an engine does not compute as asked from a folder that was patched by a plan."""
+    """Returns an engine's differences from the request for a folder that a plan patched, except honoured fields."""
     found = (each for layers in layers_of(plan) for each in engine.differences(layers))
     return [each for each in found if each.status != "honoured"]
 

@@ -85,7 +85,7 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
     """Reads the model in a file without the changes of an earlier ``ropescale gguf``, or with them (``on_top``).
 
     Raises:
-        ConfigError: an adapter or a projector, one part of several, no RoPE, or an unsupported rotation.
+        ConfigError: the file is an adapter, a projector or one part of several, or has no RoPE or an unsupported one.
     """
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":

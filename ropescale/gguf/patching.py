@@ -88,7 +88,7 @@ def patch_gguf(
 
     Raises:
         CheckpointError: a file is missing, exists already, or cannot be written; nothing is left behind.
-        ConfigError: not a GGUF file, or not one of a language model with RoPE.
+        ConfigError: the source is not a GGUF file, or not of a language model with RoPE.
         ScheduleError: the schedule does not fit, or llama.cpp cannot express it for this architecture.
     """
     own = ("dry_run", "force", "progress")

@@ -142,9 +142,9 @@ def inspect(
             given, because nothing is written.
 
     Raises:
-        CheckpointError: no such model.
-        DataError: a length cannot be read.
-        ConfigError: it has no RoPE, or its configuration contradicts itself.
+        CheckpointError: the model does not exist.
+        DataError: a length is invalid.
+        ConfigError: the model has no RoPE, or its configuration contradicts itself.
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)

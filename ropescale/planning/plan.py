@@ -145,8 +145,8 @@ def plan_of_own(config: Mapping[str, object]) -> Plan:
     """Plans a configuration's own tables, to restore them in a model with other tables.
 
     Raises:
-        ConfigError: no RoPE, or contradictory keys.
-        ScheduleError: a rope type that transformers does not have.
+        ConfigError: the model has no RoPE, or has contradictory keys.
+        ScheduleError: transformers does not have the rope type.
     """
     original = Configuration.read(config)
     layers = {key: PlannedLayer(rope, rope, AsIs().bound(rope)) for key, rope in original.ropes.items()}
@@ -251,7 +251,7 @@ def _notes_on_start(
     counted = request.on_top or request.original_length is not None
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
-            f"the configuration says {rope.max_length} positions, of which {rope.original_length} were trained; "
+            f"the configuration says {rope.max_length} positions, and {rope.original_length} of them were trained; "
             f"computing from {rope.original_length}; an original length of {rope.max_length} computes from all"
         )
     for name, value in configuration.ignored.items():

@@ -150,7 +150,7 @@ def lookup(name: str) -> type[BuiltIn]:
     """Returns the class registered as ``name``, in any case.
 
     Raises:
-        ScheduleError: unknown name; the message suggests the nearest.
+        ScheduleError: the name is unknown; suggests the nearest.
     """
     if name.lower() in _REGISTRY:
         return _REGISTRY[name.lower()]

@@ -207,7 +207,7 @@ def create(name: str, /, **fields: object) -> Schedule:
     """Creates the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
 
     Raises:
-        ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
+        ScheduleError: the name is unknown, or a field is missing, unknown, of the wrong type or out of range.
     """
     return _named(name).with_fields(**fields).build()
 

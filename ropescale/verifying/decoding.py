@@ -72,7 +72,7 @@ class Stretch:
         position: the index of the token before that difference.
         tokens_differ: the number of positions, of ``last - first + 1``, at which the likeliest token differs.
         tolerance: the largest ``relative`` that rounding alone may cause.
-        verdict: ``equal``; ``differs as the schedule does``, where the frequencies had changed; ``undecided``, where
+        verdict: ``equal``; ``differs as the schedule does``, if the frequencies had changed; ``undecided``, if
             full passes over longer and shorter texts differ from each other as well; or ``differs``.
     """
 
@@ -111,7 +111,7 @@ def compare(
 
     Raises:
         ConfigError: the model cannot generate, or has no cache.
-        DataError: a length below 2.
+        DataError: a length is below 2.
         RunError: the model fails, or its logits are not numbers.
     """
     causal: Any = unwrapped(model)
@@ -348,7 +348,7 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
     """Returns the largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
 
     Raises:
-        RunError: NaN.
+        RunError: the logits are NaN.
     """
     if decoded.isnan().any() or whole.isnan().any():
         raise RunError("the model's logits are NaN; try float32", "dtype")

@@ -80,7 +80,7 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
-        VerificationError: a layer does not, or another limit is below the target length; the message names it.
+        VerificationError: a layer uses another table, or another limit is below the target length; names it.
         ConfigError: the model has no rotary embeddings.
     """
     refuse_unknown("ropescale.verify", options, ExamineOptions.__annotations__)
@@ -114,7 +114,7 @@ def examine(
         say: called with a note before slow steps.
 
     Raises:
-        ConfigError: no rotary embeddings, or custom code without permission to run.
+        ConfigError: the model has no rotary embeddings, or needs custom code without permission to run.
         RunError: the model fails while it generates.
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
