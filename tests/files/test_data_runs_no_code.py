@@ -251,5 +251,5 @@ def test_a_record_that_names_a_class_is_dealt_with_from_its_tables(loadable, ran
 def test_a_models_pickle_that_would_run_code_is_refused_without_advice_to_run_it(loadable, capsys):
     (loadable / "model.safetensors").unlink()
     torch.save({"x": Hostile()}, loadable / "pytorch_model.bin", pickle_module=pickle)
-    said = "hold more than tensors, which would run code; get them as safetensors"
+    said = "contain more than tensors, which would run code; get them as safetensors"
     refused(capsys, ["verify", "model", "--generate", "--length", "8"], said)

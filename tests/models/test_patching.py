@@ -791,4 +791,4 @@ def test_a_patch_says_itself_in_one_line():
         assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens>"
     assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens, reverted>"
     with ropescale.patch(model, "dynamic:factor=4", length=100) as patch:
-        assert ", frozen at 100 tokens" in repr(patch)
+        assert ", held at 100 tokens" in repr(patch)
