@@ -43,8 +43,8 @@ _LARGEST_OF = {
     "params.json": 16 * 2**20,
     "tokenizer_config.json": 32 * 2**20,
 }
-"""The most bytes by file name; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20
-million."""
+"""The largest size in bytes, by file name; the first two files have some hundred bytes, and the configuration of a
+tokenizer with 100,000 added tokens has 20 million."""
 
 MOST_VALUES = 4_000_000
 """The most brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of

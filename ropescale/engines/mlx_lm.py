@@ -80,7 +80,7 @@ RUN = {
 """The rope types that tests run, per model type."""
 
 _ANY_SCALE = ("llama", "yarn", "attention factor")
-"""Rope types that tests run with several scales, and with ``mscale`` and ``mscale_all_dim``."""
+"""The model type, rope type and field that tests run with several scales, ``mscale`` and ``mscale_all_dim``."""
 
 
 class MlxLmEngine(Engine):

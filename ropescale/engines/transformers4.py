@@ -130,7 +130,8 @@ class Transformers4Engine(Engine):
 def came_with(layers: Layers) -> tuple[str, str | None]:
     """Returns the model type that was added last, and the version that added it; ``5`` for all of transformers 5.
 
-    This is the type of the whole model, or of the language model if the whole type is unknown; None if both are.
+    The type is the whole model's if its version is known, else the language model's; the version is None if neither is
+    known.
     """
     for name in (layers.whole_type, layers.model_type):
         for version, types in CAME_WITH.items():
@@ -142,7 +143,7 @@ def came_with(layers: Layers) -> tuple[str, str | None]:
 def _is_later(layers: Layers, version: str) -> bool:
     """Whether this model type came with this version of transformers 4, such as 4.55, or a later one."""
     came = came_with(layers)[1]
-    if came in (None, "4.50"):  # the version, or any older one
+    if came in (None, "4.50"):  # 4.50, or any older version
         return False
     return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
 

@@ -72,7 +72,7 @@ class BuiltIn:
         does: a short description for the list of schedules; by default the start of the docstring.
         paper: author, year, and source.
         length_dependent: whether the numbers follow the context being processed.
-        falling: fields in non-increasing order, such as the ends of a ramp.
+        falling: fields whose values must not increase in this order, such as the ends of a ramp.
     """
 
     name: ClassVar[str] = ""

@@ -91,7 +91,7 @@ class Spec:
         return self._taker(key) is not None
 
     def get(self, key: str) -> object:
-        """Returns the given value of a field of the schedule or its inner one; None without one."""
+        """Returns the given value of a field of the schedule or its inner one; None if none was given."""
         taker = self._taker(key)
         return None if taker is None else taker.fields.get(key)
 

@@ -45,10 +45,10 @@ AROUND = 4
 """Tokens that are decoded before and after a length."""
 
 PATIENCE = 60.0
-"""The longest estimated seconds for which the extended length is measured by default."""
+"""The longest estimated time, in seconds, for which the extended length is measured by default."""
 
 LONGEST = 180.0
-"""The longest estimated seconds for the trained length; beyond it the length is halved until it takes no longer."""
+"""The longest estimated time, in seconds, for the trained length, which is halved until it takes no longer."""
 
 MARGIN = 8
 """The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""
