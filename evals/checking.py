@@ -48,7 +48,7 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
     """Reads a JSON object from a file; NaN and infinity are refused.
 
     Raises:
-        Wrong: it cannot be read, or is not such an object.
+        Wrong: it cannot be read, or is not a JSON object.
     """
     try:
         text = content(path, most)

@@ -57,25 +57,25 @@ def perplexity(
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
             several, each served under one schedule: then ``schedules`` are theirs, and ``path`` names the checkpoint.
-        documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
-            one), and with ``tokenizer`` strings, :class:`Text`, or chats (lists of messages, dicts with role and
-            content); or :class:`Document`. A mapping of names to such lists is several sources: see ``by_source``.
+        documents: lists of token ids (fed unchanged; with BOS only if ``bos`` is an id or a tokenizer has one) or
+            :class:`Document`; with ``tokenizer`` also strings, :class:`Text`, or chats (lists of messages, dicts with
+            role and content). A mapping of names to such lists has several sources: see ``by_source``.
         lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
-        tokenizer: encodes strings, and says what BOS is.
+        tokenizer: encodes strings, and has the BOS token.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result and finished batches; the same call resumes after an interruption.
         fresh: measure again instead of resuming from ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
+        force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
         options: the fields of :class:`PerplexityOptions`, such as ``stride``, and the options of metrics:
-            ``repeat_distance`` (how many tokens back a far repeat is; the trained length where it is not given) and
-            ``key_spans`` (a file of `ropescale keys`, or its content: the perplexity of those tokens is given, too).
+            ``repeat_distance`` (the least distance of a far repeat in tokens; default: the trained length) and
+            ``key_spans`` (a file of `ropescale keys`, or its content, for the perplexity of those tokens).
 
     Raises:
-        DataError: no document is long enough, lengths or a stride that cannot be, ids outside the vocabulary.
-        ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
-        RunError: NaN or infinite logits, or a window that does not fit into memory.
-        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
+        DataError: no document is long enough, lengths or a stride are invalid, or ids are outside the vocabulary.
+        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
+        RunError: logits are NaN or infinite, or a window does not fit into memory.
+        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     check_keywords(perplexity, PerplexityOptions, options, *OPTIONS)
     chosen = PerplexityOptions.of(options)
@@ -119,14 +119,13 @@ def retrieval(
         depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
         schedules: specs like "yarn:factor=8", or schedule objects.
         task: "passkey", "multi-key", "multi-value" or "variable-tracking".
-        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write, in
-            the place of ``task`` and ``depths``. Each is asked at the smallest length that holds it, generated tokens
-            included; its score is the share of its answers in what greedy decoding writes.
+        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write,
+            instead of ``task`` and ``depths``. Each is measured at the smallest length that holds it, generated tokens
+            included; its score is the share of its answers in the greedily decoded text.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
-            call continues from there.
-        fresh: ask again what is stored in ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
+        out: a folder for the result and finished batches; the same call resumes after an interruption.
+        fresh: measure again instead of resuming from ``out``.
+        force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
         options: the fields of :class:`RetrievalOptions`.
 
     Raises:
@@ -160,28 +159,28 @@ def recommend(
 ) -> Recommendation:
     """Recommends the schedule for a model, a text and a target length, by measuring all candidates.
 
-    Half of the text races the candidates (see :mod:`.recommending.race`), the other half decides among those that are
-    left (see :func:`.recommending.race.decide`). Each schedule is patched in and reverted bit for bit.
+    Half of the text races the candidates (see :mod:`.recommending.race`), and the other half decides among the
+    remaining ones (see :func:`.recommending.race.decide`). Each schedule is patched in and reverted bit for bit.
 
     Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or servers, one of them of
-            the unchanged model: then nothing races, all of the text decides among what they serve, and ``path`` names
-            the checkpoint.
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or servers, one of them with
+            the unchanged model: then there is no race, all of the text decides among the served schedules, and ``path``
+            names the checkpoint.
         documents: as for :func:`ropescale.evals.perplexity`.
-        target_length: the context wanted, as a number of tokens or like "32k".
-        tokenizer: encodes strings, and says what BOS is.
+        target_length: the wanted context length, as a number of tokens or like "32k".
+        tokenizer: encodes strings, and has the BOS token.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues.
-        fresh: measure again what is stored in ``out``.
-        force: replace results in ``out`` of another text or model, or more than these.
+        out: a folder for the result and finished batches; the same call resumes after an interruption.
+        fresh: measure again instead of resuming from ``out``.
+        force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
         options: the fields of :class:`RecommendOptions`, such as ``short_weight``.
 
     Raises:
-        DataError: no document is long enough; weights or lengths that cannot be.
-        ScheduleError: a schedule that does not fit, or no such engine.
-        ConfigError: a model without rotary embedding, or one that is scaled already (``patching``).
-        RunError: NaN or infinite logits, or a window that does not fit into memory.
-        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
+        DataError: no document is long enough, or weights or lengths are invalid.
+        ScheduleError: a schedule does not fit, or an engine is unknown.
+        ConfigError: the model has no rotary embedding, or is scaled already (see ``patching``).
+        RunError: logits are NaN or infinite, or a window does not fit into memory.
+        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     check_keywords(recommend, RecommendOptions, options)
     chosen, target = RecommendOptions(**options), parse_length(target_length)

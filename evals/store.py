@@ -5,14 +5,15 @@ Below the output folder::
     resume/lock             held while a run writes here; the system releases it when the process dies
     resume/<rank>.sqlite    what the process of this rank has finished: one file and one writer each
 
-A record is found by the hash of all that its numbers depend on, and by its number: a run with other weights or
-another text finds nothing, and one with another schedule more finds what both share. Each record carries its digest; a
-damaged one is computed again. Commits are grouped, so that SIGKILL or a power cut costs at most a second of finished
-work. Each process reads its own file, and the first one also those of processes that are not there this time; the
-processes exchange what they found before any of them writes.
+A record's key is the hash of all that its numbers depend on, with its batch's number: a run with other weights or
+another text finds no records, and a run with an additional schedule finds the shared ones. Each record carries its
+digest; a damaged one is computed again. Commits are grouped, so that SIGKILL or a power cut costs at most a second of
+finished work. Each process reads its own file, and the first one also the files of ranks that this run does not have;
+the processes exchange their records before any of them writes.
 
-Numbers are the same bytes whether a run was interrupted or not, on the same machine with the same number of threads
-(which decides how sums are split, and so how they round; it is no fact, so that a run can go on with more of them).
+An interrupted run has the same bytes as an uninterrupted one on the same machine with the same number of threads, which
+determines how sums are split and rounded. The number of threads is not part of the key, so a run can resume with
+another number.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class Store:
 
     Args:
         folder: ``resume/`` of its output folder; None keeps nothing beyond the process.
-        rank: of this process; its file bears this number.
-        others: files of processes that are not there this time; they are read, never written.
+        rank: this process's rank, which names its file.
+        others: files of ranks that this run does not have; they are read, never written.
     """
 
     def __init__(self, folder: Path | None = None, rank: int = 0, others: tuple[Path, ...] = ()) -> None:
@@ -99,7 +100,7 @@ class Store:
 
         Args:
             facts: all that its numbers depend on, as plain data.
-            plan: its batches; what does not have their sizes is left out.
+            plan: its batches; stored batches of other sizes are ignored.
             values: how many numbers there are for each scored token.
         """
         key = key_of(facts)
@@ -285,7 +286,7 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
             with _translated(folder):
                 for path in [*sorted(folder.glob("*.sqlite-journal")), *sorted(folder.glob("*.sqlite"))]:
                     if path.name.partition(".")[0].isdecimal() and os.path.lexists(path) and not _is_whole(path):
-                        move_aside(path, "is damaged, or not what a run wrote")
+                        move_aside(path, "is damaged, or was not written by a run")
                 for path in _files(folder) if fresh else ():
                     path.unlink()
             yield
@@ -316,7 +317,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    if path.suffix == ".sqlite-journal":  # SQLite plays it back, or deletes it where there is no file of ours
+    if path.suffix == ".sqlite-journal":  # SQLite applies it, or deletes it if its database is missing
         return _is_regular(path) and _is_ours(path.with_suffix(".sqlite")) and _start(path, 8) in _JOURNALS
     if not _is_ours(path):
         return False
@@ -327,7 +328,7 @@ def _is_whole(path: Path) -> bool:
             return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-            raise  # the disk, not a file without our tables
+            raise  # an error of the disk, not of a file without our tables
         return False
 
 
@@ -387,6 +388,6 @@ def _translated(folder: Path | None) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(
-            f"cannot write into {folder}: {why}; what was finished before is kept, and the same command continues "
-            "once this is repaired"
+            f"cannot write into {folder}: {why}; finished work is kept, and the same command continues once this "
+            "is repaired"
         ) from error

@@ -1,7 +1,7 @@
 """Chats: rendered by the tokenizer's template, with a mask of the assistant's tokens.
 
 The assistant's tokens are those that a template marks with ``{% generation %}``. Without that mark, a message of the
-assistant is what rendering it adds to the rendering of all messages before it with the generation prompt, up to the
+assistant is the text that it adds to the rendering of all previous messages with the generation prompt, up to the
 special token that ends it. Both must agree with the rendering of the full chat: a template may render earlier messages
 differently from the last one, and a tokenizer may merge the assistant's first characters with the template's last.
 """
@@ -88,7 +88,7 @@ def sources_of(
             source = made.document(TextEncoder(tokenizer)) if isinstance(made, PromptRow) else made
         if score == ASSISTANT and source is made and getattr(made, "scored", None) is None:
             raise DataError(
-                f"the score {ASSISTANT!r} is for chats, and {made.name} is none; give messages, or leave it out",
+                f"the score {ASSISTANT!r} applies to chats, and {made.name} is not one; give messages, or leave it out",
                 "score",
             )
         yield source
@@ -133,7 +133,7 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     scored = None
     if assistant:
         if offsets is None:
-            raise _inexact(chat, "the tokenizer does not say where its tokens lie in the text (it is a slow one)")
+            raise _inexact(chat, "the tokenizer has no offsets (it is a slow one)")
         template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
         write = partial(_written, chat, tokenizer)
         if _GENERATION.search(template):
@@ -185,7 +185,7 @@ def _written(
     """Renders messages of a chat.
 
     Raises:
-        DataError: the template refuses them, or writes what UTF-8 cannot hold.
+        DataError: the template refuses them, or renders a lone surrogate.
     """
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
@@ -224,7 +224,7 @@ def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: st
 
     pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, chat_template=_GENERATION.sub(mark, template)))
     if "".join(pieces) != text or len(pieces) % 2 == 0:
-        raise _inexact(chat, "the template writes something else where its {% generation %} is followed")
+        raise _inexact(chat, "the template's text changes if its {% generation %} marks are rendered")
     edges = np.cumsum([len(piece) for piece in pieces]).tolist()
     return zip(edges[:-1:2], edges[1::2], strict=True)
 
@@ -235,11 +235,11 @@ def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[st
         if message.get("role") != "assistant":
             continue
         if not number:
-            raise _inexact(chat, "it begins with the assistant, whom nothing prompts")
+            raise _inexact(chat, "it begins with the assistant instead of a prompt")
         start = write(chat.messages[:number], prompt=True)
         stop = _closed(write(chat.messages[: number + 1]), start, message, text)
         if stop is None:
-            raise _inexact(chat, f"the template writes message {number + 1} otherwise when others follow it")
+            raise _inexact(chat, f"the template writes message {number + 1} differently when others follow it")
         bare = stop.rstrip()
         yield len(start), len(bare if len(bare) > len(start) and bare.endswith(ends) else stop)
 
@@ -256,7 +256,7 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
         return alone
     content = str(message.get("content") or "")
     for said in filter(str.strip, (content, content.strip())):
-        _, there, end = alone[len(start) :].rpartition(said)  # written behind the content, whatever stands before it
+        _, there, end = alone[len(start) :].rpartition(said)  # the text after the content, whatever precedes it
         if there and end and text.startswith(start + said + end):
             return start + said + end
     return None
@@ -292,5 +292,6 @@ def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -
 
 def _inexact(chat: Chat, why: str, do: str = "use a chat template with {% generation %}") -> DataError:
     return DataError(
-        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; {do}, or score all tokens", "score"
+        f"{chat.name}: the assistant's tokens cannot be identified exactly, because {why}; {do}, or score all tokens",
+        "score",
     )

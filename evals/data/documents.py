@@ -33,7 +33,8 @@ class Document:
         ids: the tokens.
         byte_ends: per token, the number of UTF-8 bytes of the text before its end, int64; None if unknown (ids without
             a text, or a tokenizer without offsets).
-        sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64; of a window, that of its whole text.
+        sha256: the hash of the text's UTF-8 bytes, or of the ids as little-endian int64; for a window, the hash of its
+            whole text.
         kind: "ids" or "chat" if its source determines the fed tokens, including BOS; "prompt" for a prompt with a
             scored answer; else empty.
         scored: mask of the scored tokens, bool [tokens]; None for all.
@@ -86,8 +87,8 @@ def tokenize(
     Leaves documents of tokens unchanged.
 
     Args:
-        split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
-            by default it becomes that token.
+        split_special_tokens: encode a special token's name in the text, such as ``<|endoftext|>``, as text like any
+            other; by default it becomes that token.
 
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
@@ -111,9 +112,8 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
-    texts = (
-        document.ids for document in documents if not document.kind
-    )  # chats and given ids contain special tokens intentionally
+    # Chats and given ids contain special tokens intentionally.
+    texts = (document.ids for document in documents if not document.kind)
     return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
 
 
@@ -137,17 +137,17 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
         bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
 
     Raises:
-        DataError: "yes" where there is no BOS, or any other value.
+        DataError: "yes" without a BOS token, or any other value.
     """
     if isinstance(bos, int) and not isinstance(bos, bool):
         return bos
     if isinstance(bos, str) and bos.isdecimal() and len(bos) < 20:
         return int(bos)
     if bos not in ("auto", "yes", "no"):
-        raise DataError(f"bos {bos!r} is none of auto, yes, no or a token id")
+        raise DataError(f"bos must be auto, yes, no or a token id, not {bos!r}")
     found = None if bos == "no" else getattr(tokenizer, "bos_token_id", None)
     if bos == "yes" and found is None:
-        raise DataError("bos is asked for, but the tokenizer has no BOS token; give its id or use bos=no")
+        raise DataError("bos=yes needs a BOS token, and the tokenizer has none; give its id or use bos=no")
     return found
 
 

@@ -88,14 +88,14 @@ class TextEncoder:
     """A tokenizer that encodes texts in pieces, without adding special tokens.
 
     Args:
-        split_special_tokens: a special token's name in the text is text like any other.
+        split_special_tokens: encode a special token's name in the text as text like any other.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool = False) -> None:
         self.tokenizer = tokenizer
         self.fast = bool(getattr(tokenizer, "is_fast", False))
         self._how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
-        self._wide = 4.5  # characters per token, as far as is known
+        self._wide = 4.5  # the estimated number of characters per token
 
     def whole(self, reading: Iterable[str]) -> Encoded:
         """Encodes a full text."""
@@ -133,7 +133,9 @@ class TextEncoder:
             text = "".join(reading)
             if len(text) > 16 * PIECE:
                 size = f"{len(text):,}"
-                LOG.warning("the tokenizer does not show where a text can be cut; %s characters go in one", size)
+                LOG.warning(
+                    "the tokenizer does not show where a text can be cut; %s characters are encoded at once", size
+                )
             if self.fast:
                 yield self._settled(piece := self._piece(text), len(piece.ids), 0)
             else:
@@ -212,7 +214,7 @@ class TextEncoder:
         return _Piece(text, np.array(encoded["input_ids"], np.int64), _ends(encoded["offset_mapping"]))
 
     def _encoded(self, text: str, offsets: bool = False) -> Any:
-        # verbose=False: a document may well be longer than model_max_length, which would be a warning.
+        # verbose=False: a document may exceed model_max_length, which would cause a warning.
         return self.tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False, **self._how
         )
@@ -254,7 +256,7 @@ def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
 def _ends(offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     """Returns the characters before each token's end, int64."""
     ends = np.fromiter((end for _, end in offsets), np.int64, len(offsets))
-    # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
+    # A token without characters (a dummy prefix) reports (0, 0), but the ends never decrease.
     return np.maximum.accumulate(ends) if ends.size else ends
 
 

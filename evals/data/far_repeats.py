@@ -1,4 +1,4 @@
-"""Finds tokens that repeat distant context, by token ids, so independent of model, schedule and length.
+"""Finds tokens that repeat distant context, by token ids, independent of model, schedule and length.
 
 A token is a *far repeat* if the ``ORDER`` tokens that end with it occur earlier in the document, and their last
 occurrence ended at least ``distance`` tokens before. That occurrence is then out of the trained window, and a model
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ORDER = 8
-"""The number of equal tokens, including the predicted one; as many seldom repeat by chance."""
+"""The number of equal tokens, including the predicted one; so many seldom repeat by chance."""
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     """Returns, per token, the distance to the last occurrence of its final ``order`` tokens; 0 for none.
 
-    It takes the time of a sort for every order.
+    Sorts the tokens once for each of them.
 
     Returns:
         int64 [tokens].

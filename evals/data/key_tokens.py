@@ -134,7 +134,7 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
     """Returns the byte range of each token in the text."""
     if document.byte_ends is None:
         raise DataError(
-            f"key tokens need the places of tokens in the text, which are not known for {document.name}; "
+            f"key tokens need the positions of tokens in the text, which are unknown for {document.name}; "
             "give texts, and a tokenizer with offsets (a fast one)"
         )
     ends = np.asarray(document.byte_ends, np.int64) + document.offset

@@ -187,7 +187,7 @@ class Reading:
         return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
     def _piece(self) -> str:
-        """Reads a block. Text before an invalid byte is kept, because no more may be needed."""
+        """Reads a block. Text before an invalid byte is kept, because it may suffice."""
         raw = self._read(BLOCK)
         zero = -1 if self._plain else raw.find(b"\0")
         if zero >= 0:

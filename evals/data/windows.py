@@ -34,7 +34,7 @@ def prefix(length: int, bos: bool) -> Window:
     """Returns the first ``length`` positions of a document; scores every token with context.
 
     Raises:
-        DataError: a length that leaves nothing to score.
+        DataError: the length leaves no token to score.
     """
     if length < 2:
         raise DataError(f"length {length} leaves no token to score; use 2 or more")

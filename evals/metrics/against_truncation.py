@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 ALL, FAR, OTHER = "all", "far", "other"
 SUBSETS = {ALL: "all of them", FAR: "far repeats", OTHER: "the others"}
-"""The tokens that are told apart, and their names in tables."""
+"""The token subsets, and their names in tables."""
 
 
 @dataclass(frozen=True)
 class TruncationRow:
     """A schedule against truncation at a length, on the tokens at positions [``context``, ``length``), in nats.
 
-    ``context`` is the trained length, and ``stride`` the tokens that each window of truncation scores; ``fed`` is what
-    all of these windows take. ``delta_nll`` is the schedule's loss ``nll`` minus that of truncation,
-    ``truncated_nll``, on the same tokens: below zero, reading further is better. The far repeats and the other tokens
-    have the same figures, None where there are no such tokens, or where the distance of far repeats is not known. The
-    intervals hold for all ``comparisons`` of the run together; that is None where each is of 95% by itself, of too few
-    documents.
+    ``context`` is the trained length, ``stride`` the tokens that each window of truncation scores, and ``fed`` the
+    tokens fed in all of these windows. ``delta_nll`` is the schedule's loss ``nll`` minus that of truncation,
+    ``truncated_nll``, on the same tokens: below zero, longer context is better. The far repeats and the other tokens
+    have the same figures, None without such tokens, or if the distance of far repeats is unknown. The intervals hold
+    for all ``comparisons`` of the run together; with too few documents, ``comparisons`` is None, and each interval has
+    95% by itself.
     """
 
     schedule: str
@@ -113,7 +113,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         last = stored.truncation
         if last is None:
             return []
-        marks: dict[str, list[np.ndarray]] = {}  # per window, which of the tokens from the trained length on
+        marks: dict[str, list[np.ndarray]] = {}  # per window, a mask of the tokens from the trained length on
         distance = distance_of(stored)
         if distance is not None and stored.documents:
             first = last.length - stored.bos
@@ -162,9 +162,9 @@ METRIC = AgainstTruncation()
 
 
 def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
-    """Returns the mean loss of truncation at each length: up to the trained length that of the unchanged model.
+    """Returns the mean loss of truncation at each length, which up to the trained length is the unchanged model's.
 
-    Nothing where truncation was not measured, or the unchanged model does not have the tables that it was trained with.
+    Empty if truncation was not measured, or if the unchanged model does not have its training tables.
     """
     last, found = stored.truncation, {}
     for (schedule, length), run in stored.read_from.items():
@@ -199,7 +199,7 @@ class PaysOff:
 
 
 def pays_off(rows: Sequence[TruncationRow]) -> list[PaysOff]:
-    """Returns where reading further pays off, on all tokens and on far repeats; nothing of too few documents."""
+    """Returns where longer context pays off, on all tokens and on far repeats; empty with too few documents."""
     return [_pays_off(rows, which) for which in (ALL, FAR) if _documents(rows, which) >= CONCLUSIVE]
 
 
@@ -219,10 +219,10 @@ def _pays_off(rows: Sequence[TruncationRow], which: str) -> PaysOff:
 
 
 def verdict(rows: Sequence[TruncationRow], name: Callable[[str], str] = escaped) -> list[str]:
-    """Returns a sentence on all tokens and one on far repeats: where reading further pays off.
+    """Returns a sentence on all tokens and one on far repeats: where longer context pays off.
 
     Args:
-        name: writes the name of a schedule.
+        name: returns the displayed name of a label.
     """
     found = {each.tokens: each for each in pays_off(rows)}
     said = []
@@ -232,7 +232,7 @@ def verdict(rows: Sequence[TruncationRow], name: Callable[[str], str] = escaped)
         if which in found:
             said.append(f"{start} {_said(found[which], rows, name)}.")
         elif documents:
-            said.append(f"Whether {start[0].lower()}{start[1:]} pays off is not said: {too_few(documents)}.")
+            said.append(f"Whether {start[0].lower()}{start[1:]} pays off is undecided: {too_few(documents)}.")
     return said
 
 
@@ -261,7 +261,7 @@ def _said(found: PaysOff, rows: Sequence[TruncationRow], name: Callable[[str], s
 
 
 def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
-    """Returns the table of far repeats and of the others at the longest length; nothing without far repeats."""
+    """Returns the table of far repeats and of the others at the longest length; empty without far repeats."""
     longest = max(row.length for row in rows)
     last = [row for row in rows if row.length == longest]
     if not last[0].far_tokens:
@@ -299,7 +299,7 @@ def _row(
 
 
 def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:
-    """Returns the figures of a row over the tokens that are not NaN; nothing without any."""
+    """Returns the figures of a row over the tokens that are not NaN; empty without any."""
     (one, counts), (two, _) = sums_of(ours), sums_of(theirs)
     tokens = sum(counts)
     if not tokens:

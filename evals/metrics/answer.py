@@ -27,7 +27,7 @@ def answer(stored: Stored) -> list[str]:
     found = next((row for row in best.METRIC.rows(stored) if row.length == longest), None)
     if found is None:
         documents = max(row.documents for row in perplexity.METRIC.rows(stored))
-        few = f"; which is best is not decided: {too_few(documents)}" if len(ppl) > 1 and too_few(documents) else ""
+        few = f"; which is best is undecided: {too_few(documents)}" if len(ppl) > 1 and too_few(documents) else ""
         labels = sorted(ppl, key=ppl.__getitem__)
         shown = labels if len(labels) <= _MANY + 1 else dict.fromkeys([labels[0], stored.baseline])
         figures = ", ".join(f"{digits(ppl[label], 4)} under {_name(stored, label)}" for label in shown)
@@ -114,7 +114,7 @@ def _truncation(stored: Stored, schedule: str) -> list[str]:
         said = f"Against {truncation} it is {_undecided(change, 'nats per token ')}"
     if far is not None and far.sign is not None:
         wins = f"it {'loses' if far.sign > 0 else 'wins'} by {_by(far if far.sign > 0 else -far)}"
-        where = f"on far repeats (over {distance_of(stored):,} tokens back)"
+        where = f"on far repeats ({distance_of(stored):,} or more tokens back)"
         said += f"; {where} {wins if far.sign else _undecided(far)}"
     return [f"{said}."]
 

@@ -47,14 +47,13 @@ class Option(Generic[T]):
     """An option of a metric: of the command ``eval``, of :func:`ropescale.evals.perplexity`, and of a run file.
 
     Attributes:
-        name: its keyword; with dashes, the command's option.
-        type: the type of its values: ``Length`` (tokens), int, float, bool, str or ``Path``, perhaps with a range.
-        help: for the help of the command.
-        default: its value where none is given.
-        read: computes the value from what was given, such as the content of a file from its path; then ``in_protocol``
-            is False.
-        in_protocol: whether the "protocol" part of results.json has the value. Else :meth:`Metric.recalled` finds it.
-        by_place: whether a value other than the default needs the place of every token in its text.
+        name: its keyword, and with dashes the command's option.
+        type: the type of its values: ``Length`` (tokens), int, float, bool, str or ``Path``, optionally with a range.
+        help: the command's help text.
+        default: its value if none is given.
+        read: converts a given value, such as a path to the file's content; then ``in_protocol`` is False.
+        in_protocol: whether the "protocol" part of results.json has the value; else :meth:`Metric.recalled` returns it.
+        by_place: whether a value other than the default needs every token's position in its text.
     """
 
     name: str
@@ -88,17 +87,17 @@ class Option(Generic[T]):
 class Metric(ABC, Generic[S_contra, R]):
     """A metric computed from stored losses.
 
-    A subclass computes the rows, and overrides how they are written.
+    A subclass computes the rows, and overrides their representations.
 
     Attributes:
         row: the frozen dataclass of a row.
-        key: the key of its rows in results.json; "" leaves them out.
-        has_facts: whether results.json has the rows under "rows", beside facts of the metric.
-        columns: the columns of results.csv, each with the field it shows. Rows are found by schedule and length.
-        subsets: the names that :meth:`subset` gives.
-        picture: shows its rows.
-        options: its options, which :meth:`Option.of` reads.
-        called: its name where a run would replace its rows by none; "" where every run has them.
+        key: the key of its rows in results.json; "" omits them.
+        has_facts: whether results.json has the rows under "rows", next to the metric's facts.
+        columns: the field of a row by column of results.csv, which has a line per schedule and length.
+        subsets: the keys of :meth:`subset`.
+        picture: the plot of its rows.
+        options: its options, read by :meth:`Option.of`.
+        called: its name in the refusal to replace its rows by none; "" if every run has them.
     """
 
     row: type[R]
@@ -180,7 +179,7 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
     """Returns the mean over all counted tokens, with its interval clipped to possible values; None without any.
 
     Args:
-        values: per window, none below zero; those of a window that is left out are empty.
+        values: per window, nonnegative values; empty for a window that is left out.
         most: the largest possible value.
     """
     sums, counts = sums_of(values)
@@ -200,7 +199,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
     """Counts the marked tokens, and computes their mean loss over the windows that have any.
 
     Args:
-        masks: per window, bool [its tokens], at least as many as it has losses.
+        masks: per window, bool [tokens], at least as many as losses.
     """
     picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
     counts = sums_of(picked)[1]
@@ -225,10 +224,10 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
 
 
 def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Returns the mean and its interval: over documents, over their windows, or over the tokens of a single one.
+    """Returns the mean and its interval over documents, over their windows, or over the tokens of a single document.
 
     Args:
-        tokens: the values of the first document, all its windows.
+        tokens: the values of all windows of the first document.
         level: two-sided coverage.
     """
     found = stored.estimate(totals.sums, totals.shares, level)

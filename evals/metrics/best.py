@@ -20,7 +20,7 @@ from .stored import AS_IS, Stored
 class BestRow:
     """The schedule with the lowest loss at a length.
 
-    ``apart`` are the others whose paired change against it has an interval above zero, and ``not_apart`` the rest.
+    ``apart`` has the schedules whose paired change against it has an interval above zero, and ``not_apart`` the others.
     ``changes`` has these changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together.
     """
 
@@ -38,7 +38,7 @@ class Best(Metric[Stored, BestRow]):
     row, key = BestRow, "best"
 
     def reduce(self, stored: Stored) -> list[BestRow]:
-        """Returns a row for every length; none with one schedule, or of too few documents."""
+        """Returns a row for every length; none with one schedule or too few documents."""
         if not all(run.nll for run in stored.passes):
             return []
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
@@ -63,7 +63,7 @@ class Best(Metric[Stored, BestRow]):
         if worse_than_a_guess(stored) or len(stored.schedules) < 2:
             return []
         if few := too_few(max(row.documents for row in perplexity.METRIC.rows(stored))):
-            return [f"Which schedule has the lowest loss is not said: {few}."]
+            return [f"Which schedule has the lowest loss is undecided: {few}."]
         if not rows:
             return []
         parts = [
@@ -119,7 +119,7 @@ _ROUNDING = 0.001
 def worse_than_a_guess(stored: Stored) -> str:
     """Returns a sentence if the unchanged model is worse than a uniform guess at the shortest length; else "".
 
-    A result from before the vocabulary's size was stored has none.
+    Empty for a result without the vocabulary's size.
     """
     length = stored.lengths[0]
     found = [row.nll for row in perplexity.METRIC.rows(stored) if (row.schedule, row.length) == (AS_IS, length)]
@@ -130,8 +130,8 @@ def guessing(nll: float, length: int, vocabulary: int | None) -> str:
     """Returns a sentence if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
 
     Args:
-        nll: of the unchanged model, in nats per token, up to ``length``; NaN is no such loss.
-        vocabulary: how many tokens the model knows; None where that is not known.
+        nll: the unchanged model's loss in nats per token, up to ``length``; NaN for none.
+        vocabulary: the number of tokens in the model's vocabulary; None if unknown.
     """
     if not vocabulary or not nll > math.log(vocabulary) + _ROUNDING:
         return ""

@@ -21,8 +21,8 @@ CAPTION = "Loss by position"
 class PositionRow:
     """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, including BOS.
 
-    ``as_at`` is the length of the pass, in tokens, where a schedule has another table at every length: its tokens were
-    all scored under the table of that length. None where one table serves all lengths.
+    ``as_at`` is the length of the pass in tokens if the schedule's tables depend on the length: its tokens were all
+    scored with the table of that length. None if one table serves all lengths.
     """
 
     schedule: str
@@ -37,10 +37,10 @@ class PositionRow:
 def draw(stored: Stored) -> Figure:
     """Draws the mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
 
-    The first tokens of a document are hard to predict under every schedule and would flatten the rest. The label of a
-    schedule whose tables follow the length says which length's tables are drawn.
+    The first tokens of a document are hard to predict under every schedule and would flatten the rest. If a schedule's
+    tables depend on the length, its label names the length of the drawn ones.
 
-    Fewer than four bins from there on are not enough: then all are drawn.
+    With fewer than four bins from there on, all bins are drawn.
 
     Raises:
         RopescaleError: matplotlib is not installed.

@@ -63,17 +63,17 @@ def lines_of(kind: type, rows: Iterable[Any]) -> list[list[Any]]:
 
 
 def exp(value: float) -> float:
-    """Returns ``exp(value)``, cut off before it overflows, as the huge interval of a broken model would."""
+    """Returns ``exp(value)``, clipped before it overflows, as for the huge interval of a broken model."""
     return math.exp(min(value, 709.0))
 
 
 def interval_cell(value: float | None, low: float | None, high: float | None, over: str | None = None) -> str:
-    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide interval, or one with a longer side.
+    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide or asymmetric interval.
 
     An interval that is symmetric in nats is not symmetric as a perplexity, so ± would be wrong for a wide one.
 
     Args:
-        over: what the interval is over, see :func:`mark`.
+        over: the interval's sampling unit, see :func:`mark`.
     """
     if value is None:
         return "-"
@@ -94,7 +94,7 @@ def change_cell(change: Estimate | None, form: str = TABLE) -> str:
 
 
 def mark(interval: str | None) -> str:
-    """Returns the mark of an interval that is not over documents, and does not generalise to other texts."""
+    """Returns the mark of an interval that is not over documents, so does not generalise to other texts."""
     return "" if interval in (None, DOCUMENTS) else " †"
 
 
@@ -126,11 +126,11 @@ def misleads(low: float, high: float, mean: str, half: str) -> bool:
 def around(value: float, low: float | None, high: float | None, form: str = TABLE, sign: str = "") -> str:
     """Formats an interval after its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
 
-    That is where it leans, or where it would disagree with the bounds about zero. What rounds to zero and is not zero
-    is not shown as zero.
+    That is if the interval is asymmetric, or if ± would disagree with the bounds about zero. A nonzero bound or
+    half-interval that rounds to zero is not shown as zero.
 
     Args:
-        form, sign: how bounds are formatted; a sign of "+" is theirs alone.
+        form, sign: the format of the bounds; the half-interval has no sign.
     """
     if low is None or high is None:
         return f" {NO_INTERVAL}"

@@ -65,8 +65,8 @@ def changes(stored: Stored, rows: Iterable[Any], against: str, title: str, **zer
 
     Args:
         rows: with ``delta_nll`` and its bounds.
-        against: what the loss is compared with.
-        zero: how the line at zero is drawn.
+        against: the name of the compared loss.
+        zero: the style of the line at zero.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -113,7 +113,7 @@ def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
-    # The first is wider, so that it can still be seen under another with the same values.
+    # The first line is wider, so that it remains visible under another with the same values.
     return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
 
 
@@ -160,7 +160,7 @@ def tokens(length: int) -> str:
 
 
 _STEPS = ((30, (1.0, 2.0, 5.0)), (4, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-"""The numbers that are labelled in each power of ten, where the axis spans more than so many times its low end."""
+"""The labelled numbers per power of ten, by the least ratio of the axis' ends."""
 
 
 def plain_numbers(axes: Axes) -> None:
@@ -180,7 +180,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
     """Adds the title, the legend and the trained length.
 
     Args:
-        drawn: what shows the intervals: bands, or the baseline's alone where there are many, if None.
+        drawn: the name of the intervals' marks; None for bands, or for the baseline's band if there are many lines.
     """
     low, high = axes.get_xlim()
     if result.trained_length and low < result.trained_length < high:

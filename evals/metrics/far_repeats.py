@@ -1,4 +1,4 @@
-"""Perplexity of the tokens that repeat something far back, and of the others."""
+"""Perplexity of the tokens that repeat distant context, and of the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RepeatsRow:
     """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
     The interval is None with fewer than five documents, and the perplexity is None without such tokens.
-    ``far_documents`` and ``far_windows`` count those that have far repeats, and ``far_interval`` and
-    ``other_interval`` say what the intervals are over.
+    ``far_documents`` and ``far_windows`` count those with far repeats, and ``far_interval`` and ``other_interval`` name
+    the intervals' sampling units.
     """
 
     schedule: str
@@ -42,7 +42,7 @@ class RepeatsRow:
 
 
 _DISTANCE = Option[int | None](
-    "repeat_distance", Length, "How far back a far repeat is (default: the trained length).", in_protocol=False
+    "repeat_distance", Length, "The least distance of a far repeat (default: the trained length).", in_protocol=False
 )
 
 
@@ -114,7 +114,7 @@ METRIC = FarRepeats()
 
 
 def _figures(which: str, found: Marked) -> dict[str, Any]:
-    """Returns the figures of a row about some of the tokens, by the names of its fields."""
+    """Returns a row's figures for a token subset, by field name."""
     ppl, low, high = perplexities(found.loss)
     figures = {"tokens": found.tokens, "ppl": ppl, "low": low, "high": high}
     figures["interval"] = found.loss.over if found.loss else None

@@ -20,8 +20,8 @@ from .stored import Stored, sums_of
 class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
-    It is None without key tokens; its interval is None with fewer than five documents. ``documents`` and
-    ``windows`` count those that have key tokens, and ``interval`` says what its interval is over.
+    It is None without key tokens; its interval is None with fewer than five documents. ``documents`` and ``windows``
+    count those with key tokens, and ``interval`` names its interval's sampling unit.
     """
 
     schedule: str
@@ -40,7 +40,7 @@ class KeyTokensRow:
 _SPANS = Option[KeySpans | None](
     "key_spans",
     Path,
-    "Measure the tokens that `ropescale keys` found, too.",
+    "Also measure the tokens that `ropescale keys` found.",
     read=lambda given: given if isinstance(given, KeySpans) else key_tokens.load(given),
     in_protocol=False,
     by_place=True,
@@ -65,7 +65,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return options[_SPANS.name] is not None
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the facts about the key spans, without their places."""
+        """Returns the facts about the key spans, without the spans."""
         part = results.get(self.key)
         return {_SPANS.name: KeySpans({}, {name: part[name] for name in part if name != "rows"})} if part else {}
 

@@ -27,8 +27,8 @@ class PairedRow:
 
     ``kl`` is the mean KL(baseline || schedule) of these tokens in nats, and ``top1`` the share of tokens at which both
     have the same most likely token. They are None if not compared, as beyond the trained length. The interval of
-    ``delta_nll`` holds for all ``comparisons`` of the run together, as that of
-    :class:`.against_truncation.TruncationRow`; those of the others are of 95%.
+    ``delta_nll`` holds for all ``comparisons`` of the run together, as in :class:`.against_truncation.TruncationRow`;
+    the other intervals have 95%.
     """
 
     schedule: str
@@ -147,7 +147,7 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
-    """Returns the largest length up to the trained one; None if there is none, or the trained one is not known."""
+    """Returns the largest length up to the trained one; None without one, or if the trained length is unknown."""
     return max((length for length in lengths if trained and length <= trained), default=None)
 
 
@@ -158,11 +158,11 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     """
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:
-        repeats = ", nor are far repeats told apart" if distance_of(stored) is None else ""
-        return [f"The short-context cost is not known{repeats}: the model does not say how long it was trained at."]
+        repeats = ", and far repeats are not separated" if distance_of(stored) is None else ""
+        return [f"The short-context cost is unknown{repeats}: the model's trained length is unknown."]
     short = short_length(stored.lengths, trained)
     if short is None:
-        return [f"The short-context cost is not known: no length up to the trained {trained:,} was measured."]
+        return [f"The short-context cost is unknown: no length up to the trained {trained:,} was measured."]
     if all(row.kl is None for (_, length), row in rows.items() if length == short):
         return []
     gains = [f"gain at {long:,} (nats)"] if long > trained else []

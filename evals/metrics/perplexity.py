@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class PerplexityRow:
     """The perplexity of one schedule at one length. The interval is None with one short document.
 
-    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` says what the
-    interval of ``ppl`` is over: "documents", or blocks of the windows or of the tokens of few. ``mode`` is "prefix"
+    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` names the sampling
+    unit of the interval of ``ppl``: "documents", or for few documents blocks of windows or tokens. ``mode`` is "prefix"
     (the first L positions of each window) or "sliding" (whole documents, in windows of L positions), and
     ``documents_at_length`` counts the documents that have L positions. ``windows`` counts those of all documents.
     """
@@ -53,7 +53,7 @@ class PerplexityRow:
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws one line per schedule with its 95% band, both axes logarithmic, the trained length marked.
+    """Draws a line per schedule with its 95% band, on logarithmic axes, and marks the trained length.
 
     Raises:
         RopescaleError: matplotlib is not installed.

@@ -89,10 +89,10 @@ class Pass:
         table_sha256: a hash of the live tables.
         lengths: the lengths of the pass, ascending; the last one was fed.
         nll: per document, the NLL of each scored token in nats, fp32 [scored].
-        forward_passes: how many windows went through the model; 0 if another schedule had the same tables.
-        cost: the cost of its windows, whichever schedule ran them.
-        split_batches: how many batches were scored in parts because memory ran out.
-        key: identifies everything that the numbers depend on; passes with the same key share them.
+        forward_passes: the number of windows run; 0 if another schedule had the same tables.
+        cost: the cost of its windows, even if another schedule ran them.
+        split_batches: the number of batches scored in parts because memory ran out.
+        key: identifies all that the numbers depend on; passes with the same key share them.
     """
 
     schedule: str
@@ -113,8 +113,8 @@ class Divergence:
         schedule, baseline: the labels.
         length: positions of the windows.
         kl: per document, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
-        same: per document, 1 where both have the same most likely token, else 0; fp32 [scored].
-        forward_passes, positions: how many windows, and positions, went through the model for it.
+        same: per document, 1 for each scored token with the same most likely prediction, else 0; fp32 [scored].
+        forward_passes, positions: the number of windows and of positions run for it.
     """
 
     schedule: str
@@ -131,11 +131,11 @@ class Identity:
     """Hashes of a document's text and of its tokens.
 
     Attributes:
-        ids_sha256: of the tokens of its windows, one after the other.
+        ids_sha256: the hash of its windows' tokens, in order.
         scored: the ranges of these tokens whose losses count; None for all of them.
-        at: by length, the hash of the tokens that belong to it.
-        source: the source that it is from, if there are several.
-        size: the tokens of each of its windows, where it has several and ``scored``; None if it was not stored.
+        at: by length, the hash of the tokens within it.
+        source: the document's source, if there are several.
+        size: the tokens per window, if it has several windows and ``scored``; else None.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Identity:
         """Returns the identity of a document.
 
         Args:
-            stops: by length, how many tokens of a window belong to it; None for all.
+            stops: by length, the number of a window's tokens within it; None for all.
         """
         marks = [each.scored for each in windows if each.scored is not None]
         scored = ranges_of(np.concatenate(marks)).tolist() if marks else None
@@ -165,16 +165,16 @@ class Identity:
 class Truncation:
     """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 tokens before it.
 
-    They were scored in windows of L0 positions without BOS, under the tables that the model was trained with. Windows
-    are ``stride`` tokens apart, and each scores its last ``stride`` tokens, which have L0 - stride to L0 - 1 before
-    them. A token's loss depends on the stride and on nothing after it, so one run serves every length beyond L0.
+    They were scored in windows of L0 positions without BOS, with the model's training tables. Windows are ``stride``
+    tokens apart, and each scores its last ``stride`` tokens, which have L0 - stride to L0 - 1 tokens before them. A
+    token's loss depends on the stride, but not on later tokens, so one run serves every length beyond L0.
 
     Attributes:
         length: L0, the positions of a window.
         stride: the tokens that a window scores.
         table_sha256: a hash of the tables.
         nll: per window of the measurement, the NLL of each token at positions [L0, longest length) in nats, fp32.
-        split_batches: how many batches were scored in parts because memory ran out.
+        split_batches: the number of batches scored in parts because memory ran out.
     """
 
     length: int
@@ -226,9 +226,8 @@ def windows_of(tokens: Iterable[int], stride: int) -> int:
 
 
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
-    """Counts the positions of the windows of ``length`` that score so many tokens of each document.
-
-    The last window of a document is shorter where fewer than ``stride`` tokens are left.
+    """Counts the positions of windows of ``length`` that score ``tokens`` tokens of each document. The last window of a
+    document is shorter if fewer than ``stride`` tokens are left.
     """
     counts = list(tokens)
     lacking = sum(-each % stride for each in counts)
@@ -287,18 +286,17 @@ class Stored(Measured):
 
     Attributes:
         passes: the stored NLLs.
-        documents: what was fed, in order: the windows of the documents, or whole ones that windows slide over; none in
-            a measurement that was loaded from its folder.
-        windows: per document, how many windows it has, in order; empty for one of each.
-        bos: whether BOS was in front of every window.
-        baseline: the label of the schedule that the others are compared with.
+        documents: the fed windows in order, or whole documents for sliding windows; empty in a loaded measurement.
+        windows: the number of windows per document; empty for one per document.
+        bos: whether BOS preceded every window.
+        baseline: the baseline's label.
         trained_length: the model's trained context, if known; plots mark it.
         tables: the live rotary tables, by table_sha256 and layer type.
         divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
         truncation: the losses of the unchanged model, given only the last tokens; None if they were not measured.
-        options: the values of the options of metrics, by name; one that is missing has its default.
-        identities: hashes of the documents, in a measurement that was loaded.
-        whole: how many groups of documents the measurement has tables of that this is a part of; None in a whole one.
+        options: the values of the metrics' options, by name; missing ones have their defaults.
+        identities: hashes of the documents of a loaded measurement.
+        whole: for a part, the :attr:`groups` of the whole measurement; None for a whole one.
     """
 
     passes: list[Pass]
@@ -323,10 +321,9 @@ class Stored(Measured):
 
     @cached_property
     def comparisons(self) -> int | None:
-        """The number of comparisons that sentences may conclude from; None of too few documents for any conclusion.
-
-        Which schedule is best, and where, is known only afterwards: so every pair of schedules counts, and every
-        schedule against truncation, on all tokens and on far repeats, at every length and in every source.
+        """The number of comparisons that conclusions may use; None with too few documents for any conclusion. The best
+        schedule is known only afterwards, so every pair of schedules counts, and every schedule against truncation, on
+        all tokens and on far repeats, at every length and in every source.
         """
         if self.texts < CONCLUSIVE:
             return None
@@ -364,17 +361,17 @@ class Stored(Measured):
         return len(self.windows or self.documents or self.identities or self.passes[0].nll)
 
     def of_texts(self, items: Sequence[T]) -> list[Sequence[T]]:
-        """Groups items by document."""
+        """Groups one item per window by document."""
         edges = accumulate(self.windows or [1] * len(items), initial=0)
         return [items[start:stop] for start, stop in pairwise(edges)]
 
     def texts_with(self, counts: Sequence[float]) -> int:
-        """Counts the documents with a nonzero window."""
+        """Counts the documents with a nonzero count in any window."""
         return sum(map(bool, intervals.grouped(counts, self.windows)))
 
     @property
     def longest(self) -> list[int]:
-        """The tokens of each document, or of its windows."""
+        """The tokens of each document, or of its longest window."""
         return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
 
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
@@ -398,7 +395,7 @@ class Stored(Measured):
         return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
 
     def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the values of scored tokens, per document, with NaN for tokens that are not to count."""
+        """Returns the values of scored tokens, per document, with NaN for tokens that do not count."""
         if not any(each is not None for each in self._scored):
             return list(values)
         return [
@@ -417,7 +414,7 @@ class Stored(Measured):
         return found
 
     def first(self, schedule: str, length: int) -> np.ndarray:
-        """Returns the losses of the first document, all its windows, fp64."""
+        """Returns the losses of all windows of the first document, fp64."""
         return np.concatenate(self.of_texts(self.losses(schedule, length))[0]).astype(np.float64)
 
     def totals(self, schedule: str, length: int) -> Totals:
@@ -444,7 +441,7 @@ class Stored(Measured):
 
     @property
     def _how(self) -> tuple[object, ...]:
-        """How the texts are cut into windows."""
+        """The settings that determine windows and scored tokens."""
         return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
 
     def same_tokens(self, other: Stored, length: int) -> bool:

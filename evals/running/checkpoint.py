@@ -34,15 +34,15 @@ _LARGEST_TEMPLATE = 1 << 20
 class Checkpoint:
     """A model's or adapter's folder or Hub id, with loading options.
 
-    As a path it is the folder, which is downloaded on demand.
+    As a path, it is the folder, downloaded on demand.
 
     Attributes:
-        name: the folder or the name; ``revision`` is a branch, tag or commit.
-        trust_remote_code: run the Python code that it brings.
+        name: the folder or the Hub id; ``revision`` is a branch, tag or commit.
+        trust_remote_code: run the checkpoint's own Python code.
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
-        tp: the processes share each layer.
-        chat_template: the file of a Jinja template, instead of the tokenizer's own.
-        weights: whether they are needed; a server has its own.
+        tp: shard each layer over the processes (tensor parallelism).
+        chat_template: a file with a Jinja template that replaces the tokenizer's own.
+        weights: whether the weights are needed; servers have their own.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Checkpoint:
         return find_loadable(self.name, self.revision, weights=self.weights)
 
     def warn(self, notes: Notes) -> None:
-        """Warns about the frequencies that an adapter is measured with."""
+        """Warns about an adapter's frequencies."""
         for remark in remarks(self.adapter) if self.adapter else ():
             notes.warn(f"warning: {remark}")
 
@@ -129,8 +129,8 @@ class Checkpoint:
 
         Args:
             asked: the schedules and their shared ``patching`` options.
-            longest: the largest measured length; determines a factor that is not given.
-            notes: report that factor.
+            longest: the largest measured length; determines a missing factor.
+            notes: reports that factor.
 
         Raises:
             ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule
@@ -153,13 +153,13 @@ class Checkpoint:
                 plans.append(make_plan(config, share))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
             raise ScheduleError(
-                "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "
-                "or leave freeze_at out",
+                "freeze_at needs a schedule whose tables depend on the length; name one, such as dynamic, or leave "
+                "freeze_at out",
                 "freeze_at",
             )
         if without:
             notes.tell(
-                f"note: {listed(without)}: no factor is given; {longest / trained:g} is taken, the largest length over "
+                f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length over "
                 f"the trained one ({longest:,} / {trained:,})"
             )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]

@@ -34,7 +34,7 @@ class Corpus:
 
     Attributes:
         lengths: the lengths, ascending.
-        documents: the fed documents: the windows of the texts in order, or full texts with a stride.
+        documents: the fed documents: the windows of the texts, in order, or with a stride the full texts.
         windows: per text, its number of ``documents``.
         skipped: the number of unmeasured texts by reason.
         share: the windows' share of the texts, as in results.json; empty if unknown.
@@ -96,7 +96,7 @@ class Corpus:
 
     @property
     def scored(self) -> int:
-        """The tokens scored at the longest length: without BOS and tokens without context."""
+        """The number of tokens scored at the longest length, without BOS and tokens without context."""
         first = 0 if self.has_bos else 1
         stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
         parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
@@ -131,7 +131,7 @@ class Corpus:
     def _cut(self, given: Iterable[Source]) -> None:
         """Cuts sufficiently long texts into windows of the longest length, shared by all lengths.
 
-        With a stride it takes every document with a token to score as a whole; of a prompt, the last tokens.
+        With a stride, takes whole documents that have a token to score, but only the last tokens of a prompt.
         """
         options, tokenizer = self.options, self._tokenizer
         encoder = None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens)

@@ -55,19 +55,19 @@ class Job(HeldPass):
 class CorpusRun(ABC):
     """An interruptible measurement of a corpus: :meth:`result` has the complete passes.
 
-    Whoever computes the losses, a loaded model or servers, makes itself ready (:meth:`_ready`), and says who scores
-    under some tables (:meth:`_scoring`), and which tables are those that the model was trained with.
+    Subclasses compute the losses with a loaded model or servers: they prepare the scorer (:meth:`_ready`), return it
+    for given tables (:meth:`_scoring`), and return the model's training tables (:meth:`as_trained`).
 
     Attributes:
         variants: the labelled schedules to measure.
         baseline: the label of the baseline.
-        trained_length: the context that the model was trained at, if known.
-        title: the name of the round that this is of a run that says the rest itself; "" for a run of its own.
-        about: what the next run in the same folder is told besides.
-        device: where it runs, for the record of its speed.
-        facts: what the numbers of every pass depend on, next to the pass's own.
+        trained_length: the model's trained context, if known.
+        title: the title of a round of a larger run, which announces everything else; "" for a run of its own.
+        about: further facts that the next run in the same folder is compared with.
+        device: the device, stored with the speed.
+        facts: the facts that determine the numbers of every pass, in addition to the pass's own.
         model_facts: the "model" part of results.json.
-        batch_tokens: positions that are fed together.
+        batch_tokens: the most positions fed together.
     """
 
     variants: Sequence[WithTables]
@@ -117,7 +117,7 @@ class CorpusRun(ABC):
     # --- Implemented for a loaded model and for servers ---
 
     def work(self, positions: int) -> float:
-        """Returns the work of a token in a window of so many positions, in any unit."""
+        """Returns the work per token in a window of ``positions``, in any unit."""
         return 1.0
 
     @abstractmethod
@@ -252,7 +252,8 @@ class CorpusRun(ABC):
         }
 
     def _as_before(self, last: Facts) -> tuple[int, int | None]:
-        """Returns the last run's batch size and stride of truncation where its plans, and so its batches, still fit."""
+        """Returns the last run's batch size and stride of truncation if its plans, and so its batches, are still
+        valid."""
         if last.get("facts") != self.facts:
             return self.batch_tokens, None
         size, stride = last.get("batch_tokens"), last.get("truncation_stride")
@@ -290,12 +291,12 @@ class CorpusRun(ABC):
             self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
         if given := self.corpus.count("ids"):
             self.notes.tell(
-                f"{given:,} documents are token ids; bits per byte are not known, because their text is not"
+                f"{given:,} documents are token ids; bits per byte are unknown, because their text is unknown"
             )
         if self.corpus.special:
             self.notes.tell(
-                f"{self.corpus.special:,} tokens of the text are special ones of the tokenizer, as if a text began or "
-                "ended there; split_special_tokens takes them for text"
+                f"{self.corpus.special:,} tokens of the text are special tokens, as if a text began or ended there; "
+                "split_special_tokens encodes them as text"
             )
 
 
@@ -305,12 +306,12 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 
 # --- Truncation: the unchanged model on only the last tokens, up to its trained length
-# It runs with the model's training tables, in windows of the trained length L0 without BOS, a stride
-# apart, each of which scores its last tokens; on exactly the tokens at positions from L0 on of the measured windows. A
-# smaller stride leaves each token more context, L0 - stride at least, and takes more passes.
+# It uses the model's training tables, and windows of the trained length L0 without BOS, a stride apart. Each window
+# scores its last tokens, and together they score exactly the tokens at positions from L0 on in the measured windows. A
+# smaller stride leaves each token more context, at least L0 - stride, and takes more passes.
 
 SHARES = (16, 8, 4, 2)
-"""Candidate strides as fractions of the trained length; the smallest that costs at most the rest is used."""
+"""Divisors of the trained length for candidate strides; the smallest stride that costs at most the rest is used."""
 
 
 def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
@@ -325,10 +326,10 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
         DataError: truncation cannot be measured.
     """
     if asked and trained is None:
-        raise DataError(f"{asked} is given, and the model does not say how long it was trained at; leave it out", asked)
+        raise DataError(f"{asked} is given, and the model's trained length is unknown; leave it out", asked)
     if asked and trained is not None and longest <= trained:
         raise DataError(
-            f"{asked} is given, and no length is beyond the {trained:,} tokens of the model's training; give a longer "
+            f"{asked} is given, and no length is beyond the model's trained {trained:,} tokens; give a longer "
             f"one, or leave {asked} out",
             asked,
         )
@@ -372,17 +373,16 @@ def plan_truncation(
     batch_tokens: int,
     before: int | None = None,
 ) -> tuple[Truncating | None, str]:
-    """Plans truncation: at the stride asked for, that of the last run, or the smallest of a few that costs at most the
-    rest.
+    """Plans truncation at the requested stride, the last run's, or the smallest candidate that costs at most the rest.
 
     Args:
-        trained: the trained length, if it is known.
-        as_trained: returns the tables that the model was trained with at a length.
-        rest: the positions that all other passes feed.
-        before: the stride of the last run with the same numbers, if there was one: another would run all of it again.
+        trained: the trained length, if known.
+        as_trained: returns the model's training tables at a length.
+        rest: the fed positions of all other passes.
+        before: the stride of the last run with the same facts, if any; another stride could not reuse its batches.
 
     Returns:
-        None where it is left out; and what the user is told of it, "" for nothing.
+        The plan, or None if truncation is left out; and a note for the user, or "".
 
     Raises:
         DataError: the requested truncation is impossible, or the stride leaves a token without context.
@@ -394,7 +394,7 @@ def plan_truncation(
     known = options.truncation_stride or before
     if known is not None and known >= trained:
         raise DataError(
-            f"truncation_stride {known} leaves a token nothing before it in windows of the trained {trained:,} "
+            f"truncation_stride {known} leaves a token without context in windows of the trained {trained:,} "
             f"positions; use 1 to {trained - 1}",
             "truncation_stride",
         )
@@ -410,7 +410,7 @@ def plan_truncation(
         tables = as_trained(trained)
     except RopescaleError as error:
         if asked:
-            message = f"{asked} is given, and it cannot be measured: {error}"
+            message = f"{asked} is given, and truncation cannot be measured: {error}"
             raise DataError(message, asked, *error.fields) from error
         return None, f"truncation is left out: {error}"
 

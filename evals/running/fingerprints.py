@@ -41,7 +41,7 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
     """Returns the "model" part of results.json.
 
     Args:
-        path: the checkpoint's folder; without it (a model built or changed in memory), and with adapters, the live
+        path: the checkpoint's folder; without it (a model built or changed in memory) or with adapters, the live
             tensors are hashed.
     """
     folder = Path(path) if path else None
@@ -100,15 +100,17 @@ def parameters_fingerprint(model: nn.Module) -> str:
     """Hashes every byte of every parameter and buffer, and the adapter state.
 
     Excludes the rotary tables, which :func:`rotation_sha256` covers. Reads tensors that accelerate offloaded. One core
-    of an EPYC took 0.86 s for each GB of bfloat16 on the CPU; up to eight threads share the tensors. An accelerator's
-    are copied in blocks of 16 MiB.
+    of an EPYC took 0.86 s per GB of bfloat16 on the CPU; up to eight threads share the tensors. Tensors on an
+    accelerator are copied in blocks of 16 MiB.
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
         elsewhere, hashes = _put_elsewhere(model), list[tuple[str, str | Future[str]]]()
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
             if not name.endswith("inv_freq"):
-                whole = getattr(tensor, "full_tensor", None)  # several processes bring it together: here, and in order
+                whole = getattr(
+                    tensor, "full_tensor", None
+                )  # gathered from several processes, so in this thread and in order
                 by_thread = pool.submit(_tensor_sha256, elsewhere.get(name, tensor)) if whole is None else None
                 hashes.append((name, by_thread or _tensor_sha256(whole)))
         for name, found in hashes:
@@ -151,7 +153,7 @@ def _tensor_sha256(tensor: Tensor) -> str:
     tensor = (tensor if isinstance(tensor, torch.Tensor) else tensor()).detach()
     digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is not None:  # quantized: made of plain ones
+    if flatten is not None:  # quantized: made of plain tensors
         names, about = flatten()
         digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
     elif not tensor.is_meta and tensor.numel():
@@ -200,8 +202,8 @@ def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
 
 
 def rotation_sha256(model: nn.Module) -> str:
-    """Hashes all that a schedule decides: each module's live tables, their scales, and the softmax scales (MLA's follow
-    the schedule). Models of one class with the same hash compute the same."""
+    """Hashes all that a schedule determines: each module's live tables, their scales, and the softmax scales (MLA's
+    follow the schedule). Models of one class with the same hash compute the same."""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         scaling = getattr(module, "scaling", None)

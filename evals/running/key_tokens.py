@@ -54,11 +54,13 @@ def find(
         ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
         key = key_positions(scorer, ids, window, stride, alpha, beta)
         places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
-        places[1:, 0] = np.minimum(places[1:, 0], np.maximum.accumulate(places[:-1, 1]))  # a blank that was trimmed
+        places[1:, 0] = np.minimum(
+            places[1:, 0], np.maximum.accumulate(places[:-1, 1])
+        )  # a space that the offsets omit
         spans[sha256(text.encoded)] = joined(byte_places(text.text, places[key]).tolist())
         found, scored = found + len(key), scored + max(0, len(ids) - window)
     if not scored:
-        raise DataError(f"no text has more than the window of {window:,} tokens; give longer ones", "window")
+        raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
     facts = describe(model, path)
     made = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
     made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta}
@@ -99,10 +101,10 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
         except (OSError, UnicodeError) as error:
             raise DataError(f"{file} cannot be read: {error}") from None
         if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
-            raise DataError(f"{file} holds no key tokens of LongPPL; they are written [start, end];[start, end]")
+            raise DataError(f"{file} holds no key tokens of LongPPL, which have the format [start, end];[start, end]")
         places = np.array(re.findall(r"\d+", content), np.int64)
         if len(places) and places.max() > len(text.text):
-            raise DataError(f"{file} lies outside {text.name}, which has {len(text.text):,} characters")
+            raise DataError(f"{file} has ranges outside {text.name}, which has {len(text.text):,} characters")
         spans[sha256(text.encoded)] = joined(byte_places(text.text, places).reshape(-1, 2).tolist())
     return KeySpans(spans, {"imported": [Path(file).name for file in files]})
 
@@ -110,5 +112,5 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
 def _written(texts: Iterable[Unread]) -> Iterator[Text]:
     for each in texts:
         if not isinstance(each, (Text, TextFile)):
-            raise DataError(f"{each.name} is no text, and key tokens are places in a text; give a field of text")
+            raise DataError(f"{each.name} is not text, and key tokens are byte ranges of a text; give a field of text")
         yield Text(each.name, each.text)

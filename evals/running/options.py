@@ -71,30 +71,30 @@ class PerplexityOptions(TextOptions):
     """The options of a measurement.
 
     Attributes:
-        stride: None measures the first L positions of each document; a number measures whole documents in sliding
-            windows of L positions, each this many tokens after the one before. Of a prompt with its answer, that is the
-            last tokens, as many as the largest length holds.
+        stride: None measures the first L positions of each window; a number measures whole documents in sliding windows
+            of L positions, this many tokens apart. A prompt with its answer is cut to its last tokens, as many as the
+            largest length holds.
         min_tokens: skip documents with fewer tokens.
-        max_docs: measure on at most this many documents; what comes after them is not read.
-        score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
-        windows: of each document, a number, or "all" that it holds; evenly spaced if it holds more, and 1 is the first.
-            None is as many as ``budget_tokens`` allows.
-        budget_tokens: positions fed under one schedule, shared out over the documents, but at least one window of
-            each. None is :data:`ropescale.evals.data.cutting.BUDGET`, or no limit where ``windows`` is given.
+        max_docs: measure at most this many documents; later ones are not read.
+        score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
+        windows: the number of windows per document, evenly spaced if it holds more (1 is its first), or "all". None is
+            as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None is
+            :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
-        batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
-            fits into memory.
+        batch_tokens: the most positions to feed together (at least one window); None is an estimate of the most that
+            fit into memory.
         logits_bytes: budget for one block of fp32 logits.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
-            one, which takes each of them, and the baseline, once more through the model at that length.
-        truncation: measure the model given only its last tokens, too; None does where that costs no more than the rest.
-        truncation_stride: the tokens that each of its windows scores; this asks for it.
-        seed: kept with the results; nothing is drawn at random, so no figure depends on it.
+            one, which runs every schedule, and the baseline, once more at that length.
+        truncation: also measure the model given only its last tokens; None does so if that costs no more than the rest.
+        truncation_stride: the tokens that each window of truncation scores; implies ``truncation``.
+        seed: stored with the results; nothing is random, so no figure depends on it.
         of_metrics: the values of the options that metrics declare, by name; :meth:`of` takes them as keywords.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
-        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
+        path: the checkpoint's folder, to hash its files; None hashes the live parameters.
+        progress: print notes on stderr, with a bar on a terminal, or else a line per minute.
     """
 
     stride: int | None = None
@@ -112,12 +112,12 @@ class PerplexityOptions(TextOptions):
         values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
         object.__setattr__(self, "of_metrics", values)
         if self.score not in chats.SCORES:
-            raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
+            raise DataError(f"score must be {' or '.join(chats.SCORES)}, not {self.score!r}", "score")
         object.__setattr__(self, "windows", check_windows(self.windows))
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
             raise DataError(
-                f"{given[0]} is given, and a stride slides over whole documents; leave one of the two out",
+                f"{given[0]} is given, and a stride slides over whole documents; leave one of them out",
                 given[0],
                 "stride",
             )
@@ -125,7 +125,7 @@ class PerplexityOptions(TextOptions):
         if self.truncation is False and name:
             raise DataError(f"{name} is given, and truncation is left out; drop one", name, "truncation")
         if self.stride is not None and name:
-            raise DataError(f"{name} is for texts cut into windows, and stride slides; drop one", name, "stride")
+            raise DataError(f"{name} applies to texts cut into windows, and a stride slides; drop one", name, "stride")
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -2,8 +2,8 @@
 
 With a static schedule the NLL of a token does not depend on later tokens, so one pass at the longest length serves
 every shorter one. If the rotary tables depend on the length, every length uses its own frozen tables, and lengths with
-equal tables share a pass. Sliding windows (a stride) differ from length to length, so each length is a pass of its own,
-frozen at that length also where a document's last window is shorter.
+equal tables share a pass. Sliding windows (a stride) differ from length to length, so each length has its own pass,
+frozen at that length even if a document's last window is shorter.
 
 All passes are planned before the first one runs: schedule -> tables at each length -> :class:`Job` -> batches.
 """
@@ -104,8 +104,8 @@ class PerplexityRun(CorpusRun):
     def facts(self) -> Facts:  # type: ignore[override]
         """The facts that determine the numbers of every pass, in addition to the pass's own.
 
-        The versions of torch and transformers are among them: another kernel or another modelling file rounds, or
-        computes, differently, and halves from two of them would make no result.
+        They include the versions of torch and transformers: other kernels or modelling files round or compute
+        differently, so batches of different versions must not be mixed.
         """
         return {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
@@ -267,13 +267,13 @@ def comparing(
 ) -> Task:
     """Returns the task that compares schedules with the baseline, which runs once for each batch.
 
-    Schedules with the same tables share their passes. The baseline's own tables differ in nothing, and take none.
+    Schedules with the same tables share their passes. A schedule with the baseline's tables needs none.
 
     Args:
         base, others: the tables of the baseline and of each schedule.
-        length: positions of the windows that all are run on.
-        plan: the batches of those windows.
-        finish: takes all comparisons for the results.
+        length: positions of the windows.
+        plan: the batches of the windows.
+        finish: called with all comparisons.
     """
     distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
 
@@ -287,7 +287,7 @@ def comparing(
         for rotation, shelf in zip(distinct, shelves, strict=True):
             halves = {number: np.split(each.nll, VALUES) for number, each in shelf.batches.items()}
             numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
-        # Each feeds the windows once; the first one carries the baseline's forward passes, too.
+        # Each feeds the windows once; the first one also counts the baseline's forward passes.
         shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
         for other in others:
             (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)

@@ -40,7 +40,7 @@ class Notes:
     def tell(self, line: str, level: int = logging.INFO) -> None:
         """Prints or logs a note on the run."""
         if self.shown:
-            with suppress(OSError):  # a log that cannot be written ends no run
+            with suppress(OSError):  # an unwritable log must not end the run
                 tqdm.write(folded_to(sys.stderr, visible(line)), file=sys.stderr)
         else:
             LOG.log(level, line)
@@ -82,7 +82,7 @@ class Progress:
 
     @property
     def perplexity(self) -> float | None:
-        """The perplexity of all that is scored so far."""
+        """The perplexity of the tokens scored so far."""
         return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
 
     def say(self, state: str) -> None:
@@ -95,7 +95,7 @@ class Progress:
 
         Args:
             fed: its tokens.
-            nll: of its scored tokens in nats.
+            nll: the NLLs of its scored tokens, in nats.
         """
         self._fed += fed
         if nll is not None:
@@ -128,7 +128,7 @@ def duration(seconds: float) -> str:
 
 
 def _figure(value: float | None) -> str:
-    """Formats four significant digits; huge ones as powers of ten."""
+    """Formats four significant digits; huge numbers as powers of ten."""
     if value is None:
         return "-"
     return f"{value:#.4g}".rstrip(".") if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

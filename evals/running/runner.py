@@ -39,17 +39,17 @@ class Task:
     """Batches of a plan with the same tables.
 
     Attributes:
-        title: the name of its progress; tasks in a row with the same title share a bar.
+        title: the title of its progress; consecutive tasks with the same title share a bar.
         plan: its batches.
-        facts: per shelf, what its numbers depend on, besides what those of the whole run depend on.
-        score: scores a batch for those of its shelves, by number, that lack it.
-        finish: takes the shelves once all batches are on them.
-        live: makes the tables live inside.
-        values: how many numbers are kept of each scored token.
-        besides: how many forward passes a batch takes besides one for each shelf.
+        facts: per shelf, the facts that determine its numbers, in addition to those of the run.
+        score: scores a batch for the shelves that lack it, given by number.
+        finish: called with the shelves once they have all batches.
+        live: a context that makes the tables live.
+        values: the numbers stored per scored token.
+        besides: the forward passes of a batch in addition to one per shelf.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
-        stream: scores several batches at once, and yields each when it is finished; ``score`` is not called then.
-        confirm: makes sure that one of the finished batches would be scored as it was.
+        stream: scores several batches concurrently, and yields each when it is finished; replaces ``score``.
+        confirm: verifies that scoring a finished batch again would give the same numbers.
     """
 
     title: str
@@ -86,8 +86,8 @@ def task_of(
 
     Args:
         length: positions of the windows.
-        finish: takes the losses of each document, and how many batches were scored in parts.
-        facts: what the losses depend on besides the length, the tables and the plan.
+        finish: called with the losses of each document, and the number of batches scored in parts.
+        facts: further facts that determine the losses, besides the length, the tables and the plan.
     """
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
@@ -101,7 +101,7 @@ def task_of(
         finish(nll, sum(each.parts > 1 for each in found.values()))
 
     about = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, **facts}
-    # A server scores several batches at once, and may be another one when a run goes on.
+    # A server scores several batches at once, and another server may continue a run.
     stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
     return Task(title, plan, [about], score, finished, tables.live, stream=stream, confirm=confirm)
 
@@ -136,13 +136,13 @@ class Runner:
     """Runs the tasks of one measurement.
 
     Args:
-        facts: what all its numbers depend on.
-        store: finished batches are taken from it and put into it.
+        facts: the facts that determine all its numbers.
+        store: the store of finished batches.
         group: the processes that share the work.
-        notes: tells the user how it goes.
-        device: where it runs, for the record of its speed.
-        work: of a token in a window of so many positions, in any unit; it weighs the batches that are still to come.
-        part: what its estimate of the time is of.
+        notes: receives notes for the user.
+        device: the device, stored with the speed.
+        work: returns the work per token in a window of so many positions, in any unit, to estimate the remaining time.
+        part: the words after the estimated time, such as "to go".
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Runner:
         """
         planned = (self.facts, [task.facts for task in tasks])
         if any(other != planned for other in self.group.from_all(planned)):
-            raise RunError("the processes do not measure the same; give all of them the same files and versions")
+            raise RunError("the processes have different tasks; give all of them the same files and versions")
         self._tasks = [
             _Shelved(task, [self.store.shelf({**self.facts, **facts}, task.plan, task.values) for facts in task.facts])
             for task in tasks
@@ -363,15 +363,15 @@ def carry_out(
     """Runs a measurement, and writes its result into a folder, if given.
 
     Args:
-        fresh: run again what the folder holds.
-        group: the processes that share the work; the result is complete in the first one alone.
-        show: prints the result, and is told the folder if it was written. Then the tables of what is complete are
-            written when the run is stopped, too.
-        force: replace results of another text or model, or more than these.
+        fresh: discard the folder's finished batches.
+        group: the processes that share the work; only the first one gets a complete result.
+        show: prints the result; called with the folder if it was written, else None. If given, an interrupted run
+            writes the tables of its complete parts.
+        force: replace results that are of another text or model, or have more schedules, lengths or metrics.
         files: further files to write beside the result, by name.
 
     Raises:
-        CheckpointError: the folder holds more, or something else; raised before anything is run.
+        CheckpointError: the folder holds more results, or other ones; raised before anything is run.
     """
     group = group or Group(World())
     if folder is not None:
@@ -379,7 +379,7 @@ def carry_out(
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
         try:
             measurement.run(store, group)
-        except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
+        except BaseException:  # Ctrl-C, logits that are not finite, out of memory: keep hours of finished work
             if show and folder and group.world.leads:
                 _keep(measurement, store, folder, force, files)
             raise
@@ -406,7 +406,7 @@ def _keep(
         return
     tables, finished = "", measurement.finished
     if finished:
-        with suppress(CheckpointError):  # the disk is full, or the folder holds more
+        with suppress(CheckpointError):  # the disk is full, or the folder holds more results
             measurement.result().save(folder, force=force, files=files)
             tables = f", and the tables of the {finished}"
     Notes(shown=True).tell(

@@ -56,7 +56,7 @@ class Variant:
         return made
 
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
-        """Returns the tables at each length, which are the same ones where they do not depend on it."""
+        """Returns the tables at each length; the same object for all lengths if they do not depend on it."""
         with self.applied() as patch:
             if not self._depends_on_length(patch):
                 return dict.fromkeys(lengths, self._held(None))
@@ -72,8 +72,9 @@ class Variant:
         return HeldTables(self, length, *digests, fingerprints.live_tables(model))
 
     def _depends_on_length(self, patch: Patch | None) -> bool:
-        """Whether the tables follow the length: the patch says so, or (as it is) a patch that was there before, or
-        transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state."""
+        """Whether the tables depend on the length: because of this patch, of an earlier patch of the unchanged model,
+        or of transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps
+        state."""
         if patch is not None:
             return bool(patch.length_dependent)
         if any(outer.length_dependent for outer in patching.patches_in(self.model)):
@@ -155,11 +156,11 @@ def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list
     """Returns the distinct schedules with ``as-is`` and the baseline, and the baseline's label.
 
     Args:
-        notes: report schedules that are equal in another spelling.
+        notes: reports schedules that are equal in another spelling.
 
     Raises:
-        ScheduleError: a spec that cannot be read.
-        DataError: two different schedules that would have the same label.
+        ScheduleError: a spec cannot be read.
+        DataError: two different schedules have the same label.
     """
     given = [schedules.given] if isinstance(schedules.given, str) else list(schedules.given)
     named = [AS_IS, *given, AS_IS if schedules.baseline is None else schedules.baseline]
@@ -184,7 +185,7 @@ class WithTables(Protocol):
     asked: specs.ParsedSpec
 
     def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
-        """Returns the tables at each length, which are the same ones where they do not depend on it."""
+        """Returns the tables at each length; the same object for all lengths if they do not depend on it."""
         ...
 
 
@@ -195,10 +196,10 @@ def names_for(made: Iterable[WithTables]) -> dict[str, dict[str, str]]:
 
 
 def label(schedule: object) -> str:
-    """Returns a schedule's spec on one line, with the fields that were given: ``yarn:factor=8``.
+    """Returns a schedule's spec on one line, with its given fields: ``yarn:factor=8``.
 
     Raises:
-        ScheduleError: a spec that cannot be read.
+        ScheduleError: a spec cannot be read.
     """
     return spelled_out(specs.parse(schedule))
 
@@ -206,9 +207,9 @@ def label(schedule: object) -> str:
 def trained_length(model: nn.Module) -> int | None:
     """Returns the trained length of a model, from its configuration.
 
-    Scaling that a model comes with is its vendor's, who trained with it, up to ``max_position_embeddings``; the
-    original length, which `ropescale inspect` also shows, is the base of schedules. Excludes ropescale's scaling, in
-    memory or in the folder that the model was loaded from.
+    A model's own scaling is the vendor's, who trained with it up to ``max_position_embeddings``; schedules start from
+    the original length, which `ropescale inspect` also shows. Excludes ropescale's scaling, in memory or in the model's
+    folder.
     """
     try:
         return trained_in(patching.configuration_before(model))

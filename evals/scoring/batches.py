@@ -1,10 +1,10 @@
 """The plan of a pass: the windows that are fed together, determined before the run.
 
 A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
-that is scored, stored and resumed. How a model rounds depends on what is fed together, so whoever executes a plan,
-in one process or in many, feeds exactly these batches: then the stored numbers are the same bytes, whatever the
-number of processes and wherever a run was interrupted. The one exception is a batch that does not fit into memory: it
-is scored in parts, which changes nothing but rounding, and the store says so.
+that is scored, stored and resumed. A model's rounding depends on what is fed together, so every execution of a plan, in
+one process or in many, feeds exactly these batches, and stores the same bytes whatever the number of processes and
+wherever it was interrupted. The only exception is a batch that does not fit into memory: it is scored in parts, which
+changes only rounding, and the store records it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Scored:
     """The scores of a batch.
 
     Attributes:
-        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see
-            :meth:`ropescale.evals.scoring.executor.Executor.compare`; of prompts, fp64.
-        parts: in how many parts it was fed; more than 1 where it did not fit into memory.
+        nll: the NLLs of its scored tokens in nats, window after window, fp32; for a comparison, see
+            :meth:`ropescale.evals.scoring.executor.Executor.compare`; for prompts, fp64.
+        parts: the number of parts it was fed in; more than 1 if it did not fit into memory.
     """
 
     nll: np.ndarray
@@ -89,7 +89,7 @@ class Cost:
 
     @property
     def useful_fraction(self) -> float:
-        """The scored tokens per token fed."""
+        """The scored tokens per fed token."""
         return self.scored / self.positions
 
 
@@ -143,11 +143,11 @@ def plan_pass(
     """Plans one pass at one length.
 
     Args:
-        tokens: per document, how many it has, BOS not counted.
-        stride: of the sliding windows; None feeds the first ``length`` positions of each document, which must have
-            them.
-        batch_tokens: positions that are fed together at most; at least one window always is.
-        slide: gives the windows of a document where there is a stride.
+        tokens: the number of tokens of each document, without BOS.
+        stride: the stride of sliding windows; None feeds the first ``length`` positions of each document, which must
+            have as many.
+        batch_tokens: the most positions fed together, but at least one window.
+        slide: yields the windows of a document, if there is a stride.
     """
     windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
     feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
@@ -188,6 +188,6 @@ def cost(batch: Batch) -> float:
     """Estimates the time of a batch, up to a factor: linear in its positions, and quadratic in a window's length.
 
     Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
-    ones); sharing out needs no more than the order of magnitude.
+    ones); distributing batches needs only the order of magnitude.
     """
     return batch.fed * (1 + batch.positions / 32768)

@@ -34,7 +34,7 @@ class Executor:
     """Feeds batches, in parts where memory is short.
 
     Args:
-        documents: the plan's documents by number.
+        documents: the plan's documents, by number.
         bos: the id before every window, or None.
         note: called with notes for the user.
     """
@@ -55,7 +55,7 @@ class Executor:
         """Returns the NLLs of a batch's scored tokens.
 
         Raises:
-            RunError: logits that are not finite, or a single window that does not fit into memory.
+            RunError: logits are not finite, or a single window does not fit into memory.
         """
 
         @torch.inference_mode()
@@ -112,7 +112,7 @@ class Executor:
         if not self.scorer.retries:
             raise RunError(
                 f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
-                "processes, which cannot try again one by one; use more of them, a smaller batch_tokens, or "
+                "processes, which cannot retry one by one; use more processes, a smaller batch_tokens, or "
                 "bfloat16",
                 "batch_tokens",
                 "dtype",

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BATCH_TOKENS = {"cpu": 8192}
-"""Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
-from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
+"""Positions beyond which larger batches gain no speed: a CPU's caches are full long before. Elsewhere 32,768: from a
+few thousand positions on, an accelerator spends its time on arithmetic instead of reading the weights."""
 
 MOST_CHUNK, LEAST_CHUNK = 4096, 256
 """Chunk sizes of a long window: larger chunks gain no speed, smaller ones lose it."""
 
 _SHARE = 0.5
-"""The share for one batch of the memory that the weights leave. The rest is for the allocator and other programs."""
+"""The share of the memory beside the weights for one batch. The rest is for the allocator and other programs."""
 
 
 def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
     """Returns the default number of positions to feed together: the estimate, rounded down to a power of two.
 
-    It follows the machine's whole memory and not what is free just now, so the same command on the same machine makes
+    It depends on the machine's total memory instead of the free memory, so the same command on the same machine makes
     the same plan.
 
     Args:
@@ -70,7 +70,8 @@ def _size(number: float) -> str:
 def budget(model: PreTrainedModel, logits_bytes: int) -> float:
     """Returns the bytes for a forward pass: a share of the memory beside the weights, minus three blocks of logits.
 
-    For a model on several devices, the one with least room decides: every window passes through all of them.
+    For a model on several devices, the one with the least memory counts, because every window passes through all of
+    them.
     """
     weights = weight_bytes(model)
     devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
@@ -95,7 +96,8 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def cache_bytes(model: PreTrainedModel) -> int:
-    """Returns the bytes per position of all layers' keys and values and, while one grows, of one layer's once more."""
+    """Returns the bytes per position of all layers' keys and values, with those of one layer twice, because a cache is
+    copied as it grows."""
     return (_stated(model, "num_hidden_layers", 1) + 1) * layer_cache_bytes(model)
 
 
@@ -107,11 +109,11 @@ def layer_cache_bytes(model: PreTrainedModel) -> int:
 
 
 def position_bytes(model: PreTrainedModel, length: int) -> int:
-    """Estimates the peak of a forward pass without KV cache, in bytes per position fed, logits left out.
+    """Estimates the peak of a forward pass without KV cache and logits, in bytes per fed position.
 
-    The most that lives at once is either one layer's attention (queries, keys repeated per head, values, the answer)
-    or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
-    a score per head and earlier position, in the model's dtype, and its softmax in fp32.
+    The peak is either one layer's attention (queries, keys repeated per head, values, output) or its MLP (gate, up,
+    their product), in addition to the residual stream and its fp32 norm. An eager attention also holds a score per head
+    and earlier position, in the model's dtype, and its softmax in fp32.
     """
     parameter = next(model.parameters())
     width, (heads, head) = _width(model), _heads(model)
@@ -124,7 +126,7 @@ def position_bytes(model: PreTrainedModel, length: int) -> int:
 
 
 def total_memory(device: torch.device) -> int:
-    """Returns the memory of the accelerator; on the CPU, that of this machine or its control group."""
+    """Returns the memory of the accelerator, or for the CPU of this machine or its control group."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
@@ -136,7 +138,7 @@ def total_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch raises this when a device, or the machine, has no memory left."""
+    """Whether an error reports that a device, or the machine, is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -151,7 +153,7 @@ def release(device: torch.device) -> None:
 
 
 def work(model: PreTrainedModel, positions: int) -> float:
-    """Counts the FLOPs per token of a forward pass over so many positions: 2 per weight, 4 per coordinate and key.
+    """Counts the FLOPs per token of a forward pass over ``positions``: 2 per weight, 4 per coordinate and key.
 
     A key counts half, because the average token of a causal model sees half of them.
     """
@@ -161,7 +163,7 @@ def work(model: PreTrainedModel, positions: int) -> float:
 
 
 def embedding_shape(model: PreTrainedModel) -> torch.Size:
-    """Returns the shape of the input embedding: the ids that the model knows, and its width."""
+    """Returns the shape of the input embedding: vocabulary size and width."""
     return model.get_input_embeddings().get_parameter("weight").shape
 
 

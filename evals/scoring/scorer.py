@@ -2,7 +2,7 @@
 
 The trunk runs once over the whole window, without logits and without a KV cache. The head then runs over blocks
 of rows small enough for a byte budget: full fp32 logits would take ``4 L V`` bytes, 62.6 GiB for Llama 3.1 at
-128k. Log-softmax is taken in fp32 whatever the model's dtype.
+128k. Log-softmax is computed in fp32 for every dtype of the model.
 
 The head is the model's own ``forward`` with the trunk's cached output, so that it includes the model's own changes to
 its logits (Gemma's softcap, Cohere's and Granite's scale).
@@ -47,11 +47,11 @@ class Scorer:
     """Scores windows of token ids under a causal language model.
 
     Attributes:
-        split: whether the trunk and the head run apart (bounded memory). False when the model has no separate
-            trunk, or when the check at start-up found that splitting changes its logits.
-        vocabulary: rows of the input embedding: the model knows the ids below.
-        retries: whether a batch that was out of memory may be tried again in parts. False where other processes
-            take part in every call.
+        split: whether the trunk and the head run separately (bounded memory). False if the model has no separate trunk,
+            or if :meth:`check` found that splitting changes its logits.
+        vocabulary: rows of the input embedding; valid ids are smaller.
+        retries: whether a batch that ran out of memory may be retried in parts. False if other processes take part in
+            every call.
     """
 
     def __init__(self, model: PreTrainedModel, logits_bytes: int = LOGITS_BYTES) -> None:
@@ -85,7 +85,7 @@ class Scorer:
         self.split = agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
         if not self.split:
             LOG.warning(
-                "%s computes other logits when its head runs apart; scoring it whole", type(self.model).__name__
+                "%s computes other logits if its head runs separately; scoring it whole", type(self.model).__name__
             )
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
@@ -93,13 +93,12 @@ class Scorer:
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
-            chunk: feed so many positions at a time and keep the keys and values of those before, for a window whose
-                one forward would not fit into memory; None feeds all at once. The numbers are the same up to rounding
-                where the rotary tables stay as they are, which the caller must ensure. Ignored for a model that is
-                scored whole.
+            chunk: feed this many positions at a time with a key-value cache, for a window that would not fit into
+                memory; None feeds all at once. The numbers are the same up to rounding if the rotary tables stay the
+                same, which the caller must ensure. Ignored if the model is not split.
 
         Returns:
-            fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
+            fp32 on the CPU, [windows, positions - 1]. Non-finite values are returned unchanged.
         """
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
@@ -167,7 +166,7 @@ class Scorer:
             return False
         try:
             pieces = self.score(probe, chunk=_PROBE // 2)
-        except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that takes no such cache
+        except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that does not support this cache
             return False
         dtype = next(self.model.parameters()).dtype
         return agree(pieces, self.score(probe), dtype)
@@ -212,7 +211,7 @@ class Scorer:
             yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
 
     def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
-        """Yields rows whose fp32 logits take one ``share``-th of the budget."""
+        """Yields slices of rows whose fp32 logits take ``1 / share`` of the budget."""
         size = max(1, self.logits_bytes // (4 * self.vocabulary * share))
         for start in range(0, rows, size):
             yield slice(start, min(start + size, rows))
@@ -231,7 +230,7 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Returns KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
 
     Args:
-        one, other: fp32 logits [rows, vocabulary]. A token that neither can give (minus infinity) adds nothing.
+        one, other: fp32 logits [rows, vocabulary]. A token with zero probability under ``one`` contributes nothing.
     """
     same = one.argmax(1) == other.argmax(1)
     one, other = torch.log_softmax(one, 1), torch.log_softmax(other, 1)
@@ -258,14 +257,14 @@ def broken_weight(model: nn.Module) -> str | None:
 
 
 def _broken(name: str) -> str:
-    return f"the model's weights hold NaN or infinity, in {name}; get them anew, or train again"
+    return f"the model's weights hold NaN or infinity, in {name}; download them again, or train again"
 
 
 def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor") -> RunError:
     """Returns the error for non-finite logits; it names a non-finite weight, if any.
 
     Args:
-        where: the text or the tables that gave them.
+        where: the text or the tables that caused them.
         otherwise: what to try besides another dtype.
     """
     if (broken := broken_weight(model)) is not None:

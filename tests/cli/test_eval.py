@@ -41,7 +41,7 @@ def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_s
     out, err = evaluate(*words)
     found = json.loads(out)["rows"]
     assert {row["schedule"] for row in found} == {"as-is", "yarn:factor=2.5", "linear:factor=3"}
-    assert "note: yarn: no factor is given; 2.5 is taken, the largest length over the trained one (160 / 64)" in err
+    assert "note: yarn: no factor is given; uses 2.5, the largest length over the trained one (160 / 64)" in err
     same = json.loads(evaluate(*words[:2], "--schedule", "yarn:factor=2.5", "--json").out)["rows"]
     assert [row for row in found if "linear" not in row["schedule"]] == same
 
@@ -177,7 +177,7 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
         ),
         (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
-        (["--lengths", "64", "--bos", "maybe"], "none of auto, yes, no"),
+        (["--lengths", "64", "--bos", "maybe"], "bos must be auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
         (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "64", "--device", "meta"], "device 'meta' cannot be used"),
@@ -310,7 +310,7 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
         (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
-        (["--freeze-at", "128"], "freeze_at is given, and no schedule whose tables depend on the length"),
+        (["--freeze-at", "128"], "freeze_at needs a schedule whose tables depend on the length"),
         (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency unchanged"),
     ],
 )

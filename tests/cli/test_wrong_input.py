@@ -46,7 +46,10 @@ def test_a_weight_that_is_not_finite_is_named_before_anything_is_measured(refuse
     (tmp_path / "long.txt").write_text(TEXT * 40)
     command, *options = words
     said = refused(command, copied, "--data", tmp_path / "long.txt", *options)
-    assert said == "error: the model's weights hold NaN or infinity, in lm_head.weight; get them anew, or train again"
+    assert (
+        said
+        == "error: the model's weights hold NaN or infinity, in lm_head.weight; download them again, or train again"
+    )
 
 
 def test_nobody_who_computes_in_float32_is_told_to(ran, checkpoint, texts, monkeypatch):

@@ -77,7 +77,7 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
         found = plain(kept(out, a=1))
         assert found.items() <= made.items()
         aside = list(out.glob("resume/0.sqlite~"))
-        assert bool(aside) == ("is damaged, or not what a run wrote" in capsys.readouterr().err)
+        assert bool(aside) == ("is damaged, or was not written by a run" in capsys.readouterr().err)
         assert not aside or (aside[0].read_bytes() == changed and not found)
         lost += len(found) < 5
     assert lost >= 3
@@ -94,7 +94,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     shelf = store.shelf({"a": 1}, PLAN)
     pages = shelf._store._connected(tmp_path / "resume" / "0.sqlite")
     pages.execute("PRAGMA max_page_count = 1")  # SQLite's own full disk
-    with pytest.raises(CheckpointError, match=r"cannot write into .*full; what was finished before is kept"):
+    with pytest.raises(CheckpointError, match=r"cannot write into .*full; finished work is kept"):
         shelf.put(2, Scored(np.zeros(100_000, np.float32)))
     store.close()
     assert plain(kept(tmp_path, a=1)) == plain(eights(2))

@@ -83,7 +83,7 @@ class TextSource:
         """Names the skipped files of folders read so far; empty without any."""
         if not self.asked.left_out:
             return ""
-        return f"{no_texts(self.asked.left_out)}; text that is not UTF-8 is read once its encoding is named"
+        return f"{no_texts(self.asked.left_out)}; name the encoding of text that is not UTF-8"
 
     def refuse_endless(self, max_docs: int | None) -> None:
         """Refuses to read an unlimited stream.
@@ -145,12 +145,13 @@ def read_texts(
         source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
             ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
             of a dataset (see :mod:`~.dataset`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
-        split: which split of a dataset; needed when it has several and none is called "test".
-        text_field: the field that holds the text, the chat (a list of messages) or the token ids; if None it is
-            "text", "messages", "input_ids" or the only field of strings.
-        glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
-        encoding: of text files; UTF-8 if None.
-        concat: join them all into one document, a blank line between two.
+        split: the split of a dataset; required if it has several and none is called "test".
+        text_field: the field with the text, the chat (a list of messages) or the token ids; None for "text",
+            "messages", "input_ids" or the only field of strings.
+        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
+            depth.
+        encoding: the encoding of text files; None for UTF-8.
+        concat: join all documents into one, with blank lines between them.
 
     Raises:
         DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
@@ -188,6 +189,6 @@ def joined(texts: Iterable[Unread]) -> str:
     parts = []
     for each in texts:
         if not isinstance(each, (Text, TextFile)):
-            raise DataError(f"{each.name} is no text that can be joined with others; give a field of text")
+            raise DataError(f"{each.name} is not text, and cannot be joined with others; give a field of text")
         parts.append(each.text)
     return "\n\n".join(parts)

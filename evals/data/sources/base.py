@@ -139,7 +139,7 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):
             raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
         if not isinstance(each.get("content"), (str, list, type(None))):
-            raise DataError(f"{name}: the content of message {number} of {field!r} is no text")
+            raise DataError(f"{name}: the content of message {number} of {field!r} is not text")
     tools = row.get(TOOLS)
     try:
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools

@@ -1,8 +1,8 @@
 """Datasets with one document per row: a saved folder of ``datasets``, a Hub id, or a short name.
 
-On the Hub, a name is ``owner/name`` or ``owner/name:config``. Id, configuration, split and field of those with a short
-name come from the listed pages; none was downloaded. All are stored as parquet. KVPress's copies put an instruction
-before each text, and have a row per question, so texts recur in them.
+On the Hub, a name is ``owner/name`` or ``owner/name:config``. Short names have their id, configuration, split and field
+from the listed pages; none was downloaded. All are stored as parquet. KVPress's copies have an instruction before each
+text, and a row per question, so texts recur.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     split, field = asked.split or named.split, asked.text_field or named.field
     rows, part = _rows(_on_hub(named.source, True, commit), source, split)
     asked.resolved[source] = f"{named.source}@{commit}, {split}"
-    if asked.prompt_field is not None:  # all of them: they are sorted by task, so the first ones would be of one
+    if asked.prompt_field is not None:  # all rows: they are sorted by task, so the first ones would be of one task
         return texts_of(rows, part, asked, source)
     asked.resolved[source] += f", {field}, at most {named.documents} documents"
     return texts_of(islice(rows, named.documents), part, replace(asked, text_field=field), source)
@@ -129,7 +129,8 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
 
     name, _, configuration = source.partition(":")
     silence, offline = hub_silence(name, kind="dataset"), config.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = offline or silence is not None  # or it asks for half a minute before it reads its cache
+    # Online, it would retry for half a minute before it reads its cache.
+    config.HF_HUB_OFFLINE = offline or silence is not None
     try:
         return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
     except Exception as error:
@@ -164,5 +165,5 @@ def _commit(source: str, named: NamedDataset) -> str:
         return str(HfApi().dataset_info(name, revision=named.revision, timeout=10).sha)
     except Exception as error:
         raise DataError(
-            f"{source!r} is {name} on the Hub, which does not give it: {first_line(error)}; give a file or folder"
+            f"{source!r} is {name} on the Hub, which cannot be read: {first_line(error)}; give a file or folder"
         ) from None

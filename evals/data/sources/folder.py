@@ -68,7 +68,7 @@ def _files(source: str, glob: str | None) -> list[Path]:
         paths = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
         below = [path.relative_to(root) for path in paths if path != root]
     except (ValueError, NotImplementedError):  # absolute, or out of the folder
-        raise DataError(f"glob {glob!r} is no pattern of files in {root}; write it like *.txt", "glob") from None
+        raise DataError(f"glob {glob!r} is not a pattern of files in {root}; write it like *.txt", "glob") from None
     visible = [path for path in below if not any(part[0] == "." for part in path.parts)]
     files = sorted(root / path for path in visible if (root / path).is_file())
     if not files:
@@ -95,5 +95,5 @@ def _of_runs(files: Sequence[Path]) -> set[Path]:
 def no_texts(files: list[str]) -> str:
     """Describes the number and first names of files that are not text."""
     more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
-    what = "1 file is no text" if len(files) == 1 else f"{len(files):,} files are no text"
+    what = "1 file is not text" if len(files) == 1 else f"{len(files):,} files are not text"
     return f"{what} ({', '.join(files[:3])}{more})"

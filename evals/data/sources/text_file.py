@@ -57,7 +57,7 @@ def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text 
         rows: whether the file has JSON lines.
 
     Raises:
-        NoText: it does not decode, is compressed, or is a table; of a large one, as far as it is read.
+        NoText: it does not decode (checked at the start of a large file), is compressed, or is a table.
         DataError: it cannot be read.
     """
     suffix = path.suffix.lower()
@@ -72,9 +72,8 @@ def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text 
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if suffix not in JSON_LINES:
         with text.reading() as reading:
-            begin = "".join(
-                islice(reading, 2)
-            )  # an invalid byte at the end of the first block is detected in the second
+            # An invalid byte at the end of the first block is detected in the second.
+            begin = "".join(islice(reading, 2))
         if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
             raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
     return text

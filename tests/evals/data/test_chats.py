@@ -135,8 +135,8 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
     with pytest.raises(DataError) as caught:
         rendered(chat, tokenizer, assistant=True)
     assert str(caught.value) == (
-        "a.jsonl line 1: the assistant's tokens cannot be told exactly, because the token ' yes' holds some of the "
-        "assistant's text and some of the template's; mark the assistant's text where a token begins and ends "
+        "a.jsonl line 1: the assistant's tokens cannot be identified exactly, because the token ' yes' holds some of "
+        "the assistant's text and some of the template's; mark the assistant's text where a token begins and ends "
         "(`A:{% generation %} ` instead of `A: {% generation %}`), or score all tokens"
     )
     tokenizer.chat_template = tokenizer.chat_template.replace(" {% generation %}", "{% generation %} ")
@@ -145,7 +145,7 @@ def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
 
 
 def test_only_chats_have_an_assistant():
-    with pytest.raises(DataError, match="the score 'assistant' is for chats, and document 0 is none"):
+    with pytest.raises(DataError, match="the score 'assistant' applies to chats, and document 0 is not one"):
         list(sources_of(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
 
 
@@ -224,7 +224,7 @@ def test_tools_are_given_to_the_template(tmp_path):
         ({"input_ids": ["one", "two"]}, "has 'one' at 0"),
         ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
         ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects of role"),
-        ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is no text"),
+        ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
         ({"messages": TALK, "tools": "{"}, "'tools' is not JSON"),
     ],
 )
@@ -236,7 +236,7 @@ def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said
 
 @pytest.mark.parametrize("row", [{"messages": TALK}, {"input_ids": [1]}])
 def test_only_texts_are_joined(tmp_path, row):
-    with pytest.raises(DataError, match="line 1 is no text that can be joined with others"):
+    with pytest.raises(DataError, match="line 1 is not text, and cannot be joined with others"):
         read_texts(saved(tmp_path, "jsonl", [row]), concat=True)
 
 

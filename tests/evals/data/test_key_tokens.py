@@ -139,7 +139,7 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
     model = llama(vocab_size=257)
     with pytest.raises(DataError, match=r"document 0.*`ropescale keys`"):
         perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=found)
-    with pytest.raises(DataError, match=r"ids is no text"):
+    with pytest.raises(DataError, match=r"ids is not text"):
         find(model, byte_tokenizer(), [of_ids("ids", [1, 2, 3], "ids")])
     with pytest.raises(DataError, match=r"more than the window of 4,096 tokens"):
         find(model, byte_tokenizer(), [Text("short", "short")])

@@ -209,7 +209,7 @@ def test_the_first_sentence_says_the_lowest_perplexity_and_that_few_documents_gi
     [said] = page_data(run)["headlines"]
     figures = ", ".join(f"{ppl[each]:#.4g} under {each}" for each in sorted(ppl, key=ppl.__getitem__))
     assert figures.endswith(f"under {max(ppl, key=ppl.__getitem__)}") and best in figures
-    why = "which is best is not decided: a verdict takes 10 documents, and there are 5."
+    why = "which is best is undecided: a verdict takes 10 documents, and there are 5."
     first = f"Perplexity at 128 tokens: {figures}; {why}"
     assert said.startswith(f"{first} On these 5 documents alone, ") and said.count(". ") == 1
     assert said in page(run).replace("\u00a0", " ")

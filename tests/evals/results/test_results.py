@@ -235,7 +235,7 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     facts = ["protocol ropescale", "no BOS", "token-weighted", "float32", "5 documents (", "skipped: 1 too short"]
     assert all(each in lines[-1] for each in [*facts, "645 scored tokens", result.data["sha256"][:12]])
     unknown = made_up([1.0, 2.0], [0.75, 1.75])
-    assert "short-context cost is not known, nor are far repeats told apart: the model" in unknown.to_markdown()
+    assert "short-context cost is not known, and far repeats are not separated: the model" in unknown.to_markdown()
 
 
 def cells_of(text: str, start: str) -> list[str]:

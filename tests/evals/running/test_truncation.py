@@ -150,7 +150,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     [
         ({"truncation_stride": 8, "truncation": False}, "truncation is left out"),
         ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
-        ({"truncation_stride": 64}, "leaves a token nothing before it .* use 1 to 63"),
+        ({"truncation_stride": 64}, "leaves a token without context .* use 1 to 63"),
     ],
 )
 def test_what_cannot_be_is_refused(options, said):
@@ -245,8 +245,11 @@ def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
     for asked in (["--truncation"], ["--truncation-stride", "8"]):
         out, err = ran(*words, "--lengths", "64", *asked, "-o", tmp_path / "out", code=2)
         name = asked[0][2:].replace("-", "_")
-        why = f"error: {name} is given, and no length is beyond the 64 tokens of the model's training; give a "
+        why = f"error: {name} is given, and no length is beyond the model's trained 64 tokens; give a "
         assert err.startswith(f"{why}longer one, or leave {name} out") and err.count("\n") == 1
         assert out == "" and not (tmp_path / "out").exists()
     said = refused(*words[:-2], "--lengths", "128", "--stride", "16", "--truncation")
-    assert "truncation is for texts cut into windows, and stride slides; drop one (--[no-]truncation, --stride)" in said
+    assert (
+        "truncation applies to texts cut into windows, and a stride slides; drop one (--[no-]truncation, --stride)"
+        in said
+    )

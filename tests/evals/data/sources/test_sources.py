@@ -169,7 +169,7 @@ def mixed(tmp_path):
 
 def test_a_folder_leaves_out_what_is_no_text_and_says_so(mixed, caplog):
     assert contents(read_texts(mixed)) == ["first", "second"]
-    assert "8 files are no text (c.png, d.txt, e.txt.gz and 5 more)" in caplog.text
+    assert "8 files are not text (c.png, d.txt, e.txt.gz and 5 more)" in caplog.text
 
 
 @pytest.mark.parametrize(("glob", "found"), [("*.md", ["second"]), ("*.txt", ["first"]), ("notes/*", ["second"])])
@@ -180,10 +180,10 @@ def test_a_glob_chooses_files_and_those_that_are_no_text_are_still_left_out(mixe
 @pytest.mark.parametrize(
     ("glob", "said"),
     [
-        ("*.p*", r"no text in .*mixed: 2 files are no text \(c\.png, h\.pdf\); give text files"),
+        ("*.p*", r"no text in .*mixed: 2 files are not text \(c\.png, h\.pdf\); give text files"),
         ("*.rst", r"no file that fits '\*\.rst' in"),
         ("", "no file that fits ''"),
-        ("/etc/*", "is no pattern"),
+        ("/etc/*", "is not a pattern"),
         ("../*", r"no file that fits '\.\./\*'"),
     ],
 )
@@ -231,14 +231,14 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
     }
     write_files(tmp_path, files)
     assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}', "of the user"]
-    assert "3 files are no text (run/REPORT.md of a run, run/results.json of a run" in caplog.text
+    assert "3 files are not text (run/REPORT.md of a run, run/results.json of a run" in caplog.text
 
 
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):
     words = ["eval", checkpoint, "--lengths", "4", "--json", "--data"]
     out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 8
-    assert len([line for line in err.splitlines() if "8 files are no text (c.png, d.txt" in line]) == 1
+    assert len([line for line in err.splitlines() if "8 files are not text (c.png, d.txt" in line]) == 1
     assert "the encoding 'klingon' is not" in refused(*words, mixed, "--encoding", "klingon")
     assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
     said = refused(*words, mixed / "f.jsonl", "--glob", "*")
@@ -272,10 +272,10 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
     assert bos_id("auto", None) is None
     assert bos_id("no", with_bos) is None
     assert bos_id(7, None) == bos_id("7", None) == 7
-    with pytest.raises(DataError, match=r"has no BOS token.*bos=no"):
+    with pytest.raises(DataError, match=r"needs a BOS token.*bos=no"):
         bos_id("yes", without)
     for wrong in ("9" * 5000, "maybe"):
-        with pytest.raises(DataError, match="none of auto, yes, no"):
+        with pytest.raises(DataError, match="bos must be auto, yes, no"):
             bos_id(wrong, with_bos)
 
 
@@ -558,5 +558,5 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     model, texts = llama(vocab_size=258), ["abc<s>" * 5, "plain text"]
     found = perplexity(model, texts, [8], tokenizer=byte_tokenizer(), windows=1, progress=True).to_dict()
     assert found["data"]["special_tokens"] == 5
-    assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
+    assert "5 tokens of the text are special tokens" in capsys.readouterr().err
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
