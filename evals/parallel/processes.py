@@ -2,8 +2,8 @@
 
 Every process has the full model and scores its share of the batches. The batches are planned before they are split, so
 their composition, and with it every number, does not depend on the number of processes; no process waits for another
-until its batches are done. Then the first process gathers the results by batch number. Objects are exchanged over gloo,
-which needs no accelerator and works between machines.
+before its batches are finished. Then the first process gathers the results by batch number. Objects are exchanged over
+gloo, which needs no accelerator and works between machines.
 
 A model that is too large for one process is sharded by transformers (``tp``); then all processes score every batch
 together.
@@ -79,7 +79,7 @@ class World:
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
-    """Returns the world that this process was started in.
+    """Returns the world of this process.
 
     Raises:
         DataError: the launcher's variables are not valid numbers.
@@ -204,7 +204,7 @@ class Sharing:
 
 @contextmanager
 def together(sharing: Sharing | None = None) -> Iterator[Group]:
-    """Joins the launched processes inside the block; only the first raises an error that all raise."""
+    """Joins the launched processes inside the block; an error of all processes is raised only by the first one."""
     here = world()
     with one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
         yield group
@@ -216,7 +216,7 @@ _SILENCE = 5.0
 
 @contextmanager
 def one_voice(here: World) -> Iterator[None]:
-    """Raises an error of all processes only in the first one; an error that stops a run is raised by its process."""
+    """Raises an error of all processes only in the first one, but a :class:`RunError` in the process that it stops."""
     try:
         yield
     except RopescaleError as error:

@@ -1,4 +1,4 @@
-"""Writes the page: data as JSON, tables as HTML and pictures by plotly, in one file that needs no network."""
+"""Writes the page: data as JSON, tables as HTML and plotly pictures, in one file that needs no network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MARKERS = {
     "triangle-left": "M6,5L12.7,1V9Z",
     "star": "M10,.6L11.2,3.8L14.6,3.9L11.9,6L12.9,9.3L10,7.4L7.1,9.3L8.1,6L5.4,3.9L8.8,3.8Z",
 }
-"""Plotly's symbols, and as paths of SVG in a box of 20 by 10 for the list of series.
+"""Plotly's symbols, with their SVG paths in a box of 20 by 10 for the list of series.
 
 Symbols and dashes tell series apart in grey print.
 """
@@ -53,7 +53,7 @@ Symbols and dashes tell series apart in grey print.
 _SYMBOLS = tuple(_MARKERS)
 
 TALL = 8
-"""With more series than this, their list does not stay on the screen."""
+"""The most series whose list stays on the screen."""
 
 DASHES = ("solid", "dash", "dot")
 
@@ -74,7 +74,7 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
         from plotly.offline import get_plotlyjs
     except (ImportError, MemoryError) as error:
         if is_want_of_memory(error):
-            raise RopescaleError("there is not enough memory to make the page; give it more") from error
+            raise RopescaleError("not enough memory to make the page; free some memory, or give fewer runs") from error
         name = getattr(error, "name", None) or error
         raise RopescaleError(f"the report needs {name}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
@@ -102,7 +102,7 @@ def check_ours(path: Path) -> None:
     """Refuses to replace a file that is not a page of ropescale, which has a mark in its head.
 
     Raises:
-        CheckpointError: it is another kind of file, and not empty.
+        CheckpointError: the file is of another kind, and not empty.
     """
     try:
         content = checking.content(path, _LARGEST)
@@ -146,7 +146,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         raise DataError(
             f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
         )
-    names: dict[str, list[str]] = {}  # of schedules from files: a name may stand for another one in each run
+    names: dict[str, list[str]] = {}  # of schedules from files: one name may have another label in each run
     for run in runs:
         for label, name in run.results["protocol"].get("named", {}).items():
             if label != name and label not in names.setdefault(name, []):
@@ -243,7 +243,7 @@ def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns, per schedule of a retrieval run, the rows of each depth or task and the rows over all of them."""
+    """Returns, per schedule of a retrieval run, the rows of each depth or task, and the overall rows."""
     results, digits, maps = run.results, run.results["protocol"].get("digits"), []
     rows = ACCURACY.read(results)
     for schedule in dict.fromkeys(row.schedule for row in rows):
@@ -274,11 +274,11 @@ def _plain(value: Any) -> str:
 
 _MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
 _EXACT = ("schedule", "schedules", "spec", "command", "serve", "same", "open", "equal", "baseline", "start", "run")
-"""Keys whose texts are pasted or compared, and stay as they are."""
+"""Keys whose texts are pasted or compared, and remain unchanged."""
 
 
 def typographic(value: Any) -> Any:
-    """Returns the data of a section with "−" before the numbers of its texts, as the page's script writes them."""
+    """Returns the data of a section with "−" for minus signs in its texts, as in the page's script."""
     if isinstance(value, str):
         return _MINUS.sub("−", value)
     if isinstance(value, dict):
@@ -289,19 +289,20 @@ def typographic(value: Any) -> Any:
 
 
 def source_tables(runs: Iterable[tuple[str, Result]]) -> list[dict[str, object]]:
-    """Returns a table of each source of each run.
+    """Returns a table per source of every run.
 
     Args:
-        runs: each with its name.
+        runs: pairs of a run's name and its result.
     """
     return [_source_table(run, name, part) for run, result in runs for name, part in result.by_source.items()]
 
 
 def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
-    """Returns how much text a source's table rests on, and its lines.
+    """Returns the sample of a source's table, and its lines.
 
     A schedule's line has the perplexity and the change against the baseline at each length, and the change against
-    truncation on the tokens that have more before them; ``beside`` heads that column, "" where it was not measured.
+    truncation on tokens with more context than the trained length; ``beside`` is that column's heading, "" if
+    truncation was not measured.
     """
     rows = {(row.schedule, row.length): row for row in part.rows}
     changes = {(row.schedule, row.length): row for row in part.paired}
@@ -349,7 +350,7 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
 
 @refusing_damage
 def _search(run: StoredRun) -> dict[str, object]:
-    """Returns the data of a search: changes are against the start, and the unchanged model where it was measured."""
+    """Returns the data of a search, with changes against the start, and against the unchanged model if measured."""
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], FINDING.read(results)
     rows, changes = HELD_OUT.read(results), CHANGES.read(results)

@@ -42,10 +42,10 @@ class StoredRun:
 
 
 def refusing_damage(read: Callable[[StoredRun], T]) -> Callable[[StoredRun], T]:
-    """Lets a function refuse a run whose results lack something or contradict themselves.
+    """Makes a function refuse runs with missing or contradictory results.
 
     Raises:
-        DataError: from the function; names the file.
+        DataError: raised by the returned function; names the file.
     """
 
     @wraps(read)
@@ -88,10 +88,10 @@ def without_losses(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each two runs of the same text whose tokens differ."""
+    """Returns a sentence for each pair of runs with the same text but different tokens."""
     measured = [(run.name, run.result) for run in runs if run.result]
     return [
-        f"{name} and {other} scored the same text in different tokens, so they are not compared token by token; "
+        f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
         "compare their bits per byte"
         for (name, one), (other, two) in itertools.combinations(measured, 2)
         if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
@@ -99,7 +99,7 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Returns the folders' names, with as many parents as they need to differ."""
+    """Returns the folders' names, with enough parents to be distinct."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-depth:]) for part in parts]

@@ -1,9 +1,9 @@
 """The files of a run's folder: types of results.json, and rules for refusing, replacing and moving files.
 
-``results.json`` lists every file beside it with its sha256; while files are being replaced, it lists the old and the
-new ones, so a run that was killed at any moment still recognizes its own. Those are replaced. Whatever else has one of
-these names, or was edited, is renamed to ``NAME~``, and a line on stderr says so. Results of another text or model, and
-fewer than are there, need ``force``.
+``results.json`` lists every file beside it with its sha256, and during a replacement both the old and the new hashes,
+so a killed run still recognizes its own files. A run replaces its own files; other files with these names, and edited
+ones, are renamed to ``NAME~``, with a note on stderr. Replacing results of another text or model, or by fewer results,
+needs ``force``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOSSES = "losses.safetensors"
 SCHEMA = 1
 
 SERIES = 256
-"""The most schedules on one page, which compares every two of them."""
+"""The most schedules on one page, which compares every pair."""
 
 ROWS = 20_000
 
@@ -55,7 +55,7 @@ Beside = Annotated[str, _matching(r"(?!\.)[A-Za-z0-9._=,-]{1,120}", "a file that
 
 
 class ProtocolFacts(TypedDict, total=False):
-    """The fields of the "protocol" part of results.json that are read; the page shows all of it."""
+    """The fields of the "protocol" part of results.json that are read; the page shows all fields."""
 
     name: str
     mode: str
@@ -103,7 +103,7 @@ def _rows(metric: Metric[Any, Any]) -> object:
 
 @cache
 def shape_of(kind: str) -> Shape[Results]:
-    """Returns the type of ``results.json`` of a kind of run, made of its metrics' rows."""
+    """Returns the type of ``results.json`` for a kind of run, from its metrics' rows."""
     module, name = KINDS[kind].split(":")
     metrics: tuple[Metric[Any, Any], ...] = getattr(import_module(f"ropescale.evals.{module}"), name).metrics
     parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
@@ -121,24 +121,24 @@ KINDS = {
     "recommendation": "recommending.results:Recommendation",
     "search": "searching.results:SearchResult",
 }
-"""The class of each kind of run: its module below ``ropescale.evals``, and its name; imported when it is needed."""
+"""The class of each kind of run: its module below ``ropescale.evals``, and its name; imported on demand."""
 
 
 def check_results(value: Any) -> Results:
-    """Checks ``results.json`` of either kind of run.
+    """Checks ``results.json`` of any kind of run.
 
     Raises:
-        Wrong: names what does not fit.
+        Wrong: names the first value that does not fit.
     """
     if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
-        raise Wrong("is not one that this version can read")
+        raise Wrong("has a schema that this version cannot read")
     kind = value.get("kind", "perplexity")
     if kind not in list(KINDS):
-        raise Wrong("is of a kind of run that this version does not know")
+        raise Wrong("has a kind of run that is unknown to this version")
     shape_of(kind)(value)
     schedules = {row["schedule"] for row in value["rows"]}
     if not 0 < len(schedules) <= SERIES:
-        raise Wrong(f"has {len(schedules):,} schedules, and 1 to {SERIES} can be compared")
+        raise Wrong(f"has {len(schedules):,} schedules; 1 to {SERIES} can be compared")
     return value
 
 
@@ -180,7 +180,7 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
     """Returns the folder that a run will be written into, or refuses it before hours of work.
 
     Args:
-        kind: the kind of run; results.json has it under "kind" unless it is "perplexity".
+        kind: the kind of run, which is "kind" in results.json unless it is "perplexity".
 
     Raises:
         CheckpointError: the home folder does not exist; the folder, or the one it would be created in, is a file or
@@ -193,7 +193,7 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
     with translated(folder):
         _refuse_model(folder)
         _refuse_other_kind(folder, kind)
-    try:  # permissions do not tell: root may write anywhere, but not in /proc
+    try:  # permissions do not suffice: root may write anywhere except in /proc
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
@@ -235,7 +235,7 @@ def _refuse_other_kind(folder: Path, kind: str) -> None:
     """Refuses a folder with the results, or the batches of a stopped run, of another kind."""
     foreign = store.foreign(folder / store.FOLDER)
     if foreign is not None:
-        raise CheckpointError(f"cannot write into {folder}: {foreign} is not what an evaluation wrote; {ELSEWHERE}")
+        raise CheckpointError(f"cannot write into {folder}: {foreign} was not written by an evaluation; {ELSEWHERE}")
     there = existing(folder) or store.last_run(folder)
     found = there.get("kind", "perplexity")
     if there and found != kind:
@@ -260,7 +260,7 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
     """Refuses to replace results by fewer results or those of another measurement.
 
     Args:
-        results: results.json as it will be, as far as it is known; of rows, ``schedule`` and ``length``.
+        results: the new results.json as far as it is known; its rows have ``schedule`` and ``length``.
 
     Raises:
         CheckpointError: results would be lost; names them.
@@ -280,13 +280,13 @@ def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     kind = there.get("kind", "perplexity")
     for part, names in _IDENTITY.items():
         for name, what in names.items():
-            if kind == "retrieval" and part == "data":  # that is of the prompts of all lengths
+            if kind == "retrieval" and part == "data":  # its hash is over the prompts of all lengths
                 continue
             if name in there[part] and there[part][name] != results[part].get(name):
                 return f"results of another {what}"
     if kind == "retrieval" and there["protocol"].get("seed") != results["protocol"].get("seed"):
         return "results of another seed"
-    if kind not in ("perplexity", "retrieval"):  # what others measure follows from the above
+    if kind not in ("perplexity", "retrieval"):  # the above determines the rows of the other kinds
         return ""
     cells = [{(row["schedule"], row.get("length")) for row in each["rows"]} for each in (there, results)]
     schedules = sorted({schedule for schedule, _ in cells[0]} - {schedule for schedule, _ in cells[1]})
@@ -315,10 +315,10 @@ _IDENTITY = {
 
 
 def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes], force: bool = False) -> None:
-    """Writes ``results.json`` and the files beside it; each is written under another name and then renamed.
+    """Writes ``results.json`` and the files beside it, each by renaming a temporary file.
 
     Raises:
-        CheckpointError: the folder holds more, or something else; or the disk is full or cannot be written.
+        CheckpointError: the folder holds more results, or other ones, or the disk is full or cannot be written.
     """
     refuse_loss(folder, results, force)
     with translated(folder):
@@ -335,13 +335,13 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
             _move_foreign_aside(folder / name, known[name])
             if name in files:
                 atomic_write(folder / name, files[name])
-            else:  # of what is measured no more, or drawn no more
+            else:  # a metric or picture that the new results lack
                 (folder / name).unlink(missing_ok=True)
         atomic_write(folder / RESULTS, sealed({**results, "files": digests}))
 
 
 def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:
-    """Renames a file with a run's file name, unless it has one of these hashes."""
+    """Moves aside a file with a run's file name, unless it has one of these hashes."""
     ours = not path.is_symlink() and path.is_file() and sha256_of(path) in digests
     if os.path.lexists(path) and not ours:
-        store.move_aside(path, "is not what an evaluation wrote, or was edited since")
+        store.move_aside(path, "was not written by an evaluation, or was edited since")

@@ -1,6 +1,6 @@
 """Per-token losses: ``losses.safetensors``, a tensor per schedule and pass, fp32 in nats.
 
-A tensor is [windows, scored tokens], or flat where the windows have different sizes. The file's metadata describe
+A tensor is [windows, scored tokens], or flat if the windows have different sizes. The file's metadata describe
 documents and tensors as JSON; ``results.json`` has the file's sha256.
 """
 
@@ -206,7 +206,7 @@ def _parsed(content: bytes, results: Results) -> Losses:
 
 
 def _windows(tensors: Mapping[str, np.ndarray], count: int, one: Entry) -> Iterator[list[np.ndarray]]:
-    """Yields, per tensor of an entry, the values of each of so many windows."""
+    """Yields, per tensor of an entry, the values of each of ``count`` windows."""
     for name in one["tensors"]:
         values = tensors.get(name)
         if values is None or values.dtype != np.float32 or not np.isfinite(values).all():

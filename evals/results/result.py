@@ -103,22 +103,22 @@ class Result(Stored, Saved):
 
     @property
     def paired(self) -> list[PairedRow]:
-        """The change of every schedule against the baseline, at every length that both have."""
+        """The change of every schedule against the baseline, at every shared length."""
         return paired.METRIC.rows(self)
 
     @property
     def best(self) -> list[BestRow]:
-        """The schedule with the lowest loss at each length, and which others it is significantly below."""
+        """The schedule with the lowest loss at each length, and the schedules that it is significantly below."""
         return best.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:
-        """The far repeats and the other tokens, for every schedule at every length beyond the distance."""
+        """The perplexity of far repeats and of other tokens, for every schedule at every length beyond the distance."""
         return far_repeats.METRIC.rows(self)
 
     @property
     def key_rows(self) -> list[KeyTokensRow]:
-        """The key tokens, for every schedule at every length."""
+        """The perplexity of the key tokens, for every schedule at every length."""
         return key_tokens.METRIC.rows(self)
 
     @property
@@ -141,7 +141,7 @@ class Result(Stored, Saved):
         return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
 
     def to_markdown(self) -> str:
-        """Returns the tables of every metric, over all sources and then of each, and the protocol."""
+        """Returns the tables of every metric, for all sources and then for each, and the protocol."""
         parts = [worse_than_a_guess(self)]
         if self.by_source:
             parts.append(f"All sources ({rests_on(self)}):")
@@ -155,7 +155,7 @@ class Result(Stored, Saved):
         return answer(self)
 
     def main_table(self) -> str:
-        """Returns the perplexities, those of truncation among them."""
+        """Returns the perplexities, including truncation's."""
         return ppl_table(self, self.rows, against_truncation.truncated(self))
 
     def rests_on(self) -> str:
@@ -237,7 +237,7 @@ class Result(Stored, Saved):
             few = intervals.over_documents(number) if "skewness" in interval else ""
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         return (
-            f"† is the {PERCENT} interval over {blocks}, which says nothing of other documents and "
+            f"† is the {PERCENT} interval over {blocks}, which does not generalise to other documents and "
             f"covers {intervals.over_blocks()}"
         )
 
@@ -260,7 +260,7 @@ class Result(Stored, Saved):
 
     def _windows(self) -> str:
         """Describes the number of windows, their share of the documents, and skipped documents."""
-        number = 0 if self.sliding else self.data.get("windows", 0)  # windows that slide differ from length to length
+        number = 0 if self.sliding else self.data.get("windows", 0)  # sliding windows differ from length to length
         parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
         parts += [self.share] if self.share else []
         left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
@@ -269,7 +269,7 @@ class Result(Stored, Saved):
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of the CSV; None if a metric has no such row.
 
-        Where there are several sources, the first column says which one, or ``all``.
+        With several sources, the first column is the source, or ``all``.
         """
         if self.by_source:
             parts = {"all": self._own_lines(), **{name: part._own_lines() for name, part in self.by_source.items()}}

@@ -32,7 +32,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 class Saved(Measured, ABC):
-    """Results that can be written into a folder; :mod:`ropescale.evals.results.folder` says what is replaced."""
+    """Results that can be written into a folder, as :mod:`ropescale.evals.results.folder` describes."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
@@ -78,7 +78,7 @@ class Saved(Measured, ABC):
         return "\n\n".join(filter(None, parts))
 
     def rests_on(self) -> str:
-        """Describes the sample in a line; "" if the conclusions do."""
+        """Describes the sample in a line; "" if the conclusions do so."""
         return ""
 
     def __repr__(self) -> str:
@@ -91,13 +91,13 @@ class Saved(Measured, ABC):
 
     @abstractmethod
     def _summary(self) -> str:
-        """Returns the model, the schedules, lengths and texts in a few words."""
+        """Returns a short description of the model, the schedules, the lengths and the texts."""
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plots the main figure as a matplotlib ``Figure`` without a window.
 
-        That is perplexity against length; of a retrieval, heat maps by length and depth or task; of a recommendation,
-        every candidate; of a search, the divisors of the pairs and the loss on the way.
+        This is perplexity against length; for a retrieval, heat maps by length and depth or task; for a recommendation,
+        every candidate; for a search, the divisors of the pairs and the loss during the search.
 
         Args:
             path: also write it to this image file (png, svg or pdf).
@@ -109,7 +109,7 @@ class Saved(Measured, ABC):
         return shown(self._pictures()[0].draw(self), path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Returns the lines of results.csv as a pandas ``DataFrame``; what is missing is NaN.
+        """Returns the lines of results.csv as a pandas ``DataFrame``; missing values are NaN.
 
         Raises:
             RopescaleError: pandas is not installed.
@@ -157,10 +157,10 @@ class Saved(Measured, ABC):
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
-        Without matplotlib the pictures are left out, and a line on stderr says so.
+        Without matplotlib, leaves the pictures out, with a note on stderr.
 
         Args:
-            force: replace results of another text or model, or more than these.
+            force: replace results that are of another text or model, or have more schedules, lengths or metrics.
             files: further files, by name.
 
         Raises:
@@ -176,7 +176,7 @@ class Saved(Measured, ABC):
         return path
 
     def _plots(self) -> dict[str, bytes]:
-        """Returns the pictures by file name; none if they cannot be drawn, and then a line on stderr says why."""
+        """Returns the pictures by file name; none, with a note on stderr, if they cannot be drawn."""
         try:
             return {picture.file: drawn(partial(picture.draw, self)) for picture in self._pictures()}
         except RopescaleError as error:
@@ -203,7 +203,7 @@ def _encoded(text: str) -> bytes:
 
 
 def shown(figure: Figure, path: str | Path | None) -> Figure:
-    """Returns a figure, after writing it to an image file if one is named."""
+    """Returns a figure, after writing it to an image file if given."""
     if path is not None:
         save(figure, path)
     return figure

@@ -1,1 +1,1 @@
-"""Statistics: means and proportions with their intervals, the units that these sample, and their coverage."""
+"""Statistics: means and proportions with their intervals, sampling units, and coverage."""

@@ -78,8 +78,8 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     A t statistic is biased against the skewness ``g`` of its mean by ``g (1 + 2 t^2) / 6`` (Johnson, JASA 73, 1978;
     Hall, The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of another genre, or with large
     losses, cause such skewness, so the interval's side towards the long tail is extended by this amount. The other side
-    is not shortened, because few documents estimate the skewness poorly, mostly too small. For levels above 95%, of
-    simultaneous intervals, the correction is doubled.
+    is not shortened, because few documents estimate the skewness poorly, and mostly underestimate it. For levels above
+    95%, of simultaneous intervals, the correction is doubled.
 
     Paired differences between two schedules on the same tokens use the same formula, with ``S_d`` the difference of the
     two sums.
@@ -208,7 +208,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
 @lru_cache(maxsize=8192)
 def t_quantile(probability: float, degrees: float) -> float:
-    """Returns Student's t quantile of this probability with ``degrees`` of freedom.
+    """Returns Student's t quantile for a probability and degrees of freedom.
 
     For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
     """
@@ -284,7 +284,7 @@ def estimate(
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, how many tokens that sum covers, or its weight; windows with a count of 0 are left out.
+        counts: per window, the number of tokens in that sum, or its weight; windows with a count of 0 are left out.
         windows: the number of windows per document; empty for one per document.
         level: two-sided coverage.
     """

@@ -169,13 +169,13 @@ def test_a_killed_process_does_not_keep_its_lock(tmp_path):
 
 def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
     write_files(tmp_path, {"resume/cv.txt": "a career"})
-    with untouched(tmp_path, "resume is not what an evaluation wrote"):
+    with untouched(tmp_path, "resume was not written by an evaluation"):
         perplexity(llama(), documents(1, 40), [16], out=tmp_path)
 
 
 def test_a_lock_of_somebody_elses_is_not_written_over(tmp_path):
     write_files(tmp_path / "resume", {"lock": "years of work"})
-    with untouched(tmp_path, "lock is not what an evaluation wrote"):
+    with untouched(tmp_path, "lock was not written by an evaluation"):
         perplexity(llama(), documents(1, 40), [16], out=tmp_path)
 
 

@@ -171,7 +171,7 @@ def check_answer(sentences: list[str], result: Result) -> None:
         said = {1: f"It loses to {truncation} by ", -1: f"It beats {truncation} by "}
         said[0] = f"Against {truncation} it is {undecided}"
         assert re.match(said[whole.sign], last), last
-        assert ("; on far repeats (over 8 tokens back) " in last) == bool(far)
+        assert ("; on far repeats (8 or more tokens back) " in last) == bool(far)
         for change in far:
             undecided = rf"undecided: .*{'lower' if change.mean < 0 else 'higher'}\.$"
             said = {1: "it loses by ", -1: "it wins by ", 0: undecided}

@@ -63,7 +63,7 @@ def test_a_file_that_is_not_ours_or_was_edited_is_moved_aside_and_said(run, resu
     (run / name).write_bytes(b"years of work")
     (run / f"{name}~").write_bytes(b"older work")
     results[0].save(run)
-    assert f"note: {run / name} is not what an evaluation wrote, or was edited since; it is now called {name}~2" in (
+    assert f"note: {run / name} was not written by an evaluation, or was edited since; it is now called {name}~2" in (
         capsys.readouterr().err
     )
     assert (run / f"{name}~2").read_bytes() == b"years of work"

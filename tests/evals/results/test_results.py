@@ -101,7 +101,10 @@ def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
     assert (pair.low, pair.high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
     text = result.to_markdown()
     assert " † |" in text
-    assert "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which says nothing of other" in text
+    assert (
+        "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which does not generalise to other"
+        in text
+    )
 
 
 def without_vocabulary(result: Result) -> Result:
@@ -235,7 +238,7 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     facts = ["protocol ropescale", "no BOS", "token-weighted", "float32", "5 documents (", "skipped: 1 too short"]
     assert all(each in lines[-1] for each in [*facts, "645 scored tokens", result.data["sha256"][:12]])
     unknown = made_up([1.0, 2.0], [0.75, 1.75])
-    assert "short-context cost is not known, and far repeats are not separated: the model" in unknown.to_markdown()
+    assert "short-context cost is unknown, and far repeats are not separated: the model" in unknown.to_markdown()
 
 
 def cells_of(text: str, start: str) -> list[str]:

@@ -227,7 +227,7 @@ def test_tokens_within_the_trained_length_count_twice():
 
 def test_folders_and_files_of_others_are_refused(found, tmp_path):
     write_files(tmp_path, {"factors-search/resume/mine.txt": "", "mine.json": '{"name": "yarn", "factor": 8}'})
-    with pytest.raises(CheckpointError, match="is not what an evaluation wrote"):
+    with pytest.raises(CheckpointError, match="was not written by an evaluation"):
         search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     for write in (found.save, lambda path: search(llama(), TEXT, 128, out=path, **BUDGET)):
         with untouched(tmp_path, "is not what a search wrote"):
