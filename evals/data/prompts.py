@@ -139,7 +139,7 @@ def _prompt_field(row: Mapping[str, object], fields: PromptFields, name: str) ->
         return (fields.prompt,)
     found = next((names for names in PROMPTS if all(each in row for each in names)), None)
     if found is None or (found == ("input",) and "context" in row):  # LongBench's input is the question alone
-        raise DataError(f"the prompt of {name} is not known; name its field: {_names(row)}", "prompt_field")
+        raise DataError(f"the prompt field of {name} is unknown; name it: {_names(row)}", "prompt_field")
     return found
 
 

@@ -88,7 +88,7 @@ class Pass:
         schedule: the schedule's label.
         table_sha256: a hash of the live tables.
         lengths: the lengths of the pass, ascending; the last one was fed.
-        nll: per document, the NLL of each scored token in nats, fp32 [scored].
+        nll: per window, the NLL of each scored token in nats, fp32 [scored].
         forward_passes: the number of windows run; 0 if another schedule had the same tables.
         cost: the cost of its windows, even if another schedule ran them.
         split_batches: the number of batches scored in parts because memory ran out.
@@ -112,8 +112,8 @@ class Divergence:
     Attributes:
         schedule, baseline: the labels.
         length: positions of the windows.
-        kl: per document, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
-        same: per document, 1 for each scored token with the same most likely prediction, else 0; fp32 [scored].
+        kl: per window, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
+        same: per window, 1 for each scored token with the same most likely prediction, else 0; fp32 [scored].
         forward_passes, positions: the number of windows and of positions run for it.
     """
 
@@ -221,13 +221,13 @@ class Truncation:
 
 
 def windows_of(tokens: Iterable[int], stride: int) -> int:
-    """Counts the windows that score ``tokens`` tokens of each document."""
+    """Counts the windows that score the given numbers of tokens, one number per measured window."""
     return sum(-(-count // stride) for count in tokens)
 
 
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
-    """Counts the positions of windows of ``length`` that score ``tokens`` tokens of each document. The last window of a
-    document is shorter if fewer than ``stride`` tokens are left.
+    """Counts the positions of windows of ``length`` that score the given numbers of tokens, one number per measured
+    window. The last one for a number is shorter if fewer than ``stride`` tokens are left.
     """
     counts = list(tokens)
     lacking = sum(-each % stride for each in counts)
@@ -236,7 +236,7 @@ def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
 
 @dataclass(frozen=True)
 class Totals:
-    """Per document, the fp64 sum of its losses and its weight: its tokens, or the weight of a published script."""
+    """Per window, the fp64 sum of its losses and its weight: its tokens, or the weight of a published script."""
 
     sums: Sequence[float]
     shares: Sequence[float]
@@ -384,18 +384,18 @@ class Stored(Measured):
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 
     def counts(self, run: Pass, length: int) -> list[int]:
-        """Returns, per document, the number of a pass's scored tokens at a length."""
+        """Returns, per window, the number of a pass's scored tokens at a length."""
         if self.sliding:
             return [len(nll) for nll in run.nll]
         return [prefix(length, self.bos).count] * len(run.nll)
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
-        """Returns, per document, the losses of a length's tokens, fp32; NaN for tokens that do not count."""
+        """Returns, per window, the losses of a length's tokens, fp32; NaN for tokens that do not count."""
         run = self.read_from[schedule, length]
         return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
 
     def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the values of scored tokens, per document, with NaN for tokens that do not count."""
+        """Returns the values of scored tokens, per window, with NaN for tokens that do not count."""
         if not any(each is not None for each in self._scored):
             return list(values)
         return [

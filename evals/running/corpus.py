@@ -138,10 +138,12 @@ class Corpus:
         sources, silent = self._placed(given)
         longest = prefix(self.lengths[-1], self.has_bos)
         if options.stride is None:
-            each = options.windows if isinstance(options.windows, int) else None
+            per_text = options.windows if isinstance(options.windows, int) else None
             in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-            by_place = any(each.by_place and options.of_metrics[name] != each.default for name, each in OPTIONS.items())
-            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), each, in_all, placed=by_place)
+            by_place = any(
+                option.by_place and options.of_metrics[name] != option.default for name, option in OPTIONS.items()
+            )
+            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), per_text, in_all, placed=by_place)
         else:
 
             def whole(text: Source) -> Document:

@@ -108,9 +108,8 @@ def parameters_fingerprint(model: nn.Module) -> str:
         elsewhere, hashes = _put_elsewhere(model), list[tuple[str, str | Future[str]]]()
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
             if not name.endswith("inv_freq"):
-                whole = getattr(
-                    tensor, "full_tensor", None
-                )  # gathered from several processes, so in this thread and in order
+                # A sharded tensor is gathered from several processes, so in this thread and in order.
+                whole = getattr(tensor, "full_tensor", None)
                 by_thread = pool.submit(_tensor_sha256, elsewhere.get(name, tensor)) if whole is None else None
                 hashes.append((name, by_thread or _tensor_sha256(whole)))
         for name, found in hashes:

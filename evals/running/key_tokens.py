@@ -54,9 +54,8 @@ def find(
         ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
         key = key_positions(scorer, ids, window, stride, alpha, beta)
         places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
-        places[1:, 0] = np.minimum(
-            places[1:, 0], np.maximum.accumulate(places[:-1, 1])
-        )  # a space that the offsets omit
+        # A token includes the space before it, which its offsets may omit.
+        places[1:, 0] = np.minimum(places[1:, 0], np.maximum.accumulate(places[:-1, 1]))
         spans[sha256(text.encoded)] = joined(byte_places(text.text, places[key]).tolist())
         found, scored = found + len(key), scored + max(0, len(ids) - window)
     if not scored:

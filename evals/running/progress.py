@@ -28,7 +28,7 @@ _TITLE = 48
 
 @dataclass(frozen=True)
 class Notes:
-    """Notes to the user: on stderr, past the progress bar, or else in Python's log."""
+    """Notes to the user: on stderr, above the progress bar, or else in Python's log."""
 
     shown: bool = False
 

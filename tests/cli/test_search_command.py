@@ -118,7 +118,7 @@ REFUSED = {
         (["--target-length", "100000"], "no document has the"),
         (["--within", "0"], "is not a weight"),
         (["--layers", "some"], "cannot be changed separately"),
-        (["--streaming"], "say how many documents with max_docs (--streaming, --max-docs)"),
+        (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
     ],
     "keys": [
         (

@@ -58,7 +58,7 @@ class TextSource:
     Attributes:
         names: sources as for :func:`read_texts`.
         asked: the reading options; each must apply to at least one source.
-        concat: join all documents of a source into one, with blank lines between them.
+        concat: whether to join all documents of a source into one, with blank lines between them.
     """
 
     names: Sequence[str]
@@ -93,7 +93,7 @@ class TextSource:
         """
         if self.asked.streaming and not max_docs:
             raise DataError(
-                "streaming is given, and a stream may have no end; say how many documents with max_docs",
+                "streaming is given, and a stream may be endless; limit its documents with max_docs",
                 "streaming",
                 "max_docs",
             )

@@ -60,7 +60,7 @@ class ReadOptions:
             pass  # an encoding of more than one byte
         except (LookupError, ValueError):
             raise DataError(
-                f"the encoding {self.encoding!r} is not known; name one that Python knows, like latin-1, cp1252 or "
+                f"the encoding {self.encoding!r} is unknown; name one that Python supports, like latin-1, cp1252 or "
                 "utf-16",
                 "encoding",
             ) from None
@@ -79,7 +79,7 @@ class ReadOptions:
         """
         for name in (each.name for each in fields(self) if each.compare and each.name not in used):
             if getattr(self, name) not in (None, False):
-                raise Unused(f"{name} is given, and {source} is {kind}, which has no use for it; leave it out", name)
+                raise Unused(f"{name} is given, and {source} is {kind}, which does not use it; leave it out", name)
 
 
 def texts_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, source: str) -> Iterator[RowDocument]:

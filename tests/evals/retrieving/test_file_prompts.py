@@ -81,9 +81,9 @@ def test_a_task_is_called_after_its_folder_or_file():
         (
             {"text": "x", "outputs": ["y"]},
             PromptFields(),
-            "the prompt of row is not known; name its field: text, outputs",
+            "the prompt field of row is unknown; name it: text, outputs",
         ),
-        ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt of row is not known"),
+        ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
         ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
         ({"input": "x", "outputs": []}, PromptFields(), "row: field 'outputs' holds no answer"),
         ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),

@@ -127,10 +127,10 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
-        ("a.txt", {"split": "test"}, "split is given, and .*a.txt is a text file, which has no use .*it out"),
+        ("a.txt", {"split": "test"}, "split is given, and .*a.txt is a text file, which does not use .*it out"),
         ("a.txt", {"text_field": "body"}, "text_field is given, .*leave it out"),
-        (".", {"text_field": "body"}, "is a folder of text files, which has no use for it; leave it out"),
-        ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which has no use for it; leave it out"),
+        (".", {"text_field": "body"}, "is a folder of text files, which does not use it; leave it out"),
+        ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which does not use it; leave it out"),
         ("a.jsonl", {"text_field": ""}, "line 1 has no field ''"),
         ("a.jsonl", {"text_field": "body"}, "line 1 has no field 'body'; it has text, id"),
         ("-", {"split": "test"}, "standard input.*leave it out"),
@@ -206,9 +206,9 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [
-        ("klingon", "the encoding 'klingon' is not known; name one that Python knows, like latin-1"),
-        ("base64", "the encoding 'base64' is not known"),
-        ("", "the encoding '' is not known"),
+        ("klingon", "the encoding 'klingon' is unknown; name one that Python supports, like latin-1"),
+        ("base64", "the encoding 'base64' is unknown"),
+        ("", "the encoding '' is unknown"),
         ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; name another encoding"),
         (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; name its encoding, like latin-1"),
     ],
@@ -239,10 +239,10 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint,
     out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 8
     assert len([line for line in err.splitlines() if "8 files are not text (c.png, d.txt" in line]) == 1
-    assert "the encoding 'klingon' is not" in refused(*words, mixed, "--encoding", "klingon")
+    assert "the encoding 'klingon' is unknown" in refused(*words, mixed, "--encoding", "klingon")
     assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
     said = refused(*words, mixed / "f.jsonl", "--glob", "*")
-    assert "is a file of rows, which has no use for it; leave it out (--glob)" in said
+    assert "is a file of rows, which does not use it; leave it out (--glob)" in said
 
 
 def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):
@@ -540,7 +540,7 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
     [
         (
             [],
-            "streaming is given, and a stream may have no end; say how many documents "
+            "streaming is given, and a stream may be endless; limit its documents "
             "with max_docs (--streaming, --max-docs)",
         ),
         (
