@@ -1,6 +1,6 @@
-"""Candidate schedules: all that a model and a target allow, over factors and important fields.
+"""The candidate schedules for a model and a target, over factors and important fields.
 
-They follow from the configuration alone, before torch is loaded.
+They depend only on the configuration, and need no torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOLDS = {"resonance": "yarn"}
 
 
 Tables = tuple[tuple[str, tuple[float, ...], float], ...]
-"""Per layer type, its frequencies and its attention scale."""
+"""The frequencies and the attention scale of each layer type."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ class Candidate:
     Attributes:
         spec: the schedule on one line, as ``--schedule`` takes it.
         rank: its place in the order of simplicity; smaller is simpler.
-        tables: a key of its frequencies and scales at the target; the same for candidates that compute the same.
-        held: its frequencies and scales at the target, where they follow the length.
-        reach: ``max_position_embeddings`` of a folder that is patched with it, where they follow the length.
+        tables: its frequencies and scales at the target, or its spec if they follow the length; equal for equivalent
+            candidates.
+        held: its frequencies and scales at the target, if they follow the length.
+        reach: ``max_position_embeddings`` of a folder that is patched with it, if they follow the length.
     """
 
     spec: str
@@ -72,14 +73,14 @@ class Candidates:
     """The candidates of a run.
 
     Attributes:
-        candidates: from the simplest; each computes something else.
-        left_out: why others are not tried, by their names.
-        same: specs that compute the same as a candidate, by its spec.
+        candidates: the candidates, simplest first; no two are equivalent.
+        left_out: the reasons against other schedules, by name.
+        same: the specs equivalent to a candidate, by its spec.
         factor: the smallest factor that reaches the target.
-        wanted: the specs that the user named, with that factor where they lack one.
-        files: by spec of the user, the file that it came from; "" for none.
-        searched: the spec that a search found.
-        served: whether servers compute them, so that all of the text decides.
+        wanted: the user's specs, with that factor if they lack one.
+        files: the file of each of the user's specs; "" without one.
+        searched: the spec that a search found; None without a search.
+        served: whether servers compute them; there is no race then, and the full text decides.
     """
 
     candidates: list[Candidate]
@@ -106,7 +107,7 @@ class Candidates:
 
     @property
     def names(self) -> dict[str, str]:
-        """Short names of the candidates that came from files, and of the one that was searched, by spec."""
+        """The short names, by spec, of the candidates from files and of the searched one."""
         found = {} if self.searched is None else {self.searched: "searched"}
         return {**found, **names_of({spec: file for spec, file in self.files.items() if file})}
 
@@ -120,7 +121,7 @@ class Candidates:
 
     @property
     def repeated(self) -> list[str]:
-        """Yields a sentence for each of the user's specs that equals a simpler candidate."""
+        """A sentence for each of the user's specs that is equivalent to a simpler candidate."""
         pairs = ((spec, self.held(spec)) for spec in self.wanted)
         return [f"{self.given(spec)} computes the same as {held}" for spec, held in pairs if held not in (None, spec)]
 
@@ -136,14 +137,14 @@ class Candidates:
         return [candidate.spec for candidate in self.candidates if candidate.spec in named]
 
     def with_searched(self, spec: str) -> Candidates:
-        """Returns the candidates with one that was searched, as the least simple of all."""
+        """Returns the candidates and a searched one, which ranks as the least simple."""
         if spec in [candidate.spec for candidate in self.candidates]:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def following(self, spec: str) -> tuple[Candidate, str | None] | None:
-        """Returns a candidate whose tables follow the length, and the fixed one that is the same at the target."""
+        """Returns a candidate whose tables follow the length, and a fixed candidate with equal tables at the target."""
         found = next((candidate for candidate in self.candidates if candidate.spec == spec and candidate.held), None)
         return found and (
             found,
@@ -151,7 +152,7 @@ class Candidates:
         )
 
     def held(self, spec: str) -> str | None:
-        """Returns the candidate with a spec's tables; None if it is not tried."""
+        """Returns the spec of the candidate with a spec's tables; None if there is none."""
         same = (
             candidate.spec
             for candidate in self.candidates
@@ -174,12 +175,13 @@ def find_candidates(
         config: ``config.json`` before ropescale changed it.
         target: the context wanted, in tokens.
         request: how schedules are applied, such as ``layers``.
-        engine: leave out what this engine would not compute as asked; a key of ``ENGINES``.
-        others: further specs to try; these must fit.
-        now: the configuration as it is, where ropescale has changed it.
+        engine: omit schedules that this engine would compute differently; a key of ``ENGINES``.
+        others: the user's specs, which must fit the model.
+        now: the current configuration, if ropescale has changed it.
 
     Raises:
-        ScheduleError: no such engine; one of ``others`` does not fit; the target is shorter than the trained length.
+        ScheduleError: the engine is unknown; one of ``others`` does not fit; the target is shorter than the trained
+            length.
         ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
     """
     if engine is not None and engine not in ENGINES:
@@ -209,7 +211,7 @@ def find_candidates(
         made += fitting
         if not fitting:
             left_out[name] = str(found[0])
-    kept: dict[Tables | str, Candidate] = {}  # the simplest of those that compute the same
+    kept: dict[Tables | str, Candidate] = {}  # the simplest of equivalent candidates
     same: dict[str, list[str]] = {}
     for each in sorted(made, key=lambda each: each.rank):
         first = kept.setdefault(each.tables or each.spec, each)
@@ -231,12 +233,15 @@ def grid(name: str, factor: float) -> list[str]:
 
 
 def spelled(name: str, fields: Mapping[str, float]) -> str:
-    """Returns a spec on one line; whole numbers without a point."""
+    """Returns a spec on one line; whole numbers have no decimal point."""
     return f"{name}:{','.join(f'{key}={value:.10g}' for key, value in fields.items())}" if fields else name
 
 
 def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
-    """Returns the files of schedules, by spec on one line that can be read again: of long lists, that is the file."""
+    """Returns the file of each schedule, by its spec on one line, or by the file if that line would parse differently.
+
+    Long lists do.
+    """
     files = {}
     for each in asked:
         text, file = spelled_out(each), file_of(each)
@@ -251,9 +256,9 @@ def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
 def _candidate(
     config: Mapping[str, object], spec: str, target: int, request: RequestOptions, engine: str | None
 ) -> Candidate | str:
-    """Returns the candidate of a spec, or why it is none.
+    """Returns the candidate of a spec, or the reason against it.
 
-    Fewer fields are simpler, then a form of transformers' own, then by schedule.
+    A candidate with fewer fields is simpler, then one in a native form of transformers, then an earlier schedule.
     """
     try:
         plan = make_plan(config, Request.of(spec, **request))
@@ -270,7 +275,7 @@ def _candidate(
     factor = parsed.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     rank = (1 + extra, 0 if native else 1, place, size, spec)
-    # What a fixed schedule computes, by layer type: two that compute the same need one measurement.
+    # The tables by layer type: candidates with equal ones need a single measurement.
     held = ((key, layer.table(target)) for key, layer in plan.layers.items())
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
     if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
@@ -280,7 +285,7 @@ def _candidate(
 
 
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
-    """Returns the unchanged model: a schedule that computes the same is not tried."""
+    """Returns the candidate of the unchanged model, with tables, so that equivalent schedules are not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
     found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
@@ -293,7 +298,7 @@ def objective_and_candidates(
     """Returns the objective and the candidates, before any text or weight is read.
 
     Args:
-        config: the model's configuration before ropescale changed it; ``now`` as it is.
+        config, now: the model's configuration before ropescale changed it, and the current one.
         target: the context wanted, in tokens.
     """
     if options.patching.get("on_top"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number, by dtype."""
+"""Bytes per number, by dtype."""
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + end: base**power
@@ -38,9 +38,9 @@ class Cache:
 
     Attributes:
         full: bytes per token of the layers that keep every token.
-        windowed: bytes per token of the layers that keep a window, and ``window``, its tokens.
-        dtype: the numbers' dtype.
-        latent: whether it holds the compressed keys and values of latent attention (MLA), as engines keep them.
+        windowed, window: bytes per token of the layers with a sliding window, and the window's tokens.
+        dtype: the dtype of keys and values.
+        latent: whether it holds the compressed keys and values of latent attention (MLA), as in engines.
     """
 
     full: int
@@ -66,12 +66,13 @@ class Cache:
 def cache_of(config: PreTrainedConfig, dtype: str) -> Cache:
     """Returns the KV cache of a model.
 
-    A layer keeps ``2 x KV heads x head dim`` numbers per token; one with latent attention (DeepSeek's MLA) the latent
-    vector and the rotated key, ``kv_lora_rank + qk_rope_head_dim``; one with a sliding window those of its window.
+    A layer keeps ``2 x KV heads x head dim`` numbers per token. A layer with latent attention (DeepSeek's MLA) keeps
+    the latent vector and the rotated key, ``kv_lora_rank + qk_rope_head_dim`` numbers. A layer with a sliding window
+    keeps only the tokens of its window.
 
     Args:
-        config: of the language model.
-        dtype: of the cache, such as ``bfloat16``.
+        config: the language model's configuration.
+        dtype: the cache's dtype, such as ``bfloat16``.
     """
 
     def stated(name: str) -> int:
@@ -90,7 +91,7 @@ def cache_of(config: PreTrainedConfig, dtype: str) -> Cache:
 
 
 def parse_memory(text: str | int) -> int:
-    """Reads a memory: a number of bytes, or ``8GB``, ``80GiB``, ``500M``.
+    """Parses an amount of memory: a number of bytes, or ``8GB``, ``80GiB``, ``500M``.
 
     Raises:
         DataError: the text is invalid.
@@ -104,7 +105,7 @@ def parse_memory(text: str | int) -> int:
 
 
 def serving_dtype(config: Mapping[str, object], live: str) -> str:
-    """Returns the dtype that engines serve a checkpoint in: the one that its configuration names, else the live one."""
+    """Returns the dtype in which engines serve a checkpoint: that of its configuration, else the live one."""
     stated = config.get("dtype") or config.get("torch_dtype")
     return stated if isinstance(stated, str) and stated in BYTES else live
 
@@ -114,12 +115,12 @@ class Deployment:
     """The target of a patch command and of a memory estimate.
 
     Attributes:
-        model: the checkpoint's folder or name, and its ``revision``.
+        model, revision: the checkpoint's folder or name, and its revision.
         request: how schedules were applied, such as ``layers``.
         cache: the KV cache of one text.
-        weights: bytes of the weights; 0 where a server has them.
-        memory: bytes that are there, if that was said.
-        engine: the engine that it is for, if that was said.
+        weights: bytes of the weights; 0 if a server holds them.
+        memory: the available bytes; None if unknown.
+        engine: the target engine; None without one.
     """
 
     model: str
@@ -137,7 +138,7 @@ class Deployment:
         return shlex.join([*words, *applied_options(Request.of(schedule, **self.request))])
 
     def following(self, target: int) -> str:
-        """Returns the ``ropescale export`` command of the patched folder; "" without an engine."""
+        """Returns the ``ropescale export`` command for the patched folder; "" without an engine."""
         words = ["ropescale", "export", self._folder(target), "--for"]
         return "" if self.engine is None else shlex.join([*words, self.engine])
 
@@ -159,4 +160,4 @@ class Deployment:
             return f"{text} The weights alone do not fit into {size(self.memory)}."
         longest = cache.longest(left)
         fits = "a text of any length" if longest is None else f"{longest:,} tokens"
-        return f"{text} {size(self.memory)} hold the weights and {fits}; what a forward pass takes comes on top."
+        return f"{text} {size(self.memory)} hold the weights and {fits}; the activations of a forward pass need more."

@@ -23,14 +23,15 @@ class Evidence:
     """The measurements of a recommendation, and its objective.
 
     Attributes:
-        losses: of every candidate on the windows that it was measured on.
+        losses: the losses of every candidate on the windows that it was measured on.
         candidates: the candidates.
-        rounds: of the race.
-        finalists: the candidates that were measured on the text that decides, from the simplest.
-        held_out: the windows that decide.
-        deployment: what is needed for the command and the memory.
-        tolerance: nats per token below which two are equally good.
-        vocabulary: how many tokens the model knows.
+        objective: the objective.
+        rounds: the rounds of the race.
+        finalists: the candidates that were measured on the held-out text, simplest first.
+        held_out: the held-out windows.
+        deployment: the facts for the command and the memory estimate.
+        tolerance: nats per token below which two schedules are equally good.
+        vocabulary: the size of the model's vocabulary.
     """
 
     losses: CandidateLosses
@@ -45,7 +46,7 @@ class Evidence:
 
     @property
     def everything(self) -> list[int]:
-        """The windows of all finalists; a searched one was not measured on its own search windows."""
+        """The windows that every finalist was measured on; a searched one skips the windows of its search."""
         return sorted(set.intersection(*(set(self.losses.measured(each)) for each in self.finalists)))
 
     @property
@@ -76,20 +77,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """A candidate against YaRN's default, on all windows that it was measured on.
+    """A candidate against YaRN's default, on all windows that the candidate was measured on.
 
-    Both were measured on the same windows, and differ little between documents; so candidates that were measured on
-    other windows can be compared, too, which they could not be by their differences from the unchanged model.
+    The difference is paired by window, and varies little between documents. So candidates that were measured on
+    different windows are comparable; their differences from the unchanged model would not be.
 
     Attributes:
-        baseline: YaRN at the smallest sufficient factor; the unchanged model where YaRN is no candidate.
-        rounds: how many rounds of the race it was in.
-        windows: how many windows it was measured on.
+        baseline: YaRN at the smallest sufficient factor; the unchanged model if YaRN is no candidate.
+        rounds: the number of rounds of the race that it was in.
+        windows: the number of windows that it was measured on.
         delta, low, high: its objective minus that of ``baseline``, in nats, and the 95% interval.
-        delta_target, delta_short: the same at the target, and at the trained length.
-        finalist: whether it was measured on the text that decides.
-        front: whether no other candidate is better at the target and at the trained length at once.
-        same: specs that compute the same.
+        delta_target, delta_short: the same difference at the target, and at the trained length.
+        finalist: whether it was measured on the held-out text.
+        front: whether it is on the Pareto front of the losses at the target and at the trained length.
+        same: equivalent specs.
     """
 
     schedule: str
@@ -108,16 +109,17 @@ class CandidateRow:
 
 @dataclass(frozen=True)
 class FinalistRow:
-    """A finalist, or truncation, on the text that decides.
+    """A finalist, or truncation, on the held-out text.
 
     Attributes:
-        baseline: the schedule that is recommended.
-        nll, ppl, ppl_low, ppl_high: at the target.
-        short_ppl: at the trained length.
-        delta: its objective minus that of ``baseline``, in nats; low and high are an interval that holds for all pairs
-            of the table together.
-        beyond: mean loss of the tokens beyond the trained length; ``far`` of those that repeat what is further back
-            than that length, and ``others`` of the rest; None without any.
+        baseline: the recommended schedule.
+        nll, ppl, ppl_low, ppl_high: the loss in nats at the target, and the perplexity with its interval.
+        short_ppl: the perplexity at the trained length.
+        delta, low, high: its objective minus that of ``baseline``, in nats, and an interval that holds simultaneously
+            for all pairs of the table.
+        beyond, far, others: the mean loss of the tokens beyond the trained length: of all, of those that repeat text
+            further back than that length, and of the rest; None without tokens.
+        far_tokens: the number of tokens of ``far``.
     """
 
     schedule: str
@@ -140,7 +142,7 @@ class FinalistRow:
 
 @dataclass(frozen=True)
 class CurveRow:
-    """The mean loss of a finalist up to a length, on the text that decides, in nats with its 95% interval."""
+    """The mean loss of a finalist up to a length, on the held-out text, in nats with its 95% interval."""
 
     schedule: str
     length: Length
@@ -151,7 +153,7 @@ class CurveRow:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """A round of the race: how many candidates, on how many further windows, and how many stayed."""
+    """A round of the race: the numbers of candidates, of new windows, and of survivors."""
 
     candidates: Count
     windows: Count
@@ -171,15 +173,14 @@ class AnswerRow:
     """The recommendation.
 
     Attributes:
-        schedule: what is recommended; ``as-is`` for nothing. Where nothing is decided, the lowest so far.
-        decided: whether the text suffices to say so.
-        answer: one sentence.
-        command: what puts it into a checkpoint; empty where nothing is recommended.
+        schedule: the recommended schedule; ``as-is`` for no change. Undecided, the one with the lowest loss so far.
+        decided: whether the text suffices for a decision.
+        answer: the recommendation in a few sentences.
+        command: the command that patches a checkpoint; empty if no schedule is recommended.
         open, equal: the schedules that may be better, and those that are as good.
-        truncation: what keeping only the last tokens changes for those that repeat what is further back; empty where it
-            was not measured.
-        memory: the KV cache's memory, in a sentence.
-        serve: what serves that checkpoint in the engine that was named; empty without one.
+        truncation: a sentence that compares the schedule with truncation on far repeats; empty if not measured.
+        memory: a sentence on the KV cache's memory.
+        serve: the command that exports the checkpoint for the given engine; empty without one.
         guessed: whether the unchanged model predicts worse than a uniform guess; nothing is recommended then.
     """
 

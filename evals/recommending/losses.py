@@ -16,23 +16,23 @@ from ..statistics.intervals import LEVEL, Estimate
 from .options import Objective
 
 Column = int | str
-"""A length, whose first tokens are summed, or the name of another set of tokens."""
+"""A length, for the tokens up to it, or the name of another set of tokens."""
 
 BEYOND, FAR, OTHERS = "beyond", "far repeats", "others"
-"""Tokens at positions beyond the trained length, up to the target: all, those that repeat what is further back than
-that length, and the rest."""
+"""Tokens at positions beyond the trained length, up to the target: all, those that repeat text further back than that
+length, and the rest."""
 
 
 @dataclass
 class CandidateLosses:
-    """Per candidate, the summed losses of the windows that it was measured on.
+    """The summed losses of every candidate on the windows that it was measured on.
 
     Attributes:
-        windows: per document, how many windows it has, in order.
-        columns: what is summed in each window: the tokens of a length, or a set of tokens.
-        counts: how many tokens each column has in each window, fp64 [windows, columns].
-        weights: of the columns in the objective; they sum to 1.
-        sums: by candidate, nats in fp64 [windows, columns]; NaN where it was not measured.
+        windows: the number of windows of each document, in order.
+        columns: the sets of tokens to sum over in each window: those up to a length, and named ones.
+        counts: the number of tokens of each window and column, fp64 [windows, columns].
+        weights: the weights of columns in the objective; they sum to 1.
+        sums: the sums in nats of each candidate, fp64 [windows, columns]; NaN if not measured.
     """
 
     windows: Sequence[int]
@@ -70,7 +70,7 @@ class CandidateLosses:
         return self.estimate(candidate, within, column).mean
 
     def estimate(self, candidate: str, within: Sequence[int], column: Column | None = None) -> Estimate:
-        """Returns :meth:`mean` with its interval over documents, or over windows where these are few."""
+        """Returns :meth:`mean` with its interval over documents, or over windows if there are few documents."""
         return self._estimate(*self._of(candidate, within, column), within, LEVEL)
 
     def difference(
@@ -96,10 +96,10 @@ class CandidateLosses:
         return int(self.counts[list(within), self.columns.index(column)].sum())
 
     def _of(self, candidate: str, within: Sequence[int], column: Column | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns per window a sum and a share, whose totals' ratio is the mean.
+        """Returns a sum and a share for each window; the mean is the ratio of their totals.
 
-        Each length of the objective counts with its weight over the mean number of its tokens, so that the ratio of the
-        totals is the weighted mean of the lengths' means where windows are of one size.
+        The weight of each length is divided by the mean number of its tokens. If windows have equal sizes, the ratio is
+        therefore the weighted mean of the lengths' means.
         """
         rows, weights = list(within), self.weights if column is None else {column: 1.0}
         at = [self.columns.index(column) for column in weights]
@@ -122,7 +122,7 @@ def windows_by_document(windows: Sequence[int], within: Iterable[int]) -> list[i
 
 
 def column_masks(document: Document, objective: Objective, bos: bool) -> dict[Column, np.ndarray]:
-    """Returns, per column, which scored tokens of a window belong to it; bool [tokens scored at the target]."""
+    """Returns, for each column, whether each scored token of a window belongs to it; bool [tokens at the target]."""
     whole = prefix(objective.target, bos)
     counted = np.ones(whole.count, bool)
     if document.scored is not None:

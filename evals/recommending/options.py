@@ -21,20 +21,20 @@ class RecommendOptions(TextOptions):
     """The options of a recommendation.
 
     Attributes:
-        short_weight: weight of the loss at the trained length beside that at the target, from 0 to below 1.
-        lengths: weights of the losses by length instead, such as ``"2k:0.7,32k:0.3"``.
-        schedules: further schedules to try, as specs; they reach the text that decides in any case.
-        search: try the schedule that :func:`ropescale.evals.search` finds on the text of the race, too.
-        search_tokens: how many tokens that search may feed; its own default if None.
-        engine: leave out what this engine would not compute as asked; see ``ropescale export``.
-        memory: bytes, or text such as ``"8GB"``: say the largest length that fits.
+        short_weight: the weight of the loss at the trained length, from 0 to below 1; the target has the rest.
+        lengths: the weights by length instead, such as ``"2k:0.7,32k:0.3"``.
+        schedules: further schedules to try, as specs; they are always finalists.
+        search: also try the schedule that :func:`ropescale.evals.search` finds on the text of the race.
+        search_tokens: the token budget of that search. Default: the search's own.
+        engine: omit schedules that this engine would compute differently; see ``ropescale export``.
+        memory: bytes, or text such as ``"8GB"``, to report the largest length that fits.
         tolerance: nats per token below which two schedules are equally good.
         min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
             truncation, truncation_stride, source, path, progress: as for
             :class:`ropescale.evals.running.options.PerplexityOptions`.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
-        name: the model in the commands that are printed; its path if None.
-        revision: branch, tag or commit, for these commands.
+        name: the model's name in the printed commands. Default: its path.
+        revision: the branch, tag or commit in these commands.
     """
 
     short_weight: float | None = None
@@ -52,7 +52,7 @@ class RecommendOptions(TextOptions):
         if not self.tolerance > 0:
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
         if self.search_tokens is not None and not self.search:
-            raise DataError("search_tokens is given, and nothing is searched; add search", "search_tokens", "search")
+            raise DataError("search_tokens is given without search; add search", "search_tokens", "search")
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_memory(self.memory))
         object.__setattr__(self, "schedules", tuple(self.schedules))
@@ -82,7 +82,7 @@ class Objective:
     """A weighted mean of the losses (nats per token) of the first L positions of each window.
 
     Attributes:
-        weights: by length, ascending; they sum to 1.
+        weights: the weights by length, ascending; they sum to 1.
         target: the context wanted, in tokens.
         trained: the model's trained context.
     """
@@ -93,7 +93,7 @@ class Objective:
 
     @property
     def short(self) -> int:
-        """The longest length within the trained one; what a schedule costs is measured there."""
+        """The trained length, or the target if it is shorter, at which the cost of a schedule is measured."""
         return min(self.trained, self.target)
 
     @property
@@ -109,12 +109,12 @@ class Objective:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """The measured lengths of every candidate, ascending."""
+        """The lengths at which every candidate is measured, ascending."""
         return tuple(sorted({*self.weights, self.short, self.target}))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that one pass at the target gives besides: half the trained one, and its doubles."""
+        """The needed lengths and others that a pass at the target also gives: half the trained one, and its doubles."""
         doubles, length = [max(2, self.short // 2)], self.short
         while length < self.target:
             doubles.append(length)
@@ -130,7 +130,7 @@ def objective_of(
     Args:
         trained: the model's trained context, in tokens.
         short_weight: weight of the trained length, from 0 to below 1; the target has the rest.
-        lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; none is longer than the target.
+        lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; no length may exceed the target.
 
     Raises:
         DataError: a weight or a length is invalid, or both options are given.
@@ -138,9 +138,7 @@ def objective_of(
     short = min(trained, target)
     if lengths is not None:
         if short_weight is not None:
-            raise DataError(
-                "short_weight and lengths both say what counts; leave one of the two out", "short_weight", "lengths"
-            )
+            raise DataError("short_weight and lengths both set the objective; give only one", "short_weight", "lengths")
         return Objective(_weights(lengths, target), target, trained)
     share = SHORT_WEIGHT if short_weight is None else short_weight
     if not 0 <= share < 1:
@@ -150,7 +148,7 @@ def objective_of(
 
 
 def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
-    """Parses weights by length, and normalises their sum to 1."""
+    """Parses weights by length, and normalises them to sum to 1."""
     pairs: list[tuple[int | str, float]] = list(lengths.items()) if isinstance(lengths, Mapping) else []
     for part in lengths.split(",") if isinstance(lengths, str) else ():
         length, _, weight = part.strip().partition(":")
@@ -158,7 +156,7 @@ def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int,
             pairs.append((length, float(weight)))
         except ValueError:
             raise DataError(
-                f"lengths has {brief(part.strip())}, which is no length with its weight; write '2k:0.7,32k:0.3'",
+                f"lengths has {brief(part.strip())}, which is not a length with its weight; write '2k:0.7,32k:0.3'",
                 "lengths",
             ) from None
     weights = {parse_length(length): weight for length, weight in pairs}

@@ -1,12 +1,13 @@
-"""Successive halving: many candidates on little text, then the best ones on more.
+"""Successive halving (Jamieson and Talwalkar, AISTATS 2016): many candidates on little text, then the best on more.
 
-Every second document is set aside, to decide on later; the others are the text of the race. Round k measures those
-that are left on twice as much of it as the round before, all on the same windows. The best third stays, and of the
-others those that are not significantly worse than the best, best first, up to a half. (Successive halving: Jamieson and
-Talwalkar, AISTATS 2016.) Where that would feed more than a quarter of what every candidate on all the text takes, as
-with few documents, fewer stay: two thirds of a smaller share for certain.
+Every second document is held out; the others are the text of the race. Each round doubles the measured share of that
+text, and measures all remaining candidates on the same windows. The best third survives, and so do others that are not
+significantly worse than the best, best first, up to half of all. If that would feed more than a quarter of the tokens
+of the full grid (every candidate on all the text), as with few documents, a smaller share survives, two thirds of it in
+any case.
 
-The decision then rests on text that chose no candidate: which one is good enough for certain, and what is left open.
+The decision rests on the held-out text, which chose no candidate: it names the simplest schedule that is shown to be
+good enough, and those that may be better.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ..statistics.intervals import LEVEL
 from .losses import CandidateLosses
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""The share of the race's text that is measured after each round."""
+"""The cumulative share of the race's text after each round."""
 
 MOST = (1 / 2, 2 / 5, 1 / 3, 1 / 4, 1 / 6)
-"""The share of candidates that stays in a round at most: the first of these that keeps the cost of all within
-:data:`QUARTER`. Two thirds of it stay in any case."""
+"""The largest share of candidates that survives a round: the first of these that keeps the total cost within
+:data:`QUARTER`. Two thirds of it survive in any case."""
 
 QUARTER = 1 / 4
 """The most tokens to feed, as a share of measuring every candidate on the full text."""
@@ -33,7 +34,7 @@ FINALISTS = 4
 """The number of finalists from the race, measured on the held-out text."""
 
 LEAST_DOCUMENTS = 4
-"""The fewest documents to hold out by document; for fewer, every second window is held out."""
+"""The fewest documents to hold out by document; with fewer, every second window is held out."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -75,7 +76,7 @@ def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
 def slices(windows: Sequence[int]) -> list[list[int]]:
     """Returns the new windows of each round, spread over the text, ascending.
 
-    Windows are taken in the order of the golden ratio's multiples, so that those of every round are spread out.
+    Takes windows in the order of the golden ratio's multiples modulo 1, which spreads out those of every round.
     """
     spread = sorted(windows, key=lambda window: (windows.index(window) + 1) * _GOLDEN % 1)
     ends = sorted({max(1, round(share * len(windows))) for share in SHARES}) if windows else []
@@ -83,12 +84,12 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
 
 
 def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
-    """Counts the most windows to feed, if all candidates have distinct tables.
+    """Returns the largest number of windows to feed, if all candidates have distinct tables.
 
     Args:
-        candidates, always: how many there are, and how many stay to the end in any case.
-        race, held_out: the windows.
-        most: the share that stays in a round at most.
+        candidates, always: the number of candidates, and of those that always stay to the end.
+        race, held_out: the windows of the race, and the held-out ones.
+        most: the largest share that survives a round.
     """
     left, fed = candidates, 0
     for part in slices(race):
@@ -100,10 +101,10 @@ def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequen
 def share_kept(
     candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], besides: float = 0.0
 ) -> float:
-    """Returns the share of candidates that stays in a round at most; see :data:`MOST`.
+    """Returns the largest share of candidates that survives a round; see :data:`MOST`.
 
     Args:
-        besides: windows' worth of tokens that are fed besides.
+        besides: other tokens to feed, in windows.
     """
     limit = QUARTER * candidates * len({*race, *held_out}) - besides
     fits = (share for share in MOST if expected(candidates, always, race, held_out, share) <= limit)
@@ -119,10 +120,10 @@ def run_race(
         candidates: the candidates, simplest first.
         windows: the text of the race.
         always: candidates that stay to the end, such as the unchanged model.
-        most: the share that stays in a round at most.
+        most: the largest share that survives a round.
 
     Returns:
-        The rounds; the last one keeps :data:`FINALISTS` and those that always stay.
+        The rounds; the last one keeps the best :data:`FINALISTS`.
     """
     left, seen, rounds = list(candidates), [], []
     parts = slices(windows)
@@ -148,8 +149,8 @@ def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequen
     Args:
         candidates: the candidates, simplest first.
         within: the windows that all of them were measured on.
-        most: the share that stays at most; two thirds of it stay in any case, the others if the paired intervals, which
-            hold for all of them together, do not tell them apart from the best.
+        most: the largest share that survives. Two thirds of it survive in any case, and the others if the paired
+            intervals, which hold simultaneously, do not show them to be worse than the best.
     """
     ordered = ranked(losses, candidates, within)
     least, limit = math.ceil(2 / 3 * most * len(ordered)), math.ceil(most * len(ordered))
@@ -163,10 +164,10 @@ class Decision:
     """The decision among the finalists.
 
     Attributes:
-        chosen: the simplest that is shown to be as good as every other one, else the one with the lowest loss on all
-            that the finalists were measured on.
-        open: the finalists that may be better than the chosen one by more than the tolerance; none if it is decided.
-        equal: the finalists that are shown to be as good as every other one, too.
+        chosen: the simplest finalist that is shown to be as good as every other one; if there is none, the one with the
+            lowest loss on all windows that the finalists share.
+        open: the finalists that may be better than the chosen one by more than the tolerance; empty if it is decided.
+        equal: the other finalists that are shown to be as good as every other one.
         too_short: whether there is too little text for any interval.
     """
 
@@ -187,16 +188,15 @@ def decide(
     """Decides among the finalists.
 
     A finalist is good enough if the paired intervals show that its objective is at most ``tolerance`` above that of
-    every other one. Every two finalists are a comparison, and the intervals hold for all of them together (Sidak, JASA
-    62, 1967); the text that they are of has chosen none of the finalists. Among those that are good enough the simplest
-    is chosen.
+    every other one. The intervals hold simultaneously for all pairs of finalists (Sidak, JASA 62, 1967), and their text
+    has chosen none of the finalists. The simplest one that is good enough is chosen.
 
     Args:
-        finalists: from the simplest.
-        held_out: the windows that decide.
+        finalists: the finalists, simplest first.
+        held_out: the held-out windows.
         everything: all windows that every finalist was measured on.
         tolerance: nats per token.
-        level: of each interval, so that all hold together with 95%.
+        level: the level of each interval, at which all hold together at 95%.
     """
     found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())

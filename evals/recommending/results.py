@@ -1,4 +1,4 @@
-"""A recommendation: all candidates, the finalists on held-out text, the conclusion, and writing."""
+"""A recommendation: all candidates, the finalists on held-out text, the conclusion, and its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FAR = 0.15
 def draw_front(stored: Recommendation) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
 
-    Candidates far from the front, on the side of being worse, are left out of the picture, which says how many.
+    Omits candidates that are far worse than the front; the title has their number.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -55,7 +55,7 @@ def draw_front(stored: Recommendation) -> Figure:
             axes.plot(*zip(*points), linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
         if edge:
-            axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
+            axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto front")
         for row in (row for row in near if row.schedule == chosen):
             axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
                       label=f"recommended:\n{short(stored.named(chosen))}")  # fmt: skip
@@ -134,7 +134,7 @@ class Advice(Metric["Recommendation", AnswerRow]):
 
 
 class AllCandidates(Metric["Recommendation", CandidateRow]):
-    """Every candidate against YaRN's default, on the windows that it was measured on."""
+    """Every candidate against YaRN's default, on the windows that the candidate was measured on."""
 
     row, key = CandidateRow, "rows"
     picture = Picture("candidates.png", "Every candidate: at the target, and within the trained length", draw_front)
@@ -233,7 +233,7 @@ class Curves(Metric["Recommendation", CurveRow]):
     row, key = CurveRow, "curves"
 
     def reduce(self, stored: Recommendation) -> list[CurveRow]:
-        """Returns a row for every finalist and length that was measured."""
+        """Returns a row for every finalist and measured length."""
         evidence = stored.measured
         found = []
         for label in evidence.judged:
@@ -261,8 +261,8 @@ class Rounds(Metric["Recommendation", RoundRow]):
         steps = ", ".join(f"{row.candidates} on {row.windows} window{'s' * (row.windows != 1)}" for row in rows)
         fed, grid = stored.protocol["tokens_fed"], stored.protocol["grid_tokens"]
         return [
-            f"Race: {steps}, in each round further ones; {fed:,} tokens fed in all, {fed / grid:.0%} of what every "
-            "candidate on all the text would take."
+            f"Race: {steps}, new ones in each round; {fed:,} tokens fed in all, {fed / grid:.0%} of the full grid "
+            "(every candidate on all the text)."
         ]
 
 
@@ -287,7 +287,7 @@ METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, 
 
 
 def cells(row: FinalistRow) -> list[str]:
-    """Writes a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
+    """Formats a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
     own = row.schedule == row.baseline
     change = "-" if own else change_cell(Estimate(row.delta, row.low, row.high))
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
@@ -300,7 +300,7 @@ class Recommendation(Saved):
     """A recommendation: the answer, and every figure that it rests on.
 
     Attributes:
-        evidence: what was measured; None in a recommendation that was loaded from its folder.
+        evidence: the measurements; None in a recommendation that was loaded from its folder.
     """
 
     kind: ClassVar[str] = "recommendation"
@@ -324,7 +324,7 @@ class Recommendation(Saved):
     def measured(self) -> Evidence:
         """The evidence of a recommendation that was not loaded."""
         if self.evidence is None:
-            raise ValueError("a loaded recommendation has its rows, and no losses")
+            raise ValueError("a loaded recommendation has rows, but no losses")
         return self.evidence
 
     @property
@@ -334,7 +334,7 @@ class Recommendation(Saved):
 
     @property
     def schedule(self) -> str:
-        """The recommended schedule, as a spec; ``as-is`` for none. ``answer.decided`` says if the text suffices."""
+        """The recommended schedule, as a spec; ``as-is`` for none. ``answer.decided`` is whether the text suffices."""
         return self.answer.schedule
 
     @property
@@ -353,7 +353,7 @@ class Recommendation(Saved):
         return FINALISTS.rows(self)
 
     def sentences(self) -> list[str]:
-        """Returns the recommendation; the command that follows it stands above the table."""
+        """Returns the recommendation in sentences; :meth:`main_table` has the command."""
         return sentences_of(self.answer.answer)
 
     def main_table(self) -> str:
@@ -368,7 +368,7 @@ class Recommendation(Saved):
         return "\n\n".join(parts)
 
     def rests_on(self) -> str:
-        """Returns what the difference is over."""
+        """Describes the windows and the weights of the difference."""
         number = self.protocol["held_out_windows"]
         windows = f"{number:,} window{'s' * (number != 1)} not used to choose"
         weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in self.protocol["weights"].items())
@@ -388,7 +388,7 @@ class Recommendation(Saved):
         )
 
     def plot_finalists(self, path: str | Path | None = None) -> Figure:
-        """Draws the finalists with their intervals, and their loss against length, as :meth:`plot`."""
+        """Draws the finalists with their intervals, and their loss against length; ``path`` is as for :meth:`plot`."""
         return shown(draw_finalists(self), path)
 
     def _summary(self) -> str:

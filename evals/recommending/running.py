@@ -1,6 +1,6 @@
 """Recommends a schedule: candidates race on half of the text, and the other half decides among the finalists.
 
-Each round, and the comparison of the finalists, is a measurement of perplexity on some of the windows.
+Each round, and the comparison of the finalists, measures perplexity on some of the windows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def prepare(
     """Prepares a recommendation from names: reads and checks everything cheap first, and the weights last.
 
     Raises:
-        RopescaleError: whatever cannot be read or measured.
+        RopescaleError: something cannot be read or measured.
     """
     objective, candidates = objective_and_candidates(*checkpoint.configs, target, options)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
@@ -75,9 +75,9 @@ class RecommendRun:
     """A recommendation that can be interrupted; :meth:`result` is for a finished one.
 
     Attributes:
-        losses: all losses that are measured so far.
-        whole: the measurement of every candidate on all of the text, which is never run: every round is a part of it.
-        fed: the tokens that went through the model, including those of an interrupted run.
+        losses: all losses so far.
+        whole: the measurement of every candidate on all the text. It is never run; every round is a part of it.
+        fed: the fed tokens, including those of an interrupted run.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RecommendRun:
             known = before if isinstance(before, int) else known
         self.batch_tokens = self._group.from_leader(known)
         if last:
-            self.notes.tell("what is finished in the folder is not measured again")
+            self.notes.tell("finished parts in the folder are not measured again")
         self._announce()
         rounds = self._run_race()
         if self.options.search and self.objective.is_beyond:
@@ -178,7 +178,7 @@ class RecommendRun:
         return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int]) -> Corpus:
-        """Returns the corpus with some of its windows alone, and the lengths that every candidate is measured at."""
+        """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
         part = copy.copy(self.corpus)
         part.lengths = self.objective.needed
         part.documents = [self.corpus.documents[number] for number in windows]
@@ -193,7 +193,7 @@ class RecommendRun:
         Every process gets the first one's losses, and so makes the same decisions.
 
         Args:
-            stride: the stride of truncation, which is measured as well; None leaves it out.
+            stride: the stride of truncation, which is also measured; None omits it.
         """
         part = self._part(windows)
         part.options = self._reading(
@@ -204,7 +204,7 @@ class RecommendRun:
         run.model_facts = self.model_facts  # the weights are hashed once
         run.run(self._store, self._group)
         for each in run.passes:
-            # A pass that serves all lengths that are needed has one table, and so serves any length.
+            # A pass with all needed lengths has one table, so it gives every length.
             shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
             beyond = (BEYOND, FAR, OTHERS) if each.lengths[-1] == self.objective.target else ()
             self.fed += each.cost.positions if each.cost and each.forward_passes else 0
@@ -214,7 +214,7 @@ class RecommendRun:
                 self.losses.put(names[each.schedule], number, sums)
         if run.truncation is not None:
             self.fed += run.truncation.positions
-            # Up to the trained length its losses are those of the model as it is.
+            # Up to the trained length, the losses are those of the unchanged model.
             before = np.zeros(prefix(self.objective.short, self.corpus.has_bos).count, np.float32)
             for number, nll in zip(windows, run.truncation.nll, strict=True):
                 whole = np.concatenate([before, nll])
@@ -249,7 +249,7 @@ class RecommendRun:
 
     @cached_property
     def _truncation(self) -> tuple[int | None, str]:
-        """The stride of truncation on the text that decides, where it costs no more than the finalists; and a note."""
+        """The stride of truncation on the held-out text, None if it costs more than the finalists; and a note."""
         short, specs = self.objective.short, self.candidates.specs
         if self.whole.trained_length != short:
             return None, ""
@@ -302,7 +302,7 @@ class RecommendRun:
         tokens += searched + goal.target * len(self.held_out) if searched else 0
         whole = len(specs) * len(self.corpus.documents) * goal.target
         if not goal.is_beyond:
-            self.notes.tell(f"{wording.not_needed(goal)} The text is measured on the model as it is alone.")
+            self.notes.tell(f"{wording.not_needed(goal)} Only the unchanged model and your schedules are measured.")
         self.notes.tell(
             f"candidates: {len(specs)}; {documents:,} document{'s' * (documents != 1)}, "
             f"{len(self.corpus.documents):,} windows of {goal.target:,}; at most {tokens:,} tokens to feed "
@@ -358,5 +358,5 @@ class RecommendRun:
 
 
 def _sum(nll: np.ndarray, mask: np.ndarray) -> float:
-    """Returns the fp64 sum of the losses in a mask; a pass of a shorter length has fewer."""
+    """Returns the fp64 sum of the losses in a mask; a shorter pass has fewer losses."""
     return float(nll[mask[: len(nll)]].sum(dtype=np.float64))

@@ -43,7 +43,7 @@ def answer(evidence: Evidence) -> AnswerRow:
 
 
 def worse_than_a_guess(evidence: Evidence) -> str:
-    """Returns a sentence where the unchanged model predicts worse than a guess at the shortest length; else ""."""
+    """Returns a sentence if the unchanged model predicts worse than a guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
     return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
 
@@ -60,7 +60,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     if few:
         return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
     if decision.open:
-        others = f"Better by more than {percent} may be {listed(map(name, decision.open))}."
+        others = f"{listed(map(name, decision.open))} may be better by more than {percent}."
         return " ".join(["This text does not decide.", lowest, *more, others])
     use = "Leave the model as it is" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
     return " ".join(
@@ -77,9 +77,9 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
     """States the amount of text, and the required amount.
 
     Args:
-        windows: per document, how many it has.
-        target: the tokens of each.
-        all_decide: no part of it is set aside for a race.
+        windows: the number of windows of each document.
+        target: the tokens of a window.
+        all_decide: whether all of the text decides, without a race.
     """
     few = intervals.rests_on_windows(windows)
     amount, what = (sum(windows), "window") if few else (len(windows), "document")
@@ -90,17 +90,17 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
 
 
 def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
-    """Says where a schedule whose tables follow the length is not what was measured, and which fixed one is."""
+    """Describes where a schedule whose tables follow the length differs from the measured one; names a fixed one."""
     same = f"; {fixed} is that table at any length" if fixed else ""
     return (
-        f"Its table follows the length: the figures hold it at {target:,}, the folder keeps max_position_embeddings "
-        f"{candidate.reach}, and cached decoding and most engines differ{same}."
+        f"Its table follows the length: it was measured with the table at {target:,}, the folder keeps "
+        f"max_position_embeddings {candidate.reach}, and cached decoding and most engines differ{same}."
     )
 
 
 def _compared(evidence: Evidence, chosen: str) -> list[str]:
-    """Says the perplexity at the target beside that of the unchanged model and of yarn's default, and the cost within
-    the trained length; and what to know of a schedule that follows the length."""
+    """Compares the perplexity at the target with that of the unchanged model and of YaRN's default, and states the cost
+    within the trained length; adds a note on a schedule whose tables follow the length."""
     goal, losses, held_out, candidates = evidence.objective, evidence.losses, evidence.held_out, evidence.candidates
 
     def perplexity(spec: str) -> str:
@@ -146,6 +146,6 @@ def of_far_repeats(evidence: Evidence, chosen: str) -> str:
         losses.tokens(held_out, BEYOND),
     )
     return (
-        f"On the {tokens:,} tokens that repeat what is further back ({tokens / share:.1%} of those beyond) it differs "
-        f"from truncation by {change_cell(change, SENTENCE)} nats."
+        f"On the {tokens:,} tokens that repeat text further back ({tokens / share:.1%} of those beyond the trained "
+        f"length), it differs from truncation by {change_cell(change, SENTENCE)} nats."
     )

@@ -36,12 +36,12 @@ BETAS = (0.9, 0.99)
 def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Trials) -> Trial:
     """Descends from YaRN's default, or from a later start, and returns the check with the least loss.
 
-    The gradient in the ramp's start is noisy: a fast pair's angle at a far position is many turns, and the least change
-    of its frequency moves it. From YaRN's start, at the fastest pair, it takes long to find out of that noise, or never
-    does. So a few starts are compared, where that takes no more than :data:`TRIED` of the budget.
+    The gradient with respect to the ramp's start is noisy: at a far position a fast pair has made many turns, so a tiny
+    change of its frequency changes its angle. YaRN's default starts the ramp at a fast pair, from which descent leaves
+    that noise slowly or never. So a few starts are compared first, if that takes at most :data:`TRIED` of the budget.
 
     Args:
-        samples: those to learn from, in the order in which they are fed.
+        samples: the samples to learn from, in the order in which they are fed.
         trials: computes the losses.
     """
     point, starts = space.start, [space.start, *space.later_starts]
@@ -77,11 +77,11 @@ def least(trials: Sequence[Trial]) -> Trial:
 
 
 class Steps:
-    """The finished steps of a run in order: those of an earlier call are taken from a store, new ones are kept there.
+    """The finished steps of a run, in order. Reads the steps of earlier calls from a store, and writes new ones to it.
 
     Args:
-        store: the leader's is read and written.
-        facts: all that the steps depend on.
+        store: the store; only the leader's is used.
+        facts: the facts that determine the steps.
 
     Attributes:
         kept: all finished steps, as JSON.
@@ -90,12 +90,12 @@ class Steps:
     def __init__(self, store: Store, facts: Facts, group: Group) -> None:
         self._store, self._key, self._taken = store if group.world.leads else Store(), key_of(facts), 0
         records = ((number, content) for number, content, dtype, _ in self._store.records(self._key) if dtype == STEP)
-        # What follows a damaged step is computed again.
+        # Steps after a damaged one are computed again.
         whole = [content for place, (number, content) in enumerate(records) if number == place]
         self.kept: list[bytes] = group.from_leader(whole)
 
     def take(self, compute: Callable[[], T]) -> tuple[T, bool]:
-        """Returns the numbers of the next step, as JSON has them, and whether they had to be computed."""
+        """Returns the numbers of the next step, decoded from JSON, and whether they were computed now."""
         number, self._taken = self._taken, self._taken + 1
         is_new = number == len(self.kept)
         if is_new:
@@ -112,7 +112,7 @@ class Trials:
 
     Attributes:
         steps: the trials on samples to learn from.
-        checks: the trials on the samples that choose.
+        checks: the trials on the selection samples.
         spent: tokens fed in all.
     """
 
@@ -128,7 +128,7 @@ class Trials:
         return self.steps[-len(points) :]
 
     def check(self, point: Point) -> Trial:
-        """Tries a point on the samples that choose."""
+        """Tries a point on the selection samples."""
         self._try([point], self._choosing, self.checks, lambda: (self._evaluator.means([point], self._choosing), []))
         return self.checks[-1]
 

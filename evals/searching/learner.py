@@ -1,14 +1,14 @@
-"""Computes the loss of windows under given tables, and its gradient in the tables' numbers, within bounded memory.
+"""Computes the loss of windows under given tables, and its gradient in the tables' parameters, within bounded memory.
 
 transformers computes cos and sin under ``torch.no_grad``, and its modules may change their own tables. Inside
-:meth:`LiveTables.differentiable` they compute with their innermost ``forward`` instead, so every family's own layout
-of cos and sin is kept. The schedule that the search starts at is patched in meanwhile, so that configuration, softmax
-scales and everything else besides the numbers are what they will be under the schedule that is found.
+:meth:`LiveTables.differentiable`, modules run their innermost ``forward`` instead, which preserves every family's
+layout of cos and sin. Meanwhile the model is patched with the starting schedule, so that the configuration, softmax
+scales and everything else except the searched numbers equal those under the found schedule.
 
-The gradient is of few numbers, and no weight has one. Where the model or the window is large, each block is recomputed
-on the way back (``torch.utils.checkpoint``), and in it its attention and its MLP again, so what is held is the input of
-every block, and the inside of one attention or one MLP. The head's loss is differentiated block of rows by block of
-rows, so full logits are never there.
+Only the few searched numbers have a gradient; the weights have none. For a large model or window, the backward pass
+recomputes each block (``torch.utils.checkpoint``), and inside it the attention and the MLP. So memory holds the input
+of every block, and the activations of one attention or MLP. The loss of the head is differentiated in blocks of rows,
+so the full logits never exist.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ T = TypeVar("T")
 
 
 class LiveTables:
-    """The places in a model where the tables of a plan's layers are.
+    """The tables of a plan's layers in a model.
 
     Args:
         model: the causal language model itself, without wrappers.
-        plan: the schedule that the search starts at.
+        plan: the plan of the starting schedule.
     """
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
@@ -75,7 +75,7 @@ class LiveTables:
             yield
 
     def write(self, tables: DiffTables) -> None:
-        """Writes tables into the modules, in float32 as transformers has them; gradients stay attached."""
+        """Writes tables into the modules, in float32 as in transformers; gradients stay attached."""
         for module in self._modules():
             for key in set(layer_keys(module)) & tables.keys():
                 inv_freq, scale = tables[key]
@@ -92,8 +92,8 @@ class LiveTables:
 
 
 MOST_KEPT = 2**30
-"""Bytes that the insides of all blocks may take between the way forward and back. Recomputing them makes a step half as
-long again, and changes no bit of the gradient."""
+"""The most bytes of activations of all blocks between the forward and the backward pass. Recomputing them makes a step
+half as long again, and leaves the gradient bitwise unchanged."""
 
 
 PIECE = 1024
@@ -107,7 +107,7 @@ class Learner(Scorer):
     """A scorer that computes gradients.
 
     Attributes:
-        in_pieces: whether the model's MLPs look at each position by itself, so that they can go piece by piece.
+        in_pieces: whether the model's MLPs treat positions independently, so that they can run in pieces.
     """
 
     in_pieces = False
@@ -118,11 +118,11 @@ class Learner(Scorer):
             return self.score(ids[None])[0]
 
     def backward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Adds the gradient of a window's weighted NLL to whatever the tables were made of.
+        """Accumulates the gradient of a window's weighted NLL in the parameters of the tables.
 
         Args:
             ids: one window, int64 [positions].
-            weights: of each position but the first, float64 [positions - 1].
+            weights: the weight of each position but the first, float64 [positions - 1].
 
         Returns:
             The NLL of each position but the first, fp32 [positions - 1], on the CPU.
@@ -160,7 +160,7 @@ class Learner(Scorer):
         weights: torch.Tensor,
         head: Callable[[torch.Tensor, slice], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the NLL of each target, and the gradient of their weighted sum in ``state``."""
+        """Returns the NLL of each target, and the gradient of their weighted sum with respect to ``state``."""
         slope, nll = torch.empty_like(state), torch.empty(len(targets), dtype=torch.float32)
         for rows in self._blocks(len(targets)):
             part = state[:, rows].clone().requires_grad_()
@@ -174,19 +174,19 @@ class Learner(Scorer):
         return nll, slope
 
     def check(self, ids: torch.Tensor) -> None:
-        """Compares the split with the model's own logits, as a scorer does, and MLPs in pieces with whole ones."""
+        """Checks the split against the model's own logits, as a scorer does, and MLPs in pieces against whole ones."""
         super().check(ids)
         probe = ids[: 4 * _PROBE].to(self.device)[None]
         own = self.trunk(input_ids=probe, use_cache=False)[0]
         try:
             with _recomputed(self.model, _PROBE):
                 pieces = self.trunk(input_ids=probe, use_cache=False)[0]
-        except (TypeError, ValueError, RuntimeError):  # a part that gives more than one tensor
+        except (TypeError, ValueError, RuntimeError):  # a part that returns more than one tensor
             return
         self.in_pieces = agree(pieces, own, own.dtype)
 
     def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
-        """Recomputes the inside of each block on the way back, where all would take more than :data:`MOST_KEPT`."""
+        """Recomputes each block in the backward pass if all activations would exceed :data:`MOST_KEPT`."""
         inside = 2 * positions * position_bytes(self.model, positions)
         if len(blocks(self.model)) * inside <= MOST_KEPT:
             return nullcontext()
@@ -194,7 +194,7 @@ class Learner(Scorer):
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the layers of the language model, as its configuration counts them; none where they are not in a list."""
+    """Returns the layers of the language model, in module lists of the configured length; empty without such a list."""
     count = getattr(text_config(model), "num_hidden_layers", None)
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
     return [block for each in lists for block in each]
@@ -202,9 +202,9 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
-    """Recomputes each block on the way back, and in it each of its parts again.
+    """Recomputes each block in the backward pass, and each of its parts inside it.
 
-    A part that is given a single tensor, as an MLP is, goes piece by piece along the positions.
+    A part whose only input is a tensor, such as an MLP, runs in pieces along the positions.
     """
     with ExitStack() as stack:
         for block in blocks(model):
@@ -242,32 +242,32 @@ def gradient(
 class Evaluator:
     """Computes losses and gradients in many processes; each process gets all of them.
 
-    Whichever process computes a window, its numbers are the same, and they are added in the order of the windows; so
-    the results do not depend on how many processes there are.
+    The numbers of a window are the same in every process, and are added in the order of the windows. So the results do
+    not depend on the number of processes.
     """
 
     def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
         self._learner, self._live, self._space, self._group = learner, live, space, group
 
     def figures(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[list[list[float]]]:
-        """Returns the figures of each sample under each point; a point without numbers leaves the tables alone.
+        """Returns the figures of each sample under each point; an empty point leaves the tables unchanged.
 
         Raises:
-            RunError: a loss that is not finite.
+            RunError: a loss is not finite.
         """
         windows = [(point, window) for point in points for sample in samples for window in sample]
         found = iter(self._shared([partial(self._score, *each) for each in windows]))
         return [[list(map(sum, zip(*islice(found, len(sample))))) for sample in samples] for _ in points]
 
     def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
-        """Returns the mean of the only figure of all samples, for each point."""
+        """Returns the mean over samples of their single figure, for each point."""
         return [sum(figure for (figure,) in row) / len(row) for row in self.figures(points, samples)]
 
     def gradient(self, point: Point, samples: Sequence[Sample]) -> tuple[float, list[float]]:
-        """Returns the mean of the only figure of all samples, and its gradient in the numbers of a point.
+        """Returns the mean over samples of their single figure, and its gradient with respect to a point.
 
         Raises:
-            RunError: a loss that is not finite.
+            RunError: a loss is not finite.
         """
         windows = [partial(self._step, point, window) for sample in samples for window in sample]
         losses, slopes = zip(*self._shared(windows), strict=True)

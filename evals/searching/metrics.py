@@ -1,6 +1,6 @@
-"""The metrics of a search: perplexity on the held-out text, the numbers found, the loss on the way, and the verdict.
+"""The metrics of a search: held-out perplexity, the found divisors, the losses during the search, and the verdict.
 
-The verdict rests on the intervals of documents that chose nothing.
+The verdict uses intervals over documents that did not choose the schedule.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FOUND = "found"
 """The searched schedule's name in tables."""
 
 TRUNCATION = "truncation"
-"""Names of the unchanged model, on the full context and truncated to its trained length."""
+"""The name, in tables, of the unchanged model with its context truncated to the trained length."""
 
 HELD = {TEXT: "text", KEYS: "prompts"}
 """The kind of held-out data by objective."""
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
-"""The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
+"""The frequencies of all pairs in radians per token: the model's own, the starting ones, and the found ones."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Trial:
 
     Attributes:
         spent: tokens fed until then.
-        point: its numbers.
-        loss: its weighted NLL in nats, the mean over the windows.
+        point: the numbers.
+        loss: the weighted NLL in nats, averaged over the windows.
     """
 
     spent: int
@@ -59,19 +59,19 @@ class Searched(Measured):
     """The numbers of a finished search.
 
     Attributes:
-        start: the schedule that it started at.
-        spec: the searched schedule, as ``--schedule`` takes it.
-        lengths: ascending, where the held-out text's perplexity is known.
-        names: the document of each window that is measured.
-        proved: whether these windows chose nothing.
-        checks: the windows that choose, each time they were fed; the first under ``start``.
-        found: the check that was best.
-        steps: of each point that was tried on the text to learn from, the tokens fed until then, and its loss.
+        start: the starting schedule.
+        spec: the found schedule, as ``--schedule`` takes it.
+        lengths: the lengths of the held-out perplexities, ascending.
+        names: the document of each measured window.
+        proved: whether the measured windows did not choose the schedule.
+        checks: the trials on the selection windows; the first is that of ``start``.
+        found: the best check.
+        steps: the trials on the text to learn from.
         tables: the frequencies, by layer type.
-        spent: tokens fed in all.
-        curves: by schedule and length, the NLL of each window that is measured: as it is, where the search started,
-            found, and at the target truncation; empty where nothing is measured.
-        beside: tokens that this took, besides those of the search.
+        spent: the tokens that the search fed.
+        curves: the NLL of each measured window, by schedule and length: of the unchanged model, the start, the found
+            schedule, and at the target truncation; empty without a comparison.
+        beside: the tokens that the comparison fed, in addition to ``spent``.
     """
 
     start: str
@@ -98,11 +98,11 @@ class Searched(Measured):
         return bool(self.protocol.get("keep_short"))
 
     def is_own(self, length: int) -> bool:
-        """Whether the found schedule is the model's own table at a length, because that is kept."""
+        """Whether the found schedule keeps the model's own table at a length."""
         return self.kept and length == self.lengths[0]
 
     def estimate(self, values: Sequence[float], level: float = LEVEL) -> Estimate:
-        """Returns the mean of the windows that are measured, with an interval over their documents."""
+        """Returns the mean over the measured windows, with an interval over their documents."""
         groups = {name: [v for n, v in zip(self.names, values, strict=True) if n == name] for name in self.names}
         return ratio(
             [math.fsum(group) for group in groups.values()], [float(len(group)) for group in groups.values()], level
@@ -110,7 +110,7 @@ class Searched(Measured):
 
 
 def draw(stored: Searched) -> Figure:
-    """Draws the divisor of each pair on the left, and on the right the losses by tokens spent, each kind by itself.
+    """Draws the divisor of each pair on the left, and the losses of steps and of checks by tokens spent on the right.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -121,7 +121,7 @@ def draw(stored: Searched) -> Figure:
         # The windows to learn from differ more than steps do, so their losses are dots.
         dots = {"markersize": 3.5, "alpha": 0.6, "markeredgewidth": 0}
         _draw_losses(panels["learned"], stored.steps, "o", "blue", **dots)
-        panels["learned"].set_title(f"Loss of the {stored.held} to learn from, a dot a step", loc="left", fontsize=10)
+        panels["learned"].set_title(f"Loss of the {stored.held} to learn from, by step", loc="left", fontsize=10)
         held = panels["held"]
         _draw_losses(held, stored.checks, "o-", "vermilion", markersize=5)
         ring = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none", "linestyle": ""}
@@ -143,7 +143,7 @@ def _draw_divisors(axes: Axes, stored: Searched) -> None:
             ratios = [b / f if f else float("nan") for b, f in zip(own, table, strict=True)]
             named = f"{layers}: {label}" if many else label
             axes.plot(ratios, style, marker="os^D"[number % 4], markersize=3.5, color=COLOURS[colour], label=named)
-    axes.set_title("What the frequency of each pair is divided by", loc="left", fontsize=10)
+    axes.set_title("Divisor of each pair's frequency", loc="left", fontsize=10)
     axes.set_xlabel("pair (0 turns fastest)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("divisor")
@@ -161,7 +161,7 @@ def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, *
 class ChangeRow:
     """The loss under the found schedule minus that under another, paired by document, in nats per token.
 
-    The intervals of all baselines at one length hold together. There are none where the documents chose the schedule.
+    The intervals of all baselines at one length hold simultaneously. They are None if the documents chose the schedule.
     """
 
     schedule: str
@@ -191,7 +191,7 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
         documents: the number of documents, or sets of prompts.
         unmoved: whether no check beat the start.
         kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
-        held: what was held out, "text" or "prompts".
+        held: the kind of held-out data, "text" or "prompts".
     """
     over, *others = rows = [row for row in changes if row.length == target]
     nothing = [f"No check beat the start, {over.baseline}: nothing was gained."] if unmoved else []
@@ -229,7 +229,7 @@ def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
 
 @dataclass(frozen=True)
 class HeldOutRow:
-    """The perplexity of the windows that are measured, up to a length."""
+    """The perplexity of a schedule on the measured windows, up to a length."""
 
     schedule: str
     length: int
@@ -242,10 +242,10 @@ class HeldOutRow:
 
 
 class HeldOut(Metric[Searched, HeldOutRow]):
-    """Perplexity as the model is, under the schedule that the search started at, found, and of truncation."""
+    """Held-out perplexity of the unchanged model, the starting schedule, the found schedule, and truncation."""
 
     row, key = HeldOutRow, "rows"
-    picture = Picture("search.png", "The search: the divisor of each pair, and the loss on the way", draw)
+    picture = Picture("search.png", "The search: the divisor of each pair, and the losses", draw)
 
     def reduce(self, stored: Searched) -> list[HeldOutRow]:
         """Returns one row per schedule and length."""
@@ -264,7 +264,7 @@ class HeldOut(Metric[Searched, HeldOutRow]):
         return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
 
     def brief(self, stored: Searched) -> str:
-        """Returns the table of the perplexities alone."""
+        """Returns a table of only the perplexities."""
         rows = {(row.schedule, row.length): digits(row.ppl, 4) for row in self.rows(stored)}
         lines = [[f"{n:,}", *(rows.get((name, n), "") for name in stored.curves)] for n in stored.lengths]
         return markdown([f"held-out {stored.held}", *stored.curves], lines, right=range(len(stored.curves) + 1))
@@ -278,7 +278,7 @@ def comparison(
     delta = {(row.baseline, row.length): change_cell(row.change) for row in changes}
     shown, others = (list(dict.fromkeys(name for name, _ in cells)) for cells in (ppl, delta))
     lines = []
-    for n in lengths:  # where the found schedule is the model's own table, nothing has a change
+    for n in lengths:  # no change is given where the found schedule keeps the model's own table
         missing = "" if any(length == n for _, length in delta) else "its own table"
         lines.append([*(ppl.get((name, n), "") for name in shown), *(delta.get((name, n), missing) for name in others)])
     return [*shown, *(f"{FOUND} minus {name} (nats)" for name in others)], lines
@@ -294,7 +294,7 @@ class Changes(Metric[Searched, ChangeRow]):
         known = [name for name in (stored.start, AS_IS, TRUNCATION) if name in stored.curves]
         level = familywise(len(known))
         rows = []
-        for name, n in ((each, n) for each in known for n in sorted(stored.curves[each]) if not stored.is_own(n)):
+        for name, n in ((name, n) for name in known for n in sorted(stored.curves[name]) if not stored.is_own(n)):
             pairs = zip(stored.curves[FOUND][n], stored.curves[name][n], strict=True)
             change = stored.estimate([after - before for after, before in pairs], level)
             interval = (change.low, change.high, change.over) if stored.proved else (None, None, None)
@@ -304,7 +304,7 @@ class Changes(Metric[Searched, ChangeRow]):
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """A loss on the way: the weighted NLL in nats of the text to learn from, or of the held-out one."""
+    """A loss during the search: the weighted NLL in nats on the text to learn from, or on the held-out text."""
 
     tokens: int
     loss: float
@@ -317,7 +317,7 @@ class History(Metric[Searched, HistoryRow]):
     row, key = HistoryRow, "history"
 
     def reduce(self, stored: Searched) -> list[HistoryRow]:
-        """Returns one row per point that was tried, and per check."""
+        """Returns one row per trial, by tokens spent."""
         trials = [(step, False) for step in stored.steps] + [(check, True) for check in stored.checks]
         rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
         return sorted(rows, key=lambda row: row.tokens)
@@ -325,7 +325,7 @@ class History(Metric[Searched, HistoryRow]):
 
 @dataclass(frozen=True)
 class PairRow:
-    """A pair's divisor: its own frequency over that under a schedule; 1 keeps it."""
+    """A pair's divisors: its own frequency over those of the starting and the found schedule; 1 keeps it."""
 
     layers: str
     pair: int
@@ -350,10 +350,10 @@ class Divisors(Metric[Searched, PairRow]):
 
 @dataclass(frozen=True)
 class FoundRow:
-    """The schedule that was found as ``--schedule`` takes it, and the tokens that were fed.
+    """The found schedule, as ``--schedule`` takes it, and the tokens that the search fed.
 
     ``verdict`` compares it with the schedules that need no search, and names the one to use; ``note`` explains the
-    table. ``beside`` counts the tokens that were fed to measure it.
+    table. ``beside`` counts the tokens that the comparison fed.
     """
 
     spec: str

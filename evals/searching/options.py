@@ -17,7 +17,7 @@ from ..running.options import RunKeywords, RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")
-"""What may be learned from: all tokens of a text, or the answers of prompts with a hidden key."""
+"""The objectives: the loss of all tokens of a text, or of the answers to prompts with a hidden key."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,23 @@ class SearchOptions(RunOptions):
     """The options of a search.
 
     Attributes:
-        objective: "text", whose tokens all count, or "keys": prompts that ask for a hidden number, as ``ropescale
-            retrieval`` makes them, of whose tokens the answers alone count.
-        budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
-        seed: of the order of the windows, of the documents that are held out.
-        numbers: how many numbers are searched: 4, or 2 (the factor and the scale).
-        keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
-        engine: search what this engine computes; see ``ropescale export``.
-        within: how much a token counts whose context is within the trained length; tokens beyond count 1. Of a text
-            alone: keys are of the target length.
-        haystack: of keys, the text that they are hidden in; None for generated sentences.
+        objective: "text" counts all tokens of a text; "keys" counts only the answers to prompts that ask for a hidden
+            number, as in ``ropescale retrieval``.
+        budget_tokens: the most tokens to feed, with or without a gradient, including the checks on held-out text.
+        seed: determines the order of the windows and the held-out documents, or the prompts.
+        numbers: the number of searched parameters: 4, or 2 (the factor and the scale).
+        keep_short: use two tables: the model's own up to the trained length, and the found one beyond it.
+        engine: search only schedules that this engine computes; see ``ropescale export``.
+        within: the weight of a token within the trained length; tokens beyond it have weight 1. Only for the objective
+            "text", because prompts have the target length.
+        haystack: for the objective "keys", a text to hide the numbers in; None for generated sentences.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: budget for one block of fp32 logits.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
-        source: the name of the documents, or of the haystack.
-        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
+        source: the name of the documents, or of the haystack, in the results.
+        path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
+        progress: show notes on stderr, and a progress bar if it is a terminal, else one line per minute.
     """
 
     objective: str = TEXT
@@ -60,7 +60,7 @@ class SearchOptions(RunOptions):
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         if self.numbers not in (2, 4):
             raise DataError(
-                f"numbers {self.numbers} is none of 4 (ramp, factor and scale) and 2 (factor and scale)", "numbers"
+                f"numbers must be 4 (ramp, factor and scale) or 2 (factor and scale), not {self.numbers}", "numbers"
             )
         if not self.within > 0:
             raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
@@ -68,17 +68,16 @@ class SearchOptions(RunOptions):
             known = suggest(self.engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
             raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
         if self.objective not in OBJECTIVES:
-            raise DataError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}", "objective")
+            raise DataError(f"objective must be {' or '.join(OBJECTIVES)}, not {self.objective!r}", "objective")
         if self.objective == TEXT and self.haystack is not None:
             raise DataError(
-                "haystack is given, and nothing is hidden in a text that is learned from; use the objective keys, or "
-                "drop it",
+                "haystack is only for the objective keys; use that objective, or drop haystack",
                 "haystack",
                 "objective",
             )
         if self.objective == KEYS and self.within != SearchOptions.within:
             raise DataError(
-                "within is given, and prompts of the objective keys have the target length, so none is within; drop it",
+                "within is only for the objective text, because prompts have the target length; drop it",
                 "within",
                 "objective",
             )
@@ -88,7 +87,7 @@ class SearchOptions(RunOptions):
 
 
 class SearchKeywords(RunKeywords, total=False):
-    """The fields of :class:`.options.SearchOptions`, which says what they mean."""
+    """The fields of :class:`SearchOptions`, for editors and type checkers."""
 
     objective: str
     budget_tokens: int
@@ -127,14 +126,14 @@ def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOp
     trained = max(layer.rope.original_length for layer in plan.layers.values())
     if target <= trained:
         raise DataError(
-            f"the target length {target} is the trained length; the model needs no schedule for it; give a longer one",
+            f"the target length {target} is within the trained length; the model needs no schedule; give a longer one",
             "target_length",
         )
     return plan
 
 
 def lengths_to(plan: Plan, target: int) -> tuple[int, ...]:
-    """Returns where held-out figures are given: the trained length, its doubles, and the target."""
+    """Returns the lengths of held-out figures: the trained length, its doubles, and the target."""
     found = [max(layer.rope.original_length for layer in plan.layers.values())]
     while 2 * found[-1] < target:
         found.append(2 * found[-1])

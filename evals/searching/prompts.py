@@ -1,9 +1,9 @@
 """The data of the objective ``keys``: prompts that ask for a hidden number.
 
 As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
-answers count. Held out are sets of prompts, one of each length that is shown: the longest of the first sets choose, and
-the other sets judge. They are those that ``ropescale retrieval`` would ask with the seeds of :func:`seeds`, which are
-far from any that a user gives, so that nothing learned from is asked again.
+answers count. The held-out prompts come in sets with one prompt per reported length: the longest prompts of the first
+sets choose, and the other sets judge. ``ropescale retrieval`` would make the same prompts with the seeds of
+:func:`seeds`, which are far from usual ones, so that it does not ask prompts that the search learned from.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 FIRST_SEED = 2**42
-"""The first seed of prompts; `ropescale retrieval` asks those of seed 0 unless it is told another."""
+"""The first seed of the prompts; the default seed of ``ropescale retrieval`` is 0."""
 
 DEPTHS = 5
-"""The places of the keys, evenly from the beginning to the end, in turn."""
+"""The number of depths, spread evenly from the beginning to the end, which the prompts take in turn."""
 
 CHECKED = 0.4
-"""The share of the budget that goes to held-out prompts, at most: an answer has few tokens, so it takes more of them
-than of a text to tell schedules apart."""
+"""The largest share of the budget for held-out prompts. An answer has few tokens, so telling schedules apart takes more
+prompts than windows of a text."""
 
 
 def seeds(seed: int) -> tuple[int, int]:
@@ -47,13 +47,13 @@ class PromptData(SearchData):
     """Prompts with a hidden key; only the tokens of their answers count.
 
     Args:
-        lengths: of the prompts held out, ascending; those to learn from have the last one.
+        lengths: the lengths of the held-out prompts, ascending; the prompts to learn from have the last one.
 
     Attributes:
-        to_learn, held_out: each set of prompts, by length.
+        to_learn, held_out: the sets of prompts, each by length.
 
     Raises:
-        DataError: a budget too small for a step, or prompts that the tokenizer cannot write in so few tokens.
+        DataError: the budget is too small for a step, or the tokenizer cannot write the prompts in so few tokens.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PromptData(SearchData):
         return [[answer_window(each[self.target], [1.0])] for each in self.to_learn]
 
     def choosing(self, trained: int) -> list[Sample]:
-        """Returns sets of prompts of all lengths; only the longest prompt counts."""
+        """Returns sets of prompts of all lengths, in which only the longest prompt counts."""
         return [
             [answer_window(prompt, [float(length == self.target)]) for length, prompt in each.items()]
             for each in self.held_out[: self.budget.held_out]
@@ -123,7 +123,7 @@ class PromptData(SearchData):
 
 
 def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
-    """Returns a set of prompts by length; its keys lie at different depths, as those of the next sets do."""
+    """Returns a set of prompts by length; the depths of its keys differ between lengths and between sets."""
     found = {}
     for place, (length, prompts) in enumerate(made.prompts.items()):
         depth, trials = (number + place) % DEPTHS, len(prompts) // DEPTHS
@@ -132,7 +132,7 @@ def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
 
 
 def answer_window(prompt: Prompt, shares: Sequence[float], cut: int = 0) -> WeightedWindow:
-    """Returns a prompt without its first ``cut`` tokens; figures are these shares of the mean NLL of its answer."""
+    """Returns a prompt without its first ``cut`` tokens; each figure is a share of the mean NLL of its answer."""
     (question,) = prompt.questions
     start, stop = question.start - cut, question.stop - cut
     figures = [[(start, stop, share / (stop - start))] for share in shares]
@@ -150,12 +150,12 @@ def make_data(
     """Reads or makes the data of the objective.
 
     Args:
-        source: of the documents, where they were read.
+        source: the source of the documents, if they were read from one.
         lengths: see :func:`.options.lengths_to`.
 
     Raises:
-        DataError: too little text, none, or some where there is no use for it; a budget too small for a step; for
-            prompts, no tokenizer, or a trained length without room for a question.
+        DataError: there is too little text or none, or text with the objective keys; the budget is too small for a
+            step; for prompts, there is no tokenizer, or the trained length has no room for a question.
     """
     if options.objective != KEYS:
         if documents is None:
@@ -165,12 +165,12 @@ def make_data(
         return feed_text(documents, lengths[-1], tokenizer, bos, options, source=source)
     if documents is not None:
         raise DataError(
-            "documents are given, and the objective keys asks prompts of its own; drop one of the two",
+            "documents are given, and the objective keys makes its own prompts; drop one of the two",
             "documents",
             "objective",
         )
     if tokenizer is None:
-        raise DataError("the objective keys writes prompts, which takes a tokenizer; give tokenizer", "objective")
+        raise DataError("the objective keys needs a tokenizer to make prompts; give tokenizer", "objective")
     try:
         return PromptData(tokenizer, lengths, bos, options)
     except DataError as error:

@@ -133,7 +133,7 @@ REFUSED = {
         (["--objective", "text"], "error: missing option '--data'"),
         (
             ["--objective", "text", "--data", "x", "--haystack", "y"],
-            "error: haystack is given, and nothing is hidden",
+            "error: haystack is only for the objective keys",
         ),
         (["--haystack", "nowhere.txt"], "nowhere.txt"),
     ],

@@ -170,7 +170,7 @@ def test_another_search_in_the_same_place_replaces_its_result_and_one_of_another
     ("options", "said"),
     [
         ({"budget_tokens": 300}, "no room for a step at 128 tokens; give at least "),
-        ({"numbers": 3}, "numbers 3 is none of 4"),
+        ({"numbers": 3}, "numbers must be 4"),
         ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
         ({"out": "factors"}, "is not the name of a schedule's file"),
         ({"documents": documents(1, 140)}, "needs two"),

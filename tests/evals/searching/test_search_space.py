@@ -108,7 +108,7 @@ def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
 
 def test_other_numbers_of_numbers():
     assert Ramp(ROPE, 8.0, RampShape(ends=False)).names == ("log_factor", "log_scale")
-    with pytest.raises(DataError, match="numbers 5 is none of 4"):
+    with pytest.raises(DataError, match="numbers must be 4"):
         SearchOptions(numbers=5)
 
 
