@@ -294,7 +294,7 @@ class Changes(Metric[Searched, ChangeRow]):
         known = [name for name in (stored.start, AS_IS, TRUNCATION) if name in stored.curves]
         level = familywise(len(known))
         rows = []
-        for name, n in ((name, n) for name in known for n in sorted(stored.curves[name]) if not stored.is_own(n)):
+        for name, n in ((each, n) for each in known for n in sorted(stored.curves[each]) if not stored.is_own(n)):
             pairs = zip(stored.curves[FOUND][n], stored.curves[name][n], strict=True)
             change = stored.estimate([after - before for after, before in pairs], level)
             interval = (change.low, change.high, change.over) if stored.proved else (None, None, None)

@@ -1,4 +1,4 @@
-"""The result of a search: writing, and commands for the searched schedule."""
+"""The result of a search, its files, and the commands for the found schedule."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ from .search_space import Point, Space
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
-    """Returns the commands that patch a folder with a schedule, and that serve it in an engine.
+    """Returns the commands that patch a folder with a schedule, and export it for an engine.
 
     Args:
-        schedule: as ``--schedule`` takes it.
-        plan: of that schedule.
+        schedule: the schedule, as ``--schedule`` takes it.
+        plan: its plan.
         engine: a key of ``ENGINES``.
     """
     patch = patch_command(model, schedule, plan)
     if engine is None:
         return [patch]
-    if not deviations(ENGINES[engine], plan):  # it computes the plan as it is from a patched folder
+    if not deviations(ENGINES[engine], plan):  # the engine computes a patched folder as planned
         return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
     words = ["ropescale", "export", model, "--for", engine, "--schedule", schedule]
     return [shlex.join([*words, *applied_options(plan.request)])]
 
 
 def patch_command(model: str, schedule: str, plan: Plan) -> str:
-    """Returns ``ropescale patch`` with a schedule, and with the options of the plan that say where it goes."""
+    """Returns the ``ropescale patch`` command for a schedule, with the options of its plan."""
     words = ["ropescale", "patch", model, "-o", "OUT", "--schedule", schedule]
     return shlex.join([*words, *applied_options(plan.request)])
 
 
 _EXACT = 1e-12
-"""The largest relative difference between the tables that were learned and those of the schedule that is written."""
+"""The largest relative difference between the learned tables and those of the written schedule."""
 
 
 _SAVED = {AS_IS: "as_is", FOUND: FOUND, TRUNCATION: TRUNCATION}
@@ -76,12 +76,12 @@ _SAVED = {AS_IS: "as_is", FOUND: FOUND, TRUNCATION: TRUNCATION}
 
 @dataclass(frozen=True)
 class Learned:
-    """A point of a search space and its meaning.
+    """A point of a search space.
 
     Attributes:
-        plan: the schedule that the search started at, and the geometry.
-        space: the numbers' meaning.
-        point: the numbers.
+        plan: the plan of the starting schedule.
+        space: the search space.
+        point: the learned numbers.
     """
 
     plan: Plan
@@ -90,10 +90,10 @@ class Learned:
 
     @cached_property
     def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The schedule; by layer type where these differ.
+        """The schedule; by layer type if these differ.
 
         Raises:
-            VerificationError: its tables are not those that were learned.
+            VerificationError: its tables differ from the learned ones.
         """
         found = self.space.schedule(self.point)
         planned = self.planned(found).tables
@@ -106,7 +106,7 @@ class Learned:
 
     @property
     def tables(self) -> dict[str, Divided]:
-        """The frequencies by layer type: the model's own, at the start, and those found."""
+        """The frequencies by layer type: the model's own, the starting ones, and the found ones."""
         start, found = (
             self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
         )
@@ -123,8 +123,8 @@ class SearchResult(Searched, Saved):
     """A finished search; :class:`.metrics.Searched` has its numbers.
 
     Attributes:
-        learned: the learned numbers and their meaning.
-        file: where the schedule is written when the run is saved; None for nowhere.
+        learned: the learned point and its space.
+        file: the file for the schedule when the run is saved; None without one.
     """
 
     kind: ClassVar[str] = "search"
@@ -159,7 +159,7 @@ class SearchResult(Searched, Saved):
         The file is what ``--schedule`` and :func:`ropescale.patch` read.
 
         Raises:
-            CheckpointError: it cannot be written, or something else is there.
+            CheckpointError: it cannot be written, or something else exists there.
         """
         path = local_path(out)
         if path.suffix != ".json":
@@ -176,7 +176,7 @@ class SearchResult(Searched, Saved):
 
     @property
     def commands(self) -> list[str]:
-        """The commands that come next: patching, and with an engine what serves the schedule in it."""
+        """The commands to use the schedule: patching, and with an engine, exporting."""
         plan, engine = self.learned.planned(self.schedule), self.protocol["engine"]
         return commands(self.model["path"], self._named, plan, engine if isinstance(engine, str) else None)
 
@@ -187,17 +187,19 @@ class SearchResult(Searched, Saved):
 
     @property
     def remarks(self) -> list[str]:
-        """Returns remarks on using the schedule: deviating engines, and the switch."""
+        """Remarks on using the schedule: deviating engines, and the switch between two tables."""
         switch = (
-            "a cache that was filled within the trained length keeps its keys' angles, and decoding past it goes on "
-            "with the other table: transformers does so without a word, so start long contexts beyond it"
+            "a cache that was filled within the trained length keeps the angles of its keys, and decoding past that "
+            "length continues with the other table; transformers does not warn of it, so start long contexts beyond it"
         )
         plan = self.learned.planned(self.schedule)
         return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
 
     def to_markdown(self) -> str:
-        """Returns the schedule, the held-out figures, the commands that come next, and remarks."""
-        remarks = "\n".join(f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks)  # ours are code
+        """Returns the schedule, the held-out figures, the commands to use it, and remarks."""
+        remarks = "\n".join(
+            f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks
+        )  # backticks mark code
         following = [f"`{each}`" for each in self.commands]
         return "\n\n".join(filter(None, [*self.tables_of_metrics(), *following, remarks, self.protocol_line()]))
 
@@ -210,7 +212,7 @@ class SearchResult(Searched, Saved):
         return "\n\n".join([f"`{self.spec}`", f"```sh\n{self.command}\n```", HELD_OUT.brief(self)])
 
     def rests_on(self) -> str:
-        """Describes the fed tokens and the judging data."""
+        """Describes the fed tokens, the selection data and the judging data."""
         return f"{self.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
@@ -245,7 +247,7 @@ class SearchResult(Searched, Saved):
     def _fed(self) -> str:
         if self.held == "text":
             return f"windows of {self.protocol['target_length']:,}"
-        return f"prompts of up to {self.protocol['target_length']:,}, of which the answers alone count"
+        return f"prompts of up to {self.protocol['target_length']:,} (only their answers count)"
 
     def _summary(self) -> str:
         return (
@@ -298,11 +300,11 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
 
 
 _LARGEST = 2**24
-"""The largest schedule's file, in bytes."""
+"""The largest size of a schedule's file, in bytes."""
 
 
 def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
-    """Returns the hash of a schedule's file with this provenance, in which its own place is left out."""
+    """Returns the hash of a schedule's file with this provenance, without the hash itself."""
     known = {name: value for name, value in origin.items() if name != checking.SEAL}
     return checking.sha256(json.dumps({**content, PROVENANCE: known}, sort_keys=True).encode())
 
@@ -311,7 +313,7 @@ def check_ours(path: Path) -> None:
     """Refuses to replace a file that no search wrote, or that was changed later, by provenance and hash.
 
     Raises:
-        CheckpointError: it is another kind of file, and not empty.
+        CheckpointError: the file is neither empty nor an unchanged schedule's file.
     """
     try:
         if not checking.content(path, _LARGEST):
@@ -322,7 +324,7 @@ def check_ours(path: Path) -> None:
         ours = known.get("made_by") == "ropescale search"
         if ours and known.get(checking.SEAL) == _seal(content, known):
             return
-        why = "was changed since a search wrote it" if ours else "is not what a search wrote"
+        why = "was changed since a search wrote it" if ours else "was not written by a search"
     except Wrong as error:
         why = str(error)
     raise CheckpointError(f"cannot write {path}: the file there {why}; choose another name")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 SEARCHING = 3
-"""Raised whenever the same model, text and options would give other numbers, so that kept steps are not reused."""
+"""A version, raised when the same model, text and options would give other numbers: stored steps are not reused then."""
 
 
 def search(
@@ -60,27 +60,28 @@ def search(
 ) -> SearchResult:
     """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
 
-    It starts at YaRN's default. Of the documents, some are held out to choose the schedule that does best on them, and
-    where there are enough, others to judge it beside YaRN's default, the unchanged model, and truncation.
+    The search starts at YaRN's default. Some documents are held out to choose the best schedule. If there are enough,
+    others are held out to compare it with YaRN's default, the unchanged model, and truncation.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
-        documents: as for :func:`ropescale.evals.perplexity`; each that is as long as ``target_length`` gives windows.
-            None with ``objective="keys"``, which makes prompts of its own.
-        target_length: positions that the model is to see, including BOS.
-        tokenizer: encodes strings, and says what BOS is.
+        documents: as for :func:`ropescale.evals.perplexity`; only documents of at least ``target_length`` positions
+            give windows. None with ``objective="keys"``, which makes its own prompts.
+        target_length: the target context in positions, including BOS.
+        tokenizer: encodes strings, and defines BOS.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a file for the schedule, ``factors.json``; beside it, a folder for the run, named ``factors-search``. Every
-            step is kept there: the same call again continues where this one was interrupted.
-        fresh: search again what is kept.
-        force: replace results in ``out`` of another text or model, or more than these.
+        out: a file for the schedule, such as ``factors.json``. The run's folder beside it, then ``factors-search``,
+            keeps every step, so the same call continues an interrupted search.
+        fresh: discard stored steps.
+        force: replace results in ``out`` of another text or model, or more results than these.
         options: the fields of :class:`.options.SearchOptions`, such as ``objective`` or ``budget_tokens``.
 
     Raises:
-        DataError: too little text, a budget too small for a step, or options that cannot be.
-        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is longer than the target.
-        RunError: NaN or infinite logits.
-        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing there.
+        DataError: there is too little text, the budget is too small for a step, or an option is invalid.
+        ConfigError, ScheduleError: the model has no rotation that YaRN can change, is scaled already, or was trained
+            beyond the target.
+        RunError: the logits are not finite.
+        CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
     check_keywords(search, SearchOptions, options)
     chosen, target = SearchOptions(**options), parse_length(target_length)
@@ -97,11 +98,11 @@ class JudgingPass:
     """A pass over the judging samples.
 
     Attributes:
-        names: of the schedules, one for each point.
-        lengths: of the figures of a sample.
-        samples: what is fed.
-        live: makes the tables live; a point without numbers leaves them alone.
-        points: the numbers.
+        names: the schedules' names, one per point.
+        lengths: the lengths of a sample's figures.
+        samples: the fed samples.
+        live: returns a context in which the tables are live.
+        points: the points; an empty one leaves the tables unchanged.
     """
 
     names: Sequence[str]
@@ -120,17 +121,17 @@ class SearchRun:
     """A resumable search.
 
     Args:
-        file: where the schedule is written when the result is saved.
-        compared: whether the found schedule is measured beside the start, the unchanged model, and truncation.
+        file: the file for the schedule when the result is saved.
+        compared: whether the found schedule is compared with the start, the unchanged model, and truncation.
 
     Attributes:
-        trials: the points that were tried; None before the run.
+        trials: the trials; None before the run.
         found: the check with the least loss.
-        curves: by schedule and length, the NLL of each sample that judges, in nats per token.
+        curves: the NLL of each judging sample in nats per token, by schedule and length.
     """
 
     finished = ""
-    """Nothing is written of a search that was stopped."""
+    """Empty, because an interrupted search writes no results."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class SearchRun:
 
     @property
     def spent(self) -> int:
-        """The tokens that the search has fed, besides those of the comparison."""
+        """The tokens that the search has fed, without those of the comparison."""
         return self.trials.spent if self.trials else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
@@ -205,7 +206,7 @@ class SearchRun:
 
     @cached_property
     def beside(self) -> int:
-        """The tokens that the comparison with the start, the unchanged model and truncation takes."""
+        """The tokens of the comparison with the start, the unchanged model and truncation."""
         return sum(each.tokens for each in self._comparisons(self.space.start)) if self.compared else 0
 
     def _comparisons(self, found: Point) -> list[JudgingPass]:
@@ -221,7 +222,7 @@ class SearchRun:
 
     @cached_property
     def _as_is(self) -> list[JudgingPass]:
-        """One pass at the longest length, or one for each table where it follows the length."""
+        """The passes of the unchanged model: one at the longest length, or one per table if it follows the length."""
         passes = passes_of(Variant(self.learner.model, AS_IS, {}).tables(self.lengths))
         return [JudgingPass((AS_IS,), p.lengths, self.data.judging(p.lengths), p.tables.live) for p in passes]
 
@@ -245,14 +246,14 @@ class SearchRun:
     # --- the record ---
 
     def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
+        """Returns the part of results.json that is known before the run."""
         return {"model": self.model_facts, "data": self.data.data, "protocol": self._protocol}
 
     def result(self) -> SearchResult:
         """Returns the finished search.
 
         Raises:
-            RunError: it was stopped.
+            RunError: the search was interrupted.
         """
         if self.trials is None or self.found is None:
             raise RunError("the search was stopped before its end; the same call again continues")
@@ -280,7 +281,7 @@ class SearchRun:
 
     @property
     def start(self) -> str:
-        """The schedule that the search starts at: YaRN's default, or with scale 1 where there is no other."""
+        """The starting schedule: YaRN's default, with attention scale 1 if the space has no other."""
         scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
         usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
         return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
@@ -333,10 +334,14 @@ def prepare(
     here: World,
     file: Path | None = None,
 ) -> SearchRun:
-    """Prepares a search; ``file`` is where the schedule is to be written, ``source`` None where nothing is read.
+    """Prepares a search.
+
+    Args:
+        source: the text; None if the objective makes its own prompts.
+        file: the file for the schedule.
 
     Raises:
-        RopescaleError: whatever cannot be read or searched.
+        RopescaleError: something cannot be read or searched.
     """
     if source is not None:
         source.refuse_endless(options.max_docs)

@@ -5,11 +5,11 @@ The family is YaRN's with real numbers (Peng et al. 2023, arXiv:2309.00071)::
     inv_i = b_i ((1 - r_i) + r_i / s),    r_i = clamp((i - start) / (end - start), 0, 1)
 
 for pair i of frequency b_i: pairs up to ``start`` keep their frequency, those from ``end`` on are divided by the factor
-s, and cos and sin are multiplied by an attention scale. Two pairs of numbers are logarithms: of the factor and of the
-scale. The pairs are counted from 0, and frequencies are radians per token, in float64.
+s, and cos and sin are multiplied by an attention scale. The parameters are start, end, and the logarithms of the factor
+and of the scale. Pairs are counted from 0, and frequencies are radians per token, in float64.
 
-The families of all layer types that change make one vector of numbers. Where an engine is named, only members that it
-computes as they are take part.
+The parameters of all changed layer types form one vector. For an engine, the space has only schedules that the engine
+computes exactly.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Point = tuple[float, ...]
 """A member of a family, as its parameters."""
 
 _NARROWEST = 0.01
-"""The least width of a ramp, in pairs: below it the frequencies do not change with its ends."""
+"""The least width of a ramp, in pairs; narrower ramps give the same frequencies."""
 
 
 Form = Literal["yarn", "table", "two tables"]
-"""How a member is written: as ``yarn``, as one table, or as ``longrope`` with the model's own table within the trained
-length and attention scale 1."""
+"""The form of a schedule: ``yarn``, one table, or ``longrope`` with the model's own table within the trained length and
+attention scale 1."""
 
 Scale = Literal["free", "rule", "one"]
-"""The attention scale: a number of its own, YaRN's ``0.1 ln s + 1`` of the factor, or 1."""
+"""The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` of the factor s, or 1."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RampShape:
         ends: whether the ends of the ramp are searched; else they are those of YaRN's default.
         scale: the attention scale.
         whole: whether the ends are whole pairs: the start is rounded down and the end up, as YaRN's ``truncate`` does.
-        form: how a member is written.
+        form: the form of the schedule.
     """
 
     ends: bool = True
@@ -70,8 +70,8 @@ class Ramp:
 
     Attributes:
         rope: the geometry.
-        factor: how many times longer the context is to be.
-        shape: which of the numbers are searched.
+        factor: the target context over the trained one.
+        shape: the searched parameters and the fixed ones.
     """
 
     rope: Rope
@@ -86,7 +86,7 @@ class Ramp:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The rates of the numbers: of the ramp's ends in pairs, in proportion to the width of YaRN's ramp."""
+        """The learning rates; those of the ramp's ends are in pairs, proportional to the width of YaRN's ramp."""
         share = (self._default["end"] - self._default["start"]) / _USUAL
         return tuple(_RATES[name] * (share if name in ("start", "end") else 1) for name in self.names)
 
@@ -97,7 +97,7 @@ class Ramp:
 
     @property
     def later_starts(self) -> list[Point]:
-        """YaRN's default with a ramp that starts later, by eighths of its width."""
+        """YaRN's default with a ramp that starts later, by one to three eighths of its width."""
         if not self.shape.ends:
             return []
         start, end, *others = self.start
@@ -105,7 +105,7 @@ class Ramp:
 
     @property
     def base(self) -> Point:
-        """The numbers under which every pair keeps its frequency, and cos and sin their size."""
+        """The point that changes neither a frequency nor the scale of cos and sin."""
         away = {"log_factor": 0.0, "log_scale": 0.0}
         return tuple((self._default | away)[name] for name in self.names)
 
@@ -147,9 +147,9 @@ class Ramp:
         return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
 
     def nearest(self, point: Sequence[float]) -> Point:
-        """Returns numbers within the bounds: ``0 <= start < end <= rotary dim - 1``, and no smaller factor.
+        """Returns the nearest point within the bounds: ``0 <= start < end <= rotary dim - 1``, and no smaller factor.
 
-        A smaller one would say a shorter context: engines take the trained length times the factor for it.
+        A smaller factor would mean a shorter context, which engines read as the trained length times the factor.
         """
         values = self._default | dict(zip(self.names, map(float, point), strict=True))
         values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
@@ -158,7 +158,7 @@ class Ramp:
         return tuple(values[name] for name in self.names)
 
     def schedule(self, point: Point) -> Schedule:
-        """Returns the member as ``yarn`` with its ends in turns, or in the form that is asked for."""
+        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or the shape's other form."""
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
         if self.shape.form == "two tables":
             divisors = tuple(b / f if f else 1.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True))
@@ -169,14 +169,14 @@ class Ramp:
 
     def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
         start, end, factor = values["start"], values["end"], float(f"{math.exp(values['log_factor']):.14g}")
-        if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another one
+        if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
             start, end = math.floor(start) + 0.5, math.ceil(end) - 0.5
         given = None if self.shape.scale == "rule" else scale
         turns = self._turns(start), self._turns(end)
         return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=given)
 
     def _turns(self, pair: float) -> float:
-        """Returns the turns of a pair, which may lie between two, within the trained length (theta's series)."""
+        """Returns the turns of a pair, possibly fractional, within the trained length (theta's series)."""
         rope = self.rope
         return rope.original_length * rope.theta ** (-2 * pair / rope.rotary_dim) / (2 * math.pi)
 
@@ -196,7 +196,7 @@ class Space:
     """All parameters of a search, concatenated over layer types.
 
     Attributes:
-        families: by layer type.
+        families: the family of each layer type.
     """
 
     families: Mapping[str, Ramp]
@@ -209,12 +209,12 @@ class Space:
 
     @property
     def rates(self) -> list[float]:
-        """The rates of the numbers."""
+        """The learning rates of the parameters."""
         return list(chain.from_iterable(each.rates for each in self.families.values()))
 
     @property
     def start(self) -> Point:
-        """The numbers of YaRN's default."""
+        """The parameters of YaRN's default."""
         return tuple(chain.from_iterable(each.start for each in self.families.values()))
 
     @property
@@ -225,11 +225,11 @@ class Space:
 
     @property
     def base(self) -> Point:
-        """The numbers under which every pair keeps its frequency."""
+        """The point that keeps every pair's frequency."""
         return tuple(chain.from_iterable(each.base for each in self.families.values()))
 
     def nearest(self, point: Sequence[float]) -> Point:
-        """Returns the nearest numbers within the bounds."""
+        """Returns the nearest point within the bounds."""
         return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
 
     def tables(self, point: torch.Tensor) -> DiffTables:
@@ -239,7 +239,7 @@ class Space:
         return {key: each.table(part) for (key, each), part in parts}
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
-        """Returns the schedule of all layers that change; by layer type where these differ."""
+        """Returns the schedule of all changed layers; by layer type if these differ."""
         found = (each.schedule(tuple(part)) for each, part in self.parts(point))
         schedules = dict(zip(self.families, found, strict=True))
         distinct = set(map(repr, schedules.values()))
@@ -263,7 +263,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         plan: YaRN's default for the target length.
 
     Raises:
-        ConfigError: the engine computes no schedule of the family as it is.
+        ConfigError: the engine computes no schedule of the family exactly.
     """
     shapes = [RampShape(scale="one", form="two tables")] if options.keep_short else [RampShape()]
     if options.engine is None:
@@ -278,7 +278,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
                 return space
     why = _with_commands(spaces[0], plan, engine)
     raise ConfigError(
-        f"{engine.name} computes no such schedule of this model as it is ({why}); leave the engine out, and see "
+        f"{engine.name} computes no schedule of this search exactly ({why}); leave the engine out, and see "
         "`ropescale export`",
         "engine",
     )
@@ -307,7 +307,7 @@ def _said(differences: Iterable[Difference]) -> str:
 
 
 def _away(space: Space, plan: Plan) -> Plan:
-    """Plans a member of a space away from YaRN's default, where an engine may happen to agree."""
+    """Plans a schedule of the space away from YaRN's default, at which an engine may agree by coincidence."""
     member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
     return make_plan(plan.original.raw, replace(plan.request, spec=space.schedule(member), target_length=None))
 

@@ -1,9 +1,9 @@
 """The windows of a search, their counted tokens, and the split of a text and a budget.
 
-Windows are those of ``ropescale eval``: BOS, then as many tokens as the target length leaves; the first begins where
-its document does, the others are evenly spaced in it. Whole documents are held out, so that no held-out window shares
-text with those that the search learns from; of a single document, its last windows are held out. Where there are enough
-documents, some of them choose nothing: they judge the result by their first windows.
+Windows are those of ``ropescale eval``: BOS, then as many tokens as fit into the target length. The first window starts
+with its document; the others are evenly spaced. Whole documents are held out, so that no held-out window shares text
+with those that the search learns from; of a single document, the last windows are held out. With enough documents,
+some do not choose the schedule: their first windows judge the result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 2
-"""Windows of a step."""
+"""Windows per step."""
 
 CHECKS = 6
 """The number of checks on held-out windows, including the start."""
@@ -44,20 +44,20 @@ WINDOWS = 4
 """The number of windows for comparing starts."""
 
 CHECKED = 0.2
-"""The share of the budget that goes to held-out windows, at most, where they are checked often."""
+"""The largest share of the budget for checks on held-out windows."""
 
 HELD_DOCUMENTS = 4
 """The held-out share: one document in this many, or this part of a single one."""
 
 LEAST_JUDGES, MOST_JUDGES = 10, 30
-"""Bounds on the number of judging documents, which is a quarter of the held-out ones."""
+"""Bounds on the number of judging documents, which is otherwise a quarter of all."""
 
 ENOUGH = 16
 """The fewest documents for separate judging documents."""
 
 
 Span = tuple[int, int, float]
-"""Positions ``start`` to ``stop`` (half-open), and how much the loss of a token there counts."""
+"""Positions ``start`` to ``stop`` (half-open), and the weight of each token's loss there."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class WeightedWindow:
     """A window of tokens, and weighted sums of its losses.
 
     Attributes:
-        ids: including BOS, int64 [positions].
+        ids: the token ids, including BOS, int64 [positions].
         figures: the spans whose weighted losses add up to each figure.
     """
 
@@ -101,10 +101,10 @@ class Budget:
     """The token budget of a search.
 
     Attributes:
-        tokens: in all.
-        size: of a window to learn from.
-        held_out: how many samples choose.
-        shorter: tokens of a sample that chooses, besides the ``size`` of its longest window.
+        tokens: the tokens in all.
+        size: the tokens of a window to learn from.
+        held_out: the number of selection samples.
+        shorter: the tokens of a selection sample, without its longest window of ``size`` tokens.
     """
 
     tokens: int
@@ -123,7 +123,7 @@ class Budget:
 
     @property
     def windows(self) -> int:
-        """How many windows of the full size may be fed, those of the checks included."""
+        """The number of full-size windows to feed, including those of the checks."""
         return (self.tokens - self._aside) // self.size
 
     @property
@@ -141,14 +141,14 @@ class SearchData(ABC):
 
     Attributes:
         target: the length of the longest windows, including BOS.
-        budget: how they may be fed.
-        chosen_by: the document of each sample that chooses.
-        judged_by: the document of each sample that judges; empty where the same ones choose and judge.
+        budget: the token budget.
+        chosen_by: the document of each selection sample.
+        judged_by: the document of each judging sample; empty if the selection samples also judge.
         bos_option: the argument ``bos``.
         about: a description for the user.
         protocol: the entries of the "protocol" part of results.json that depend on the objective.
         data: the "data" part of results.json.
-        facts: what the losses depend on.
+        facts: the facts that determine the losses.
     """
 
     target: int
@@ -175,7 +175,7 @@ class SearchData(ABC):
 
     @abstractmethod
     def choosing(self, trained: int) -> list[Sample]:
-        """Returns the samples that choose, with one figure: the loss."""
+        """Returns the selection samples, with one figure: the loss."""
 
     @abstractmethod
     def judging(self, lengths: Sequence[int]) -> list[Sample]:
@@ -183,7 +183,7 @@ class SearchData(ABC):
 
     @abstractmethod
     def truncated(self, trained: int, stride: int) -> list[Sample]:
-        """Returns the judging samples truncated to the trained length, with the mean NLL as figure."""
+        """Returns the judging samples truncated to the trained length, with one figure: the mean NLL."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,10 @@ class Split:
     """The windows of a text, by their numbers in the corpus.
 
     Attributes:
-        learned: those to learn from, in the order of the seed.
-        held_out: those that choose, sorted.
-        documents: how many documents choose; 0 where windows of the only one do.
-        judges: those that judge, sorted, each of a document of its own; none where there are few documents.
+        learned: the windows to learn from, in random order.
+        held_out: the selection windows, sorted.
+        documents: the number of selection documents; 0 if these windows are from the only document.
+        judges: the judging windows, sorted, one per document; empty with few documents.
     """
 
     learned: tuple[int, ...]
@@ -208,7 +208,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
 
     Args:
         windows: the number of windows of each document.
-        held_out: how many windows choose, at most.
+        held_out: the most selection windows.
         judged: whether some documents are to judge.
 
     Raises:
@@ -247,7 +247,7 @@ class TextData(SearchData):
     Attributes:
         corpus: the windows.
         split: their roles.
-        within: how much a token counts whose context is within the trained length; others count 1.
+        within: the weight of a token within the trained length; others have weight 1.
     """
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
@@ -314,15 +314,15 @@ def feed_text(
     """Reads the text, and allocates the budget.
 
     Args:
-        source: of the documents, where they were read.
+        source: the source of the documents, if they were read from one.
         judged: whether some documents are to judge the result.
 
     Raises:
-        DataError: too little text, or a budget too small for a step.
+        DataError: there is too little text, or the budget is too small for a step.
     """
     feeds = options.budget_tokens // target
     held_out = max(2, int(CHECKED * feeds / CHECKS))
-    fewest = BATCH + CHECKS * 2 + 2  # cut for the least budget that is accepted, so that an error can name it
+    fewest = BATCH + CHECKS * 2 + 2  # enough for the least accepted budget, so that an error can state it
     reading = PerplexityOptions(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
         max_docs=options.max_docs,

@@ -1,4 +1,4 @@
-"""A search by prompts with a hidden key, of which the answers alone count."""
+"""A search by prompts with a hidden key, of which only the answers count."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
-    assert "held-out prompts, length" in text and "of which the answers alone count" in text
+    assert "held-out prompts, length" in text and "(only their answers count)" in text
     assert "2 sets of prompts, one of each length, chose among" in text and "the table is of 10 others" in text
     assert "held-out text" not in text
     stored = read_results(found.save(tmp_path / "run"))

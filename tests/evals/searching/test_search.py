@@ -230,7 +230,7 @@ def test_folders_and_files_of_others_are_refused(found, tmp_path):
     with pytest.raises(CheckpointError, match="was not written by an evaluation"):
         search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     for write in (found.save, lambda path: search(llama(), TEXT, 128, out=path, **BUDGET)):
-        with untouched(tmp_path, "is not what a search wrote"):
+        with untouched(tmp_path, "was not written by a search"):
             write(tmp_path / "mine.json")
 
 
