@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 SEARCHING = 3
-"""A version, raised when the same model, text and options would give other numbers: stored steps are not reused then."""
+"""A version, raised when the same inputs would give other numbers, so that stored steps are not reused."""
 
 
 def search(
