@@ -4,13 +4,12 @@
 
     filler.py     the sentences that fill a text, and the dice they are drawn with
     tasks.py      prompts of an exact length, made from tokens: passkey and the other tasks
-    prompt_set.py the prompts of a run, those of a task or of a file (:mod:`..data.prompts`), without a model
+    prompt_set.py the prompts of a run, made for a task or read from a file (:mod:`..data.prompts`), without a model
     answering.py  the NLL of an answer, whether greedy decoding would write it, and what it writes
     running.py    schedules x lengths x prompts, as tasks of the runner
     answers.py    the stored answers, and RULER's score
-    metrics.py    accuracy with Wilson intervals, effective length, paired comparison
     plots.py      heat maps by length and depth or task
-    results.py    the result and its files
+    results.py    accuracy with Wilson intervals, effective length, paired comparison; the result and its files
 
-(The package does not have the name of its public function ``retrieval``: importing a submodule would hide it.)
+(The package is not named after its public function ``retrieval``, because importing a submodule would hide it.)
 """

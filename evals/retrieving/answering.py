@@ -1,11 +1,11 @@
 """Scores a model's answers to a prompt: the NLL, and whether greedy decoding would write the answer.
 
 One forward pass has the answer in place (teacher forcing). If the model ranks every token of the answer first, given
-the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (but
-for ties). Prompts from files are decoded, too. Only the rows of the answers get logits, read in fp32; sums are fp64.
+the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (except
+for ties). Prompts from files are also decoded. Only the rows of the answers get logits, read in fp32; sums are fp64.
 
 A prompt with several endings is read once into a KV cache, and each ending continues from there. Some caches cannot be
-continued twice, because their state is written in place; a check finds them, and every ending is then read whole.
+continued twice, because their state is written in place; a check detects them, and every prompt is then read whole.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 HALF_TOLERANCE = 0.25
-"""How far the NLLs of a token by cache and by whole prompt may differ, absolutely in nats and relatively. In float32
-rounding is a hundred times less; a wrong cache is off by nats."""
+"""The largest difference between a token's NLL from the cache and from the whole prompt, absolute in nats and relative.
+In float32, rounding is a hundred times smaller; a wrong cache is off by nats."""
 
 
 class Score(NamedTuple):
@@ -62,7 +62,7 @@ class AnswerTokens:
 
 
 def scores_of(prompt: Prompt, endings: Sequence[AnswerTokens]) -> list[Score]:
-    """Returns the score of each question of a prompt, by the tokens of its endings."""
+    """Returns the score of each question of a prompt, from the tokens of its endings."""
     scores = []
     for question in prompt.questions:
         tokens = endings[question.ending]
@@ -75,8 +75,8 @@ class AnswerScorer:
     """Scores a model's answers to prompts.
 
     Attributes:
-        shares: whether the endings of a prompt continue from one reading of its context.
-        forward_passes: how many times a whole context went through the model, without the check at the start.
+        shares: whether the endings of a prompt share one KV cache of its context.
+        forward_passes: the number of full contexts that were fed, without the initial check.
     """
 
     def __init__(self, model: PreTrainedModel, batch_tokens: int = 8192) -> None:
@@ -94,10 +94,10 @@ class AnswerScorer:
         return 1 if len(prompt.endings) > 1 else max(1, self.batch_tokens // prompt.length)
 
     def scores(self, prompts: Sequence[Prompt]) -> list[list[Score]]:
-        """Returns the scores of each prompt's questions. The prompts are as long as each other.
+        """Returns the scores of each prompt's questions. The prompts have equal lengths.
 
         Raises:
-            RunError: logits that are not finite, or a prompt that does not fit into memory.
+            RunError: logits are not finite, or a prompt does not fit into memory.
         """
         if len(prompts[0].endings) > 1:
             return [scores_of(prompt, self._several(prompt)) for prompt in prompts]
@@ -105,13 +105,13 @@ class AnswerScorer:
         return [scores_of(prompt, [tokens]) for prompt, tokens in zip(prompts, read, strict=True)]
 
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Decodes greedily after each prompt, up to the end of the text; returns ids, int64 [tokens].
+        """Decodes greedily after each prompt, up to the end-of-text token; returns ids, int64 [tokens].
 
         Args:
-            prompts: with as many ids, and as many new tokens, as each other.
+            prompts: prompts with equal numbers of ids and of new tokens.
 
         Raises:
-            RunError: a prompt that does not fit into memory.
+            RunError: a prompt does not fit into memory.
         """
         return self._in_parts([(prompt, 0) for prompt in prompts], self._generate)
 
@@ -136,7 +136,7 @@ class AnswerScorer:
 
     @torch.inference_mode()
     def _shared(self, prompt: Prompt) -> list[AnswerTokens]:
-        """Reads the context once and returns the tokens of every ending; none if that is impossible."""
+        """Reads the context once and returns the tokens of every ending; empty if that is impossible."""
         first, found = len(prompt.context) + 1, []
         try:
             self.forward_passes += 1
@@ -188,7 +188,7 @@ class AnswerScorer:
     def _in_parts(
         self, asked: Sequence[tuple[Prompt, int]], act: Callable[[Sequence[tuple[Prompt, int]]], list[T]]
     ) -> list[T]:
-        """Acts on as many prompts at once as ``batch_tokens`` allow, and on fewer from where memory runs out on."""
+        """Runs ``act`` on as many prompts at once as ``batch_tokens`` allows; halves the number if memory runs out."""
         found: list[T] = []
         while part := asked[len(found) :]:
             length = part[0][0].length

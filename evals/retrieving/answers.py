@@ -14,9 +14,9 @@ from ..metrics.stored import Measured
 
 
 def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> float:
-    """Returns the share of the answers in a generated text, ignoring case; 1 for any of them with ``any_of``.
+    """Returns the share of the answers found in a generated text, ignoring case; with ``any_of``, 1 if one is found.
 
-    As RULER's ``string_match_all`` and ``string_match_part`` score one prompt (NVIDIA/RULER, ``scripts/eval``), but
+    Equals RULER's ``string_match_all`` and ``string_match_part`` for one prompt (NVIDIA/RULER, ``scripts/eval``), but
     not in percent.
     """
     written = re.sub(r"[\x00-\x1f]", "\n", text.strip()).strip().lower()
@@ -35,18 +35,19 @@ class Answer:
 
     Attributes:
         schedule: the schedule's label.
-        length: positions of the prompt, BOS and answer included; of a prompt from a file, the length it belongs to.
+        length: positions of the prompt, BOS and answer included; for a prompt from a file, the length it belongs to.
         task: the name of the task.
         depth: the requested depth; None for a prompt from a file.
-        actual_depth: the real place of the key, as a share of the filler.
-        trial, prompt: the trial, and the prompt among those of this length; questions of one prompt share its text.
-        position: how many positions come before the key.
+        actual_depth: the actual place of the key, as a share of the filler.
+        trial, prompt: the numbers of the trial, and of the prompt among those of this length; questions of one prompt
+            share its text.
+        position: the number of positions before the key.
         answer: the digits, or the text that is scored in place.
-        tokens: how many tokens the answer has.
+        tokens: the number of tokens of the answer.
         correct: whether each of its tokens is ranked first in place, so that greedy decoding would write it.
-        score: 1 or 0 for ``correct``; of a prompt from a file, the share of its answers in what was generated.
-        nll: the NLL of the whole answer in nats; of answers that are scored each alone, the sum of theirs.
-        generated: what greedy decoding wrote; None where nothing was generated.
+        score: 1 or 0 for ``correct``; for a prompt from a file, the share of its answers in the generated text.
+        nll: the NLL of the whole answer in nats; the sum of the NLLs if several answers are scored separately.
+        generated: the text that greedy decoding wrote; None without generation.
     """
 
     schedule: str
@@ -67,11 +68,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """The accuracy and answer NLL of one schedule at one length, and one depth or task, or over all of them (None).
+    """The accuracy and answer NLL of one schedule at one length, for one depth or task, or for all of them (None).
 
-    ``accuracy`` is the mean score; over several tasks, the mean of theirs, of the ``tasks`` that have prompts at this
-    length. ``correct`` counts full scores. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, too wide
-    where scores lie between 0 and 1; the NLL's is Student's t over prompts, None with fewer than five.
+    ``accuracy`` is the mean score; over several tasks, the mean of the tasks' means, for the ``tasks`` with prompts at
+    this length. ``correct`` counts full scores. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, which
+    is too wide if scores lie between 0 and 1. The interval of the NLL is Student's t over prompts; None with fewer than
+    five.
     """
 
     schedule: str
@@ -101,10 +103,10 @@ class StoredAnswers(Measured):
 
     Attributes:
         cost: per schedule and length, the number of fed contexts; 0 if another schedule had the same tables.
-        answers: schedules in the order they ran, lengths ascending.
+        answers: the answers, with schedules in the order they ran, and lengths ascending.
         tables: the hash of the live rotary tables, by (schedule, length).
         baseline: the label of the schedule that the others are compared with.
-        threshold: the share of the best accuracy at the shortest length that counts as good enough.
+        threshold: the share of the best accuracy at the shortest length that an effective length requires.
     """
 
     cost: list[dict[str, Any]]
@@ -141,7 +143,7 @@ class StoredAnswers(Measured):
 
     @property
     def chance(self) -> float | None:
-        """The NLL in nats of a guess: every number of so many digits is as likely as any other; None without digits."""
+        """The NLL in nats of a uniform guess among numbers of so many digits; None for prompts from files."""
         return chance(int(self.protocol["digits"])) if "digits" in self.protocol else None
 
     @cached_property

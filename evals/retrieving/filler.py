@@ -70,7 +70,7 @@ _FORMS = (
 
 
 class Dice:
-    """Random numbers from a seed of words: the same in every process and Python, unlike hashes and ``choice``."""
+    """Random numbers from a seed of words: equal in every process and Python version, unlike hashes and ``choice``."""
 
     def __init__(self, *words: object) -> None:
         # Python promises only for random() that it stays the same between versions.
@@ -114,7 +114,7 @@ class Generated:
 
 
 class CorpusFiller:
-    """The user's text, sentence by sentence in order, from a random place on, and from the start when it ends."""
+    """The user's text, sentence by sentence in order, from a random place on; wraps around at the end."""
 
     def __init__(self, text: str) -> None:
         self._digits = re.findall("[0-9]+", text)

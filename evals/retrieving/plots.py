@@ -20,7 +20,7 @@ ACROSS = 4
 """The most schedules in one row of heat maps."""
 
 COLOURS = "cividis"
-"""A map for colour-blind readers. Its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
+"""A colour map for colour-blind readers, with evenly rising lightness for print in grey (Nuñez et al. 2018)."""
 
 
 Part = float | str | None
@@ -31,7 +31,7 @@ Cells = dict[tuple[int, Part], AccuracyRow]
 
 @dataclass(frozen=True)
 class MapKind:
-    """A figure that heat maps show, its format and its scale; it ``runs_backwards`` if low values are good."""
+    """The value that heat maps show, its format and its scale; ``runs_backwards`` if low values are good."""
 
     value: Callable[[AccuracyRow], float]
     form: str

@@ -37,20 +37,20 @@ class RetrievalOptions(RunOptions):
 
     Attributes:
         trials: prompts per length (and per depth, for passkey).
-        seed: draws the texts and numbers. The same seed gives the same prompts, whatever the other lengths.
+        seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
-        prompt_field, answer_field: of prompts from a file, the fields of a row; None for those of RULER and the like.
-        new_tokens: of prompts from a file, how many tokens are generated; None is what its row says, or RULER's number
-            for the task, and 128 for others.
-        max_prompts: of prompts from a file, at most this many of each task and length; the first ones.
-        match: of prompts from a file, "all" answers count, each for its share, or "any" one of them is enough; None is
-            "any" for tasks that begin with ``qa``, and "all" for others.
-        threshold: the share of the best accuracy at the shortest length that counts for the effective length.
-        batch_tokens: feed prompts together up to this many positions (at least one).
+        prompt_field, answer_field: for prompts from a file, the fields of a row; None for fields such as RULER's.
+        new_tokens: for prompts from a file, the number of tokens to generate; None for the number in the row, else
+            RULER's for the task, else 128.
+        max_prompts: for prompts from a file, the most prompts of each task and length; takes the first ones.
+        match: for prompts from a file, "all" scores the share of answers found, and "any" requires one of them; None
+            is "any" for the tasks ``qa`` and ``qa_...``, else "all".
+        threshold: the share of the best accuracy at the shortest length that an effective length requires.
+        batch_tokens: feed prompts together up to this many positions (at least one prompt).
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the haystack, or of the prompts, in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
-        progress: show a progress bar if stderr is a terminal, a line a minute if not.
+        progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
 
     trials: int = 10
@@ -71,7 +71,9 @@ class RetrievalOptions(RunOptions):
             if not is_left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
         if self.trials > MOST_TRIALS:
-            raise DataError(f"{self.trials} trials are too many, all are held in memory; give {MOST_TRIALS}", "trials")
+            raise DataError(
+                f"{self.trials} trials are too many to hold in memory; give at most {MOST_TRIALS}", "trials"
+            )
         if self.match not in (None, "all", "any"):
             raise DataError(f"match must be all or any, not {self.match!r}", "match")
         if not 0 < self.threshold <= 1:
@@ -79,10 +81,10 @@ class RetrievalOptions(RunOptions):
 
 
 class PromptSelection:
-    """The selection of a run's prompts: of a task, at lengths and depths, or of a file.
+    """The selection of a run's prompts: a task at lengths and depths, or a file.
 
     Args:
-        lengths: positions the model sees, BOS and answer included.
+        lengths: positions of the prompts, BOS and answer included.
         depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
         task: the name of the task.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
@@ -107,7 +109,8 @@ class PromptSelection:
         """Makes the prompts of the task, or reads those of the file.
 
         Raises:
-            DataError: no such task or file, a length too short for the task, or that no prompt of the file belongs to.
+            DataError: the task or file does not exist, a length is too short for the task, or no prompt of the file
+                belongs to it.
         """
         bos = documents.bos_id(self.bos, tokenizer)
         if self.prompts is not None:
@@ -139,12 +142,12 @@ class RetrievalPrompts:
     """All the prompts of a run.
 
     Attributes:
-        selection: what was asked for.
+        selection: the requested prompts.
         bos: the id in front of every prompt, or None.
         prompts: the prompts of each length, ascending.
         source: the name of the haystack, or of the file.
         protocol: the part of "protocol" in results.json that is about the prompts.
-        skipped: counts the rows of a file that are not asked, by the reason.
+        skipped: the number of omitted rows of a file, by reason.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -199,7 +202,7 @@ def _from_file(
 ) -> RetrievalPrompts:
     """Reads prompts with answers, each for the smallest sufficient length.
 
-    As in RULER, the tokens that are generated count in the length. The last one is not fed, and BOS is in its place.
+    As in RULER, the length includes the generated tokens. The last of these is not fed; BOS takes its place.
     """
     fields, given, name = PromptFields(options.prompt_field, options.answer_field), selection.prompts, "in memory"
     if isinstance(given, (str, Path)):
@@ -228,7 +231,7 @@ def _from_file(
     if empty := [f"{length:,}" for length, prompts in asked.items() if not prompts]:
         raise DataError(
             f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
-            f"and the longest takes {longest:,} positions with what is generated; give other lengths",
+            f"and the longest takes {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
     protocol: dict[str, object] = {
@@ -245,7 +248,7 @@ def _from_file(
 
 
 def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
-    """Encodes a row: the prompt that an answer is generated after, and its answers in place.
+    """Encodes a row: the prompt for generation, and its answers in place.
 
     Raises:
         DataError: the prompt has no token before its answer.
@@ -292,7 +295,7 @@ def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
             raise DataError(f"{depths} depths cannot be spread from 0 to 1; give 2 to 1000, or the depths themselves")
         return tuple(number / (depths - 1) for number in range(depths))
     if isinstance(depths, (bool, str, float)):
-        raise DataError(f"depths {depths!r} are not a list of numbers from 0 to 1, like [0, 0.5, 1], or how many")
+        raise DataError(f"depths must be numbers from 0 to 1, like [0, 0.5, 1], or how many to spread, not {depths!r}")
     given = list(depths)
     for depth in given:
         if isinstance(depth, (bool, str)) or not math.isfinite(depth) or not 0 <= depth <= 1:
@@ -311,7 +314,7 @@ def prompts_sha256(made: Iterable[Prompt]) -> str:
 
 
 class RetrievalKeywords(RunKeywords, total=False):
-    """The fields of :class:`RetrievalOptions`, which says what they mean, for editors and type checkers."""
+    """The fields of :class:`RetrievalOptions`, for editors and type checkers."""
 
     trials: int
     seed: int

@@ -1,4 +1,4 @@
-"""The result of a retrieval run: accuracy, gains against the baseline, effective length; how they are written."""
+"""The result of a retrieval run: accuracy, gains against the baseline, effective length, and the files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]:
-    """Returns the share that each schedule answers at the longest length; of many, of the best three.
+    """Describes the accuracies of the best three schedules at the longest length.
 
     Args:
         names: the short names of labels.
@@ -41,14 +41,15 @@ def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True)
 class GainsRow:
-    """The change of a schedule against the baseline on the same questions of one length, and one task or all (None).
+    """The change of a schedule against the baseline on the same questions of one length, for one task or all (None).
 
     Attributes:
-        gained: questions that the schedule scores higher on; of numbers, that only it answers.
-        lost: questions that the baseline scores higher on.
-        delta_accuracy: schedule minus baseline, over all these questions.
-        p_value: two-sided, of the exact McNemar test (a sign test on the questions that differ).
-        delta_nll: mean answer NLL of the schedule minus the baseline's, in nats; low and high are 95% over prompts.
+        gained: the number of questions with a higher score under the schedule.
+        lost: the number of questions with a higher score under the baseline.
+        delta_accuracy: the mean score of the schedule minus the baseline's, over all these questions.
+        p_value: the two-sided p of the exact McNemar test (a sign test on the questions that differ).
+        delta_nll, low, high: the mean answer NLL of the schedule minus the baseline's, in nats, and its 95% interval
+            over prompts.
     """
 
     schedule: str
@@ -67,10 +68,10 @@ class GainsRow:
 
 @dataclass(frozen=True)
 class EffectiveRow:
-    """The longest length up to which a schedule meets the threshold at every length; None if at none.
+    """The longest length up to which a schedule meets the threshold at every length; None without one.
 
-    ``needed`` is the accuracy that counts as good enough. ``ruler`` is the same by RULER's own threshold, of 0.856;
-    None for numbers that are hidden here.
+    ``needed`` is the required accuracy. ``ruler`` is the length by RULER's own threshold of 0.856; None for the
+    generated tasks.
     """
 
     schedule: str
@@ -131,7 +132,7 @@ class Accuracy(Metric[StoredAnswers, AccuracyRow]):
 
 
 RULER = 0.856
-"""The score that RULER asks of an effective length: that of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
+"""RULER's threshold for an effective length: the score of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
 
 _CHANCE = "chance"
 """The last line of the table of NLLs."""
@@ -143,7 +144,7 @@ def _where_nothing_is_found(stored: StoredAnswers, rows: Sequence[AccuracyRow]) 
         return []
     trained, none = stored.trained_length, "No schedule answers anything"
     if trained is None:
-        return [f"{none}, and how long the model was trained at is not known."]
+        return [f"{none}, and the trained length of the model is not known."]
     within = [row for row in rows if row.schedule == AS_IS and row.length <= trained]
     if not within:
         return [
@@ -194,9 +195,10 @@ class Gains(Metric[StoredAnswers, GainsRow]):
 class EffectiveLength(Metric[StoredAnswers, EffectiveRow]):
     """The effective length of every schedule.
 
-    As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167), good enough is a share of the accuracy at a short length.
-    All schedules share one bar, ``threshold`` times the best accuracy at the shortest length, so that a schedule that
-    is bad everywhere has no effective length. RULER's bar is one for all models: it means little for base models.
+    As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167), the required accuracy is a share of that at a short length.
+    It is the same for all schedules, ``threshold`` times the best accuracy at the shortest length, so that a schedule
+    that fails everywhere has no effective length. RULER's threshold is the same for all models, so it means little for
+    base models.
     """
 
     row, key = EffectiveRow, "effective"
@@ -225,9 +227,9 @@ METRICS: tuple[Metric[StoredAnswers, Any], ...] = (ACCURACY, GAINS, EFFECTIVE)
 def _accuracy(
     stored: StoredAnswers, schedule: str, length: int, task: str | None, depth: float | None
 ) -> AccuracyRow | None:
-    """Returns the row over the answers of one task or depth, or over all; None where there is none.
+    """Returns the row over the answers of one task or depth, or over all; None without answers.
 
-    The mean over tasks has the variance of one over ``n = T^2 / sum 1/n_t`` answers, by which its interval goes.
+    The interval of a mean over T tasks is that of ``n = T^2 / sum 1/n_t`` answers, whose mean has the same variance.
     """
     of_all = stored.by_length[schedule, length]
     asked = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
@@ -237,7 +239,7 @@ def _accuracy(
     answers = len(by_task) ** 2 / sum(Fraction(1, len(scores)) for scores in by_task)
     accuracy = sum(sum(scores) / len(scores) for scores in by_task) / len(by_task)
     low, high = wilson(float(accuracy * answers), float(answers))
-    nll = _by_prompt((answer, answer.nll) for answer in asked).within(0)
+    nll = _by_prompt((each, each.nll) for each in asked).within(0)
     return AccuracyRow(
         schedule=schedule,
         table_sha256=stored.tables[schedule, length],
@@ -246,7 +248,7 @@ def _accuracy(
         tasks=len(by_task),
         depth=depth,
         answers=len(asked),
-        correct=sum(answer.score == 1 for answer in asked),
+        correct=sum(each.score == 1 for each in asked),
         accuracy=float(accuracy),
         accuracy_low=low,
         accuracy_high=high,
@@ -329,7 +331,7 @@ def by_part(stored: StoredAnswers) -> str:
 
 
 def accuracy_cell(row: AccuracyRow) -> str:
-    """Writes an accuracy with its interval."""
+    """Formats an accuracy with its interval."""
     return f"{row.accuracy:.2f} [{row.accuracy_low:.2f}, {row.accuracy_high:.2f}]"
 
 
@@ -376,13 +378,13 @@ class Retrieval(StoredAnswers, Saved):
         if self.chance is None:
             tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(protocol["new_tokens"].items()))
             alone = ", ".join(map(escaped, protocol["alone"]))
-            where = f"; several answers each alone, their losses added: {alone}" * bool(alone)
+            where = f"; several answers scored separately, their NLLs summed: {alone}" * bool(alone)
             left_out = self.data.get("skipped", {}).items()
             skipped = "".join(f"; {count:,} {name.replace('_', ' ')}" for name, count in left_out)
             how = (
                 f"prompts of {escaped(self.data['source'])}{skipped}; {bos}, {dtype}. Score: the share of the "
-                f"answers in what greedy decoding writes, whatever their case (tokens: {tokens}). NLL: of the answers "
-                f"in place, joined as the example in the prompt joins its own{where}. Brackets"
+                f"answers in the text of greedy decoding, ignoring case (tokens: {tokens}). NLL: of the answers in "
+                f"place, joined like those of the example in the prompt{where}. Brackets"
             )
         else:
             how = (
@@ -396,7 +398,7 @@ class Retrieval(StoredAnswers, Saved):
         )
 
     def sentences(self) -> list[str]:
-        """Returns the share that each schedule answers at the longest length, and a significant difference."""
+        """Describes the accuracies at the longest length, and the clearest difference from the baseline."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         gains = [row for row in rows if row.p_value < 1]
@@ -426,7 +428,7 @@ class Retrieval(StoredAnswers, Saved):
         return f"{Path(self.model['path']).name}: {schedules}; at {lengths} tokens; {asked}"
 
     def _other_files(self) -> dict[str, bytes]:
-        # a line for each, whatever was written
+        # JSON keeps each answer on one line
         texts = [None if each.generated is None else json.dumps(each.generated) for each in self.answers]
         written = [replace(each, generated=text) for each, text in zip(self.answers, texts, strict=True)]
         return {"answers.csv": csv_file(Answer, written)}

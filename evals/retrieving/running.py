@@ -57,7 +57,7 @@ class RetrievalRun:
         baseline: str,
         trained: int | None,
     ) -> None:
-        """Plans the prompts; ``made`` is what is asked, each under its label."""
+        """Plans the prompts; ``made`` are the labelled schedules."""
         self.prompt_set, self.options, self.notes = prompt_set, options, Notes.of(options.progress)
         self.variants, self.baseline, self.trained_length = made, baseline, trained
         self.protocol: dict[str, object] = {}
@@ -73,7 +73,7 @@ class RetrievalRun:
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Asks under every schedule; :attr:`answers` has the complete ones even after an interruption.
+        """Asks the prompts under every schedule; :attr:`answers` has the complete ones even after an interruption.
 
         Args:
             store: keeps finished batches, which are not asked again.
@@ -88,7 +88,7 @@ class RetrievalRun:
             runner.run(self._about)
 
     def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
+        """Returns the part of results.json that is known before the run."""
         rows = [
             {"schedule": each.label, "length": length} for each in self.variants for length in self.prompt_set.lengths
         ]
@@ -143,12 +143,12 @@ class RetrievalRun:
         return {"kind": "retrieval", "facts": self.facts, **asked, **chosen}
 
     def _plan(self, length: int) -> BatchPlan:
-        """Plans the prompts of one length as windows; each has as many scored tokens as numbers are kept of it."""
+        """Plans the prompts of one length as windows, with one scored token for each stored number of a prompt."""
         prompts = self.prompt_set.prompts[length]
         feeds = [Feed(n, Window(0, each.length, each.length - _numbers(each))) for n, each in enumerate(prompts)]
 
         def shape(feed: Feed) -> tuple[int, ...]:
-            """Returns what prompts of one batch have in common: their sizes, and what is generated."""
+            """Returns the sizes that prompts of one batch share, including those of generation."""
             prompt = prompts[feed.document]
             asked = prompt.generation
             generated = (len(asked.ids), asked.new_tokens) if asked else ()
@@ -164,7 +164,7 @@ class RetrievalRun:
         return BatchPlan(tuple(batches), sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
 
     def _together(self, prompt: Prompt) -> int:
-        """Returns how many prompts like this are fed at once."""
+        """Returns the number of prompts like this per batch."""
         return self.answerer.together(prompt)
 
     def _task(self, length: int, tables: HeldTables) -> Task:
@@ -236,10 +236,10 @@ def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[list[Score], list[int]]
 def answers_of(
     schedule: str, length: int, number: int, prompt: Prompt, scores: Sequence[Score], written: str | None
 ) -> list[Answer]:
-    """Returns an answer for each question of a prompt; of one that was followed by generating, one for all its texts.
+    """Returns an answer for each question of a prompt; with generation, a single one for all its answers.
 
     Args:
-        written: what was generated, which then decides the score.
+        written: the generated text, which then determines the score.
     """
     pairs = list(zip(prompt.questions, scores, strict=True))
     asked, answers = prompt.generation, []

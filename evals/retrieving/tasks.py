@@ -51,13 +51,13 @@ _FEW_NAMES = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question for one number, or for an answer from a file, of which nobody says where in the text it stands.
+    """A question for one number, or for an answer from a file, whose place in the text is unknown (None).
 
     Attributes:
         depth: the requested depth, in [0, 1].
         actual_depth: tokens of filler before the key, over all tokens of filler.
-        position: how many positions come before the key's first token.
-        answer: the digits.
+        position: the number of positions before the key's first token.
+        answer: the digits, or the answer from a file.
         ending: the number of the prompt's ending that asks for it.
         start, stop: the answer's tokens, as a half-open range of positions in the whole prompt.
     """
@@ -77,9 +77,9 @@ class Generation:
 
     Attributes:
         ids: the prompt with BOS, [positions].
-        new_tokens: how many tokens are generated at most.
-        answers: the texts to be found in them.
-        any_of: one of them is enough.
+        new_tokens: the most tokens to generate.
+        answers: the texts to find in the generated text.
+        any_of: whether one of them is enough.
     """
 
     ids: np.ndarray
@@ -97,11 +97,11 @@ class Prompt:
         length: positions of the context and its longest ending.
         trial: the number of the trial, from 0.
         context: ids with BOS, [context].
-        endings: ids of each question with its answer, [rest] each; of equal size in a prompt that is made here.
+        endings: ids of each question with its answer, [rest] each; equal in size in generated prompts.
         questions: the questions of all endings.
         retokenizes: whether the tokenizer makes the same ids from the whole text.
         task: the name of its task.
-        generation: of a prompt from a file; None where the answers are scored in place alone.
+        generation: the generation after a prompt from a file; None if the answers are only scored in place.
     """
 
     name: str
@@ -168,7 +168,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Needle:
-    """A sentence to hide at a depth. ``key`` is the number in it, "" in a link of a chain."""
+    """A sentence to hide at a depth. ``key`` is the number in it; "" for a link of a chain."""
 
     depth: float
     text: str
@@ -230,7 +230,7 @@ class _Sampler:
         raise DataError(_FEW_NAMES)
 
     def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
-        """Draws a name and a number for each of ``count`` endings of equal size in tokens, the most common one."""
+        """Draws a name and a number for each of ``count`` endings with the most common number of tokens."""
 
         def draw() -> tuple[str, str, int]:
             name, number = self.dice.one(NAMES), self._unused_number()
@@ -262,7 +262,7 @@ class _Sampler:
         raise DataError(f"the haystack holds nearly every number of {DIGITS} digits; use another haystack")
 
     def _is_new(self, name: str) -> bool:
-        """Whether the tokenizer tells a name apart from those before, to which it belongs from now on."""
+        """Whether the tokenizer tells a name apart from earlier ones; adds the name to these."""
         ids = tuple(self.encoder.inside(f" {name}"))
         known = ids in self._names
         self._names.add(ids)
@@ -298,7 +298,7 @@ def _multi_value(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
 
 
 def _variable_tracking(depths: Sequence[float], sampler: _Sampler) -> PromptTemplate:
-    """Puts a number in one box, the same in the next, and so on; links spread evenly over the text after it."""
+    """Puts a number in one box, the same in the next, and so on; spreads the links evenly over the text after it."""
 
     def ending(name: str, number: str) -> str:
         return f" The number in the {name} box is {number}"
@@ -350,7 +350,7 @@ class _Maker:
         places: dict[str, tuple[int, float]] = {}
         done = 0
         for needle, ids in zip(hidden, needles, strict=True):
-            wanted = needle.depth * ends[-1]  # of two boundaries as near, the later one
+            wanted = needle.depth * ends[-1]  # ties: the later boundary
             boundary = min(range(len(ends)), key=lambda number: (abs(ends[number] - wanted), -number))
             context.extend(chain.from_iterable(sentences[done:boundary]))
             if needle.key:

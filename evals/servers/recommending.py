@@ -47,7 +47,7 @@ class ServedRecommendRun(RecommendRun):
         options: RecommendOptions,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        baseline_of(servers, None)  # equal labels
+        baseline_of(servers, None)  # refuses equal labels
         others = [server for server in servers if not server.is_unscaled]
         if len(others) == len(servers) or not others:
             raise DataError(

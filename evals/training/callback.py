@@ -44,7 +44,7 @@ class TrainingCallback(TrainerCallback):
       (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
       the model before its schedule and its training) are in Trainer's ``log_history`` and, where Trainer evaluates, in
       its metrics. Each measurement is a folder below ``out`` that ``ropescale report`` shows.
-    * Into every checkpoint it writes what :func:`ropescale.save` writes, adapters included; Trainer resumes from it as
+    * It adds to every checkpoint the files of :func:`ropescale.save`, adapters included; Trainer resumes from it as
       before.
 
     Args:

@@ -1,7 +1,7 @@
 """Measures a model during training: perplexity against length, and the short-context cost of training.
 
-Every measurement is a separate run, in ``step-000100`` and similar folders, for ``ropescale report``, named by
-:func:`stage`. The run in ``original`` measures the model with and without its schedule before the first step, as the
+Every measurement is a separate run for ``ropescale report``, in a folder such as ``step-000100``; :func:`stage` names
+its model. The run in ``original`` measures the model with and without its schedule before the first step, as the
 baseline of the short-context cost. All runs use the same tokens.
 """
 

@@ -469,7 +469,7 @@ def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(res
 
     assert "within the 512 tokens that it was trained at (asked at 256, 512; an answer costs it" in said(512)
     assert "as-is was not asked within the 64 tokens" in said(64)
-    assert "how long the model was trained at is not known" in said(None)
+    assert "the trained length of the model is not known" in said(None)
     assert "No schedule answers" not in result.to_markdown()
 
 
