@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 ORDER = 8
-"""The number of equal tokens, including the predicted one; so many seldom repeat by chance."""
+"""The number of equal tokens, including the predicted one; shorter repeats occur by chance."""
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:

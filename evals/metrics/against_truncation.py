@@ -130,7 +130,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return {**windows, "pays_off": {each.tokens: asdict(each) for each in pays_off(rows)}}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the changes at every length, those of far repeats at the longest one, and conclusions.
+        """Returns the changes at every length, those on far repeats at the longest length, and conclusions.
 
         Draws no conclusion if the unchanged model is worse than a uniform guess.
         """

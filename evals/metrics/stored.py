@@ -221,13 +221,13 @@ class Truncation:
 
 
 def windows_of(tokens: Iterable[int], stride: int) -> int:
-    """Counts the windows that score the given numbers of tokens, one number per measured window."""
+    """Counts truncation's windows that score the given numbers of tokens, one number per window of the measurement."""
     return sum(-(-count // stride) for count in tokens)
 
 
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
-    """Counts the positions of windows of ``length`` that score the given numbers of tokens, one number per measured
-    window. The last one for a number is shorter if fewer than ``stride`` tokens are left.
+    """Counts the positions of these windows of ``length``; the last one for each number is shorter if fewer than
+    ``stride`` tokens are left.
     """
     counts = list(tokens)
     lacking = sum(-each % stride for each in counts)

@@ -141,7 +141,7 @@ class Runner:
         group: the processes that share the work.
         notes: receives notes for the user.
         device: the device, stored with the speed.
-        work: returns the work per token in a window of so many positions, in any unit, to estimate the remaining time.
+        work: returns the work per token in a window of some positions, in any unit, to estimate the remaining time.
         part: the words after the estimated time, such as "to go".
     """
 

@@ -81,7 +81,7 @@ def _parquet(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
             rows = (row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist())
             yield from enumerate(rows)
     except (UnicodeDecodeError, OverflowError) as error:
-        raise DataError(f"{source} holds a value that Python cannot read ({error}); write the file anew") from None
+        raise DataError(f"{source} holds a value that Python cannot read ({error}); write the file again") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 
