@@ -82,7 +82,7 @@ def draw_finalists(stored: Recommendation) -> Figure:
         _draw_intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
         _draw_curves(right, [row.schedule for row in rows], CURVES.rows(stored))
         about = f"{Path(stored.model['path']).name}, {stored.protocol['held_out_windows']:,} windows that chose nothing"
-        figure.suptitle(f"The finalists on the text that decides\n{about}", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(f"The finalists on held-out text\n{about}", x=0.01, ha="left", fontsize=10)
     return figure
 
 
@@ -166,7 +166,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     """The finalists, and truncation, on the held-out text."""
 
     row, key = FinalistRow, "paired"
-    picture = Picture("finalists.png", "The finalists on the text that decides", draw_finalists)
+    picture = Picture("finalists.png", "The finalists on held-out text", draw_finalists)
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row for each, the recommended one first, then by loss."""
@@ -215,9 +215,9 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         lines = [[stored.markdown_name(row.schedule), *cells(row)] for row in rows]
         chosen = stored.markdown_name(first.schedule)
         title = (
-            f"On the text that decides ({goal['held_out_windows']:,} windows): the objective minus that of "
+            f"On held-out text ({goal['held_out_windows']:,} windows): the objective minus that of "
             f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
-            "loss in nats of the tokens beyond the trained length that repeat what is further back "
+            "loss in nats of the tokens beyond the trained length that repeat text further back "
             f"({first.far_tokens:,}), and of the others:"
         )
         return [title, markdown(header, lines, right=range(1, len(header)))]

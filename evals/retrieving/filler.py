@@ -86,7 +86,7 @@ class Dice:
 
 
 class Filler(Protocol):
-    """A source of sentences, each of which begins with the white space before it."""
+    """A source of sentences, which begin with the white space before them."""
 
     def sentences(self, dice: Dice) -> Iterator[str]:
         """Yields an endless sequence of sentences."""

@@ -110,7 +110,7 @@ class Searched(Measured):
 
 
 def draw(stored: Searched) -> Figure:
-    """Draws the divisor of each pair on the left, and the losses of steps and of checks by tokens spent on the right.
+    """Draws the divisor of each pair on the left, and on the right the losses of steps and of checks by tokens spent.
 
     Raises:
         RopescaleError: matplotlib is not installed.

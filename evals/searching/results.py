@@ -236,11 +236,11 @@ class SearchResult(Searched, Saved):
         held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
         chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.checks)} checks"
         if not self.proved:
-            return f"{chose}, and the table is of them, so it flatters the result"
+            return f"{chose}, and the table uses the same ones, so it flatters the result"
         together = len({row.baseline for row in CHANGES.rows(self)})
         return (
-            f"{chose}; the table is of {len(p['judged'])} others, with {PERCENT} intervals over these; those of "
-            f"changes hold for the {together} at a length together"
+            f"{chose}; the table uses {len(p['judged'])} others, with {PERCENT} intervals over these; the intervals of "
+            f"changes hold for all {together} at a length together"
         )
 
     @property

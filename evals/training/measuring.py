@@ -36,8 +36,6 @@ from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 

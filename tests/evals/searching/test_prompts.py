@@ -174,7 +174,7 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
     assert "held-out prompts, length" in text and "(only their answers count)" in text
-    assert "2 sets of prompts, one of each length, chose among" in text and "the table is of 10 others" in text
+    assert "2 sets of prompts, one of each length, chose among" in text and "the table uses 10 others" in text
     assert "held-out text" not in text
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
