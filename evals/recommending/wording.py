@@ -60,7 +60,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     if few:
         return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
     if decision.open:
-        others = f"{listed(map(name, decision.open))} may be better by more than {percent}."
+        others = f"Schedules that may be better by more than {percent}: {listed(map(name, decision.open))}."
         return " ".join(["This text does not decide.", lowest, *more, others])
     use = "Leave the model as it is" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
     return " ".join(
