@@ -49,13 +49,13 @@ def test_weights_of_lengths_sum_to_one_and_the_default_is_nine_to_one():
     [
         (1.0, None, "share from 0 to below 1"),
         (-0.1, None, "share from 0 to below 1"),
-        (0.5, "2k:1", "leave one of the two out"),
-        (None, "2k", "no length with its weight"),
+        (0.5, "2k:1", "give only one"),
+        (None, "2k", "not a length with its weight"),
         (None, "4k:1", "beyond the target"),
         (None, "2k:1,2048:2", "twice"),
         (None, "2k:0", "positive number"),
         (None, "2k:nan", "positive number"),
-        (None, "", "no length with its weight"),
+        (None, "", "not a length with its weight"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(weight, lengths, words):
