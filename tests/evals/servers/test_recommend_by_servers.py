@@ -87,7 +87,7 @@ def test_servers_are_compared_by_the_losses_that_a_loaded_model_has(engines, che
 
     scored = [len(engine.scored) for engine, _ in engines]
     _, said = ran(*words)
-    assert [len(engine.scored) for engine, _ in engines] == scored and "is not measured again" in said
+    assert [len(engine.scored) for engine, _ in engines] == scored and "are not measured again" in said
 
 
 def test_python_takes_servers_too(engines, checkpoint, text):
