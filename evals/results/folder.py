@@ -96,7 +96,7 @@ class Results(TypedDict):
 def _rows(metric: Metric[Any, Any]) -> object:
     """Returns the type of a metric's part of results.json."""
     row = TypedDict(metric.row.__name__, get_type_hints(metric.row, include_extras=True))  # type: ignore[misc]
-    rows = Annotated[list[row], FailFast(), Len(0, 100 * ROWS)]  # type: ignore[valid-type]
+    rows = Annotated[list[row], FailFast(), Len(0, 100 * ROWS)]
     part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
     return part if metric.key in ("rows", "paired") else NotRequired[part]
 

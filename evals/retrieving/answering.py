@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -181,7 +181,8 @@ class AnswerScorer:
         ids = self._tensor([each.ids for each in wanted])
         self.forward_passes += len(asked)
         with _without_reminders():
-            written = self.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+            generate = cast(Callable[..., torch.Tensor], self.model.generate)
+            written = generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 

@@ -104,7 +104,7 @@ def _heat_map(axes: Axes, result: StoredAnswers, schedule: str, cells: Cells, ki
                 is_light = share < 0.5 if kind.runs_backwards else share > 0.5  # on cividis, above the middle
                 colour = "black" if is_light else "white"
                 axes.text(x, y, kind.form.format(value), ha="center", va="center", fontsize=7, color=colour)
-    ticks = [f"{100 * part:.3g}%" if isinstance(part, float) else short(part or "all", 20) for part in parts]
+    ticks = [f"{100 * part:.3g}%" if isinstance(part, float) else short(str(part or "all"), 20) for part in parts]
     axes.set_xticks(range(len(result.lengths)), [tokens(n) for n in result.lengths], fontsize=8)
     axes.set_yticks(range(len(parts)), ticks, fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)

@@ -170,10 +170,10 @@ class Corpus:
         stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
         chats.answered(self.documents, stops)  # so that every length has a result
         measured = [cut.measured for cut in cuts if cut.measured is not None]
-        units, whole = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
-        if len(measured) == len(cuts) and len(units) == 1 and whole:
-            share = sum(measured) / whole
-            self.share = {"measured": sum(measured), "whole": whole, "unit": units.pop(), "share": share}
+        units, total = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
+        if len(measured) == len(cuts) and len(units) == 1 and total:
+            part = sum(measured)
+            self.share = {"measured": part, "whole": total, "unit": units.pop(), "share": part / total}
 
     def _placed(self, given: Iterable[Source]) -> tuple[Iterable[Source], int]:
         """Determines BOS, and strips it from documents that start with it.

@@ -110,8 +110,10 @@ def parameters_fingerprint(model: nn.Module) -> str:
             if not name.endswith("inv_freq"):
                 # A sharded tensor is gathered from several processes, so in this thread and in order.
                 whole = getattr(tensor, "full_tensor", None)
-                by_thread = pool.submit(_tensor_sha256, elsewhere.get(name, tensor)) if whole is None else None
-                hashes.append((name, by_thread or _tensor_sha256(whole)))
+                if whole is None:
+                    hashes.append((name, pool.submit(_tensor_sha256, elsewhere.get(name, tensor))))
+                else:
+                    hashes.append((name, _tensor_sha256(whole)))
         for name, found in hashes:
             digest.update(f"{name} {found if isinstance(found, str) else found.result()}".encode())
     return digest.hexdigest()

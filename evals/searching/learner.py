@@ -132,8 +132,8 @@ class Learner(Scorer):
         """
         ids = ids.to(self.device)[None]
         with torch.enable_grad(), self._saving_memory(ids.shape[1]):
-            if self.split:
-                output = self._run_trunk(ids)
+            output = self._run_trunk(ids) if self.split else None
+            if output is not None:
                 whole = output.last_hidden_state[:, :-1]
             else:
                 whole = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -145,7 +145,7 @@ class Learner(Scorer):
 
             def head(state: torch.Tensor, rows: slice) -> torch.Tensor:
                 """Returns fp32 logits [rows, vocabulary] of these rows, whose state is [1, rows, width]."""
-                if not self.split:
+                if output is None:
                     return state[0].float()
                 return self._head(type(output)(last_hidden_state=state), ids[:, :-1][:, rows], slice(None))[0]
 

@@ -237,11 +237,10 @@ class SearchRun:
         except RopescaleError:
             return None
         rest = self.data.budget.most + sum(each.tokens for each in self._as_is)
-        for self._stride in (max(1, trained // share) for share in SHARES):
-            samples = self.data.truncated(trained, self._stride)
-            if tokens_in(samples) <= rest:
-                break
-        return JudgingPass((TRUNCATION,), (self.target,), samples, tables.live)
+        strides = [max(1, trained // share) for share in SHARES]
+        fitting = (stride for stride in strides if tokens_in(self.data.truncated(trained, stride)) <= rest)
+        self._stride = next(fitting, strides[-1])
+        return JudgingPass((TRUNCATION,), (self.target,), self.data.truncated(trained, self._stride), tables.live)
 
     # --- the record ---
 

@@ -149,7 +149,7 @@ def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tupl
         wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))
         if wanted not in loaded:
             wrong = "has several splits" if split is None else f"has no split {split!r}"
-            raise DataError(f"{source} {wrong}; choose one: {', '.join(loaded)}", "split")
+            raise DataError(f"{source} {wrong}; choose one: {', '.join(map(str, loaded))}", "split")
         loaded, source = loaded[wanted], f"{source} {wanted}"
     else:
         ReadOptions(split).only(source, "one part of a dataset")
