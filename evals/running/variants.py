@@ -179,10 +179,17 @@ def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list
 
 
 class WithTables(Protocol):
-    """A schedule in a loaded model, or on a server; ``label`` is its name in the results."""
+    """A schedule in a loaded model, or on a server."""
 
-    label: str
-    asked: specs.ParsedSpec
+    @property
+    def label(self) -> str:
+        """The schedule's name in the results."""
+        ...
+
+    @property
+    def asked(self) -> specs.ParsedSpec:
+        """The parsed schedule."""
+        ...
 
     def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
         """Returns the tables at each length; the same object for all lengths if they do not depend on it."""

@@ -8,10 +8,21 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Annotated, ClassVar, NamedTuple, NotRequired
 
 import numpy as np
-from pydantic import AliasPath, BaseModel, FailFast, Field, NonNegativeInt
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    FailFast,
+    Field,
+    NonNegativeInt,
+    OnErrorOmit,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
@@ -35,7 +46,7 @@ class Row(NamedTuple):
         is_top: whether it is the most likely one at its position.
     """
 
-    id: int | None
+    id: int
     logprob: float | None
     is_top: bool | None = None
 
@@ -76,8 +87,8 @@ class PromptScoring(ABC):
         """
 
     @abstractmethod
-    def rows(self, content: bytes) -> list[Row]:
-        """Parses every position except the first from a response."""
+    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
+        """Parses every position except the first from a response to the request for these ids."""
 
     @abstractmethod
     def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
@@ -104,7 +115,7 @@ class PromptScoring(ABC):
         Raises:
             ServerError: the response has no ranks.
         """
-        rows = self._checked(self.rows(content), ids)
+        rows = self._checked(self.rows(content, ids), ids)
         if any(row.is_top is None for row in rows):
             raise ServerError(f"{self.name} sent no ranks of tokens")
         return _nll(rows), np.array([row.is_top for row in rows], bool)
@@ -115,13 +126,13 @@ class PromptScoring(ABC):
         Raises:
             ServerError: the response lacks a finite log-probability for one of these ids.
         """
-        return _nll(self._checked(self.rows(content), ids))
+        return _nll(self._checked(self.rows(content, ids), ids))
 
     def _checked(self, rows: list[Row], ids: Sequence[int]) -> list[Row]:
         if len(rows) != len(ids) - 1:
             raise ServerError(f"{self.name} sent {len(rows):,} log-probabilities for {len(ids) - 1:,} tokens")
         for position, (row, asked) in enumerate(zip(rows, ids[1:], strict=True), 1):
-            if row.id not in (None, asked):
+            if row.id != asked:
                 raise ServerError(f"{self.name} scored token {row.id} at position {position:,} instead of {asked}")
             if row.logprob is None or not _LOWEST < row.logprob < _HIGHEST:
                 hint = "; serve without prefix caching" if row.logprob is None else ""
@@ -146,16 +157,24 @@ class _Token(TypedDict):
     rank: NotRequired[int | None]
 
 
-class _Prompt(BaseModel):
+class _Choice(BaseModel):
     """The log-probabilities of a prompt, and of the last token of a window as long as the limit."""
 
-    rows: Annotated[list[dict[int, _Token] | None], FailFast(), _at("choices", 0, "prompt_logprobs")]
-    last: Annotated[list[float | None] | None, _at("choices", 0, "logprobs", "token_logprobs")] = None
-    last_id: Annotated[list[int] | None, _at("choices", 0, "token_ids")] = None
+    rows: Annotated[list[dict[int, _Token] | None], FailFast(), _at("prompt_logprobs")]
+    last: Annotated[list[float | None] | None, _at("logprobs", "token_logprobs")] = None
+    last_id: Annotated[list[int] | None, _at("token_ids")] = None
+
+
+class _Prompt(BaseModel):
+    choices: tuple[_Choice]
+
+
+class _Written(BaseModel):
+    token_ids: Annotated[list[NonNegativeInt], FailFast()]
 
 
 class _Completion(BaseModel):
-    ids: Annotated[list[NonNegativeInt], FailFast(), _at("choices", 0, "token_ids")]
+    choices: tuple[_Written]
 
 
 class VLLM(PromptScoring):
@@ -178,13 +197,16 @@ class VLLM(PromptScoring):
             body |= {"prompt": list(ids[:-1]), "logprobs": 0, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
         return "/v1/completions", body
 
-    def rows(self, content: bytes) -> list[Row]:
-        answer = _Prompt.model_validate_json(content, strict=True)
-        rows = [_row(found) for found in answer.rows[1:]]
-        if answer.last is not None:
-            if 0 in answer.last:
+    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
+        [choice] = _Prompt.model_validate_json(content, strict=True).choices
+        rows = [_row(found, id) for found, id in zip(choice.rows[1:], chain(ids[1:], repeat(-1)), strict=False)]
+        if len(ids) == self.limit:
+            last, last_id = choice.last or [], choice.last_id or []
+            if len(last) != len(last_id):
+                raise ServerError(f"vLLM sent {len(last_id)} ids for {len(last)} log-probabilities of the last token")
+            if 0 in last:
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
-            rows += [Row(id, value) for id, value in zip(answer.last_id or [None], answer.last, strict=False)]
+            rows += [Row(id, value) for id, value in zip(last_id, last, strict=True)]
         return rows
 
     def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
@@ -192,16 +214,17 @@ class VLLM(PromptScoring):
         return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
 
     def written(self, content: bytes) -> list[int]:
-        return _Completion.model_validate_json(content, strict=True).ids
+        [choice] = _Completion.model_validate_json(content, strict=True).choices
+        return choice.token_ids
 
 
-def _row(found: dict[int, _Token] | None) -> Row:
-    """Returns the prompt token of a position: the first entry, and with ``prompt_logprobs: 0`` the only one."""
-    id, token = next(iter((found or {}).items()), (None, None))
-    if token is None:
-        return Row(id, None)
-    rank = token.get("rank")
-    return Row(id, token["logprob"], None if rank is None else rank == 1)
+def _row(found: dict[int, _Token] | None, asked: int) -> Row:
+    """Returns the asked token of a position; without it, the position's first one."""
+    if not found:
+        return Row(asked, None)
+    id = asked if asked in found else next(iter(found))
+    rank = found[id].get("rank")
+    return Row(id, found[id]["logprob"], None if rank is None else rank == 1)
 
 
 # --- SGLang
@@ -234,7 +257,7 @@ class SGLang(PromptScoring):
         body |= {"return_logprob": True, "logprob_start_len": 0}
         return "/generate", {**body, "top_logprobs_num": 1} if ranked else body
 
-    def rows(self, content: bytes) -> list[Row]:
+    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
         answer = _Scored.model_validate_json(content, strict=True)
         tops = [top[0][1] if top else None for top in answer.tops or [None] * len(answer.rows)]
         return [
@@ -253,18 +276,29 @@ class SGLang(PromptScoring):
 # --- Detecting the engine
 
 
+def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
+
+_IfValid = WrapValidator(_or_none)
+"""Replaces an invalid value of an optional field by None."""
+
+
 class _Card(BaseModel):
     id: str
-    owned_by: str | None = None
-    max_model_len: int | None = None
+    owned_by: Annotated[str | None, _IfValid] = None
+    max_model_len: Annotated[int | None, _IfValid] = None
 
 
 class _Models(BaseModel):
-    data: list[_Card] = []
+    data: Annotated[list[OnErrorOmit[_Card]] | None, _IfValid] = None
 
 
 class _Version(BaseModel):
-    version: str = "of an unknown version"
+    version: Annotated[str | None, _IfValid] = None
 
 
 _BY_OWNER: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
@@ -281,7 +315,7 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: it does not serve that model.
     """
-    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data
+    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data or []
     owner = cards[0].owned_by if cards else None
     kind = _BY_OWNER.get(owner or "")
     if owner == "llamacpp":
@@ -302,4 +336,5 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     limits = (card.max_model_len for card in (*found, *cards))  # an adapter has its base's limit
     limit = next((each for each in limits if each is not None), None)
     answer = client.ask(kind.version_path, _Version.model_validate_json) or _Version()
-    return kind(found[0].id, limit, answer.version)
+    version = "of an unknown version" if answer.version is None else answer.version
+    return kind(found[0].id, limit, version)

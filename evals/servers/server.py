@@ -42,7 +42,7 @@ TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx
 
 
 class _Tokens(BaseModel):
-    tokens: list[int]
+    tokens: list[int] | None = None
 
 
 class Server:
@@ -119,7 +119,7 @@ class Server:
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
         body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
         answer = self.client.ask("/tokenize", _Tokens.model_validate_json, body)
-        if answer is None:
+        if answer is None or answer.tokens is None:
             self.client.notes.warn(f"warning: {url} has no /tokenize, so its tokenizer cannot be checked")
         elif answer.tokens != own:
             raise DataError(

@@ -39,6 +39,8 @@ class Engine:
     tokens: Callable[[str], list[int]] | None = None
     fault: Callable[[int, Sequence[int]], str] = lambda number, ids: ""
     """What is wrong with the answer to the scoring request of this number, from 1."""
+    instead: dict[str, Any] = field(default_factory=dict)
+    """By path, what is answered instead of the usual."""
     seconds: float = 0.0
     url: str = ""
     scored: list[dict[str, Any]] = field(default_factory=list)
@@ -78,10 +80,15 @@ class Engine:
         ]
         if fault == "null":
             rows[5] = None
+        if fault == "another first":
+            rows = [{str(int(*row) + 1): {"logprob": -0.5, "rank": 1}, **row} for row in rows]
         choice: dict[str, Any] = {"index": 0, "text": "", "prompt_logprobs": [None, *rows]}
         if last:
             choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "tokens": ["x"]}}
-        return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
+        if fault == "no ids":
+            choice.pop("token_ids", None)
+        choices = {"no choice": [], "two choices": [choice, choice]}.get(fault, [choice])
+        return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices}
 
     def _written(self, ids: list[int], count: int, fault: str) -> Any:
         written = self.writes(ids, count)
@@ -140,7 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         engine = self.engine
         engine.headers.append(dict(self.headers))
-        if self.path == "/v1/models":
+        if self.path in engine.instead:
+            self._send(200, engine.instead[self.path])
+        elif self.path == "/v1/models":
             cards = [{"id": name, "owned_by": engine.kind, "max_model_len": engine.limit} for name in engine.models]
             self._send(200, {"object": "list", "data": cards})
         elif self.path in ("/version", "/get_server_info"):
@@ -152,7 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
         engine = self.engine
         engine.headers.append(dict(self.headers))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/tokenize" and engine.tokens is not None:
+        if self.path in engine.instead:
+            self._send(200, engine.instead[self.path])
+        elif self.path == "/tokenize" and engine.tokens is not None:
             self._send(200, {"tokens": engine.tokens(body["prompt"])})
         elif self.path == {"vllm": "/v1/completions", "sglang": "/generate"}.get(engine.kind):
             status, answer, fault = engine.answer(body)

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 import ropescale
 from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.cli.main import main
-from ropescale.errors import DataError
+from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
@@ -260,6 +260,67 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
         assert time.monotonic() - began < 30 and os.waitstatus_to_exitcode(status) == 130
     said = (tmp_path / "said").read_text()
     assert re.search("the run stopped; [1-6] finished batches are kept", said) and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("no ids", "sent 0 ids for 1 log-probabilities of the last token"),
+        ("no choice", "sent an invalid response (choices"),
+        ("two choices", "sent an invalid response (choices"),
+    ],
+)
+def test_an_answer_of_another_number_of_choices_or_without_the_last_tokens_id_is_refused(fault, told):
+    ids = list(range(20, 36))
+    with serving(limit=16, fault=lambda number, ids: fault) as engine:
+        with pytest.raises(ServerError, match=re.escape(told)):
+            Server(engine.url).score(ids)
+        engine.fault = lambda number, ids: ""
+        assert Server(engine.url).score(ids) == pytest.approx([-each for each in arithmetic(ids)])
+
+
+def test_generated_ids_of_two_choices_are_refused():
+    usual = {"token_ids": [1]}
+    with serving(instead={"/v1/completions": {"choices": [usual, usual]}}) as engine:
+        with pytest.raises(ServerError, match=r"sent an invalid response \(choices"):
+            Server(engine.url).start_generating([1, 2], 1).result()
+        engine.instead["/v1/completions"] = {"choices": [usual]}
+        assert Server(engine.url).start_generating([1, 2], 1).result().tolist() == [1]
+
+
+def test_the_asked_token_is_found_behind_another_one_of_its_position():
+    ids = list(range(20, 36))
+    ranks = [1 + number % 2 for number in range(15)]
+    with serving(ranks=lambda ids: ranks, fault=lambda number, ids: "another first") as engine:
+        nll, is_top = Server(engine.url).start_ranked(ids).result()
+    assert nll == pytest.approx([-each for each in arithmetic(ids)])
+    assert is_top.tolist() == [rank == 1 for rank in ranks]
+
+
+# --- what a server need not say ---
+
+
+@pytest.mark.parametrize("answer", [{}, {"version": None}, {"version": 0.32}])
+def test_a_version_that_is_no_text_is_unknown(answer):
+    with serving(instead={"/version": answer}) as engine:
+        assert Server(engine.url).engine.about == "vLLM of an unknown version"
+
+
+@pytest.mark.parametrize("answer", [{}, {"tokens": None}])
+def test_a_tokenizer_that_a_server_does_not_show_is_not_compared(answer, checkpoint, caplog):
+    with serving(instead={"/tokenize": answer}) as engine:
+        Server(engine.url).refuse(16, load_tokenizer(Path(checkpoint)))
+    assert "its tokenizer cannot be checked" in caplog.text
+
+
+def test_a_malformed_card_is_skipped_and_a_malformed_limit_is_unknown():
+    cards = [None, {"owned_by": "sglang"}, {"id": 7}, {"id": "tiny", "owned_by": "vllm", "max_model_len": "long"}]
+    with serving(instead={"/v1/models": {"data": cards}}) as engine:
+        found = Server(engine.url).engine
+        assert (found.model, found.limit) == ("tiny", None)
+        engine.instead["/v1/models"] = {"data": None}
+        with pytest.raises(ServerError, match="a server of an unknown engine"):
+            _ = Server(engine.url).engine
 
 
 # --- what is refused before the first window ---
