@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Never
 
 from .errors import CheckpointError, ConfigError
 
@@ -104,14 +104,17 @@ class Damaged(ValueError):
     """Damaged content; the message completes a sentence about the file."""
 
 
-def parse_json(content: bytes) -> dict[str, object]:
+def parse_json(content: bytes, *, finite: bool = False) -> dict[str, object]:
     """Parses a JSON object, in bounded time and memory.
+
+    Args:
+        finite: refuse NaN and Infinity, which are not JSON.
 
     Raises:
         Damaged: it is not JSON, not an object, or nested too deeply.
     """
     try:
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant if finite else None)
     except UnicodeDecodeError:
         raise Damaged("is not a text file") from None
     except RecursionError:
@@ -121,6 +124,8 @@ def parse_json(content: bytes) -> dict[str, object]:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise Damaged(f"is not valid JSON ({where})") from None
+    except Damaged:
+        raise
     except ValueError:  # Python's limit of 4,300 digits for a whole number
         raise Damaged("contains a number of thousands of digits") from None
     if not isinstance(value, dict):
@@ -128,6 +133,10 @@ def parse_json(content: bytes) -> dict[str, object]:
     if is_deep(value):
         raise Damaged("nests its brackets too deeply")
     return value
+
+
+def _refuse_constant(word: str) -> Never:
+    raise Damaged(f"contains {word}, which is not a finite number")
 
 
 def is_deep(value: object) -> bool:

@@ -90,7 +90,6 @@ def put_back(folder: Path) -> bool:
         _refuse_damaged(folder, backup, manifest)
         if changed:
             _refuse_changed(folder, manifest.written, manifest, "restoring")
-            _store(backup, manifest, finished=False)
             for name in manifest.written:
                 _refuse_changed(folder, [name], manifest, "restoring")
                 if name not in manifest.originals:
@@ -111,8 +110,10 @@ def is_interrupted(folder: Path) -> bool:
     backup = folder / BACKUP
     if not (backup / _MANIFEST).exists():
         return False
+    manifest = _manifest(backup)
+    restored = any(not os.path.lexists(backup / name) for name in manifest.originals)  # restoring moves them
     recorded = os.path.lexists(folder / "ropescale.json")  # it records the origin of the configuration
-    return not _manifest(backup).finished or not recorded
+    return restored or not recorded or not manifest.finished
 
 
 @contextmanager
@@ -218,8 +219,8 @@ def _manifest(backup: Path) -> Manifest:
     except ValidationError:
         manifest = None
     there = [backup / name for name in FILES if os.path.lexists(backup / name)]
-    damaged = manifest is None or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}
-    if damaged or any(kept.is_symlink() or not kept.is_file() for kept in there):
+    links = any(kept.is_symlink() or not kept.is_file() for kept in there)
+    if manifest is None or links or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}:
         raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     return manifest
 

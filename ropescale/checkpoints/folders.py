@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import logging
 import os
@@ -69,12 +70,23 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
         name = below / entry.name
         if entry.name in SKIPPED:
             continue
+        if _leads_to_itself(folder / name):
+            raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
         if entry.is_symlink():
             refuse_system(folder / name)
         if not os.path.isdir(folder / name):
             yield name
         elif (real := os.path.realpath(folder / name)) not in above:
             yield from _walk(folder, name, above | {real})
+
+
+def _leads_to_itself(path: Path) -> bool:
+    """Whether a link leads in a circle."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
@@ -392,14 +404,21 @@ def leaving_links(folder: Path, ours: Collection[str] = ()) -> dict[str, str]:
 
 
 def link_warning(folder: Path) -> Iterator[str]:
-    """Yields a warning if links lead out of a checkpoint; ignores links from weights to weights."""
+    """Yields a warning if links lead out of a checkpoint; ignores those that ropescale recorded."""
+    recorded = files_in(folder) or {}
     links = {
         name: target
         for name, target in leaving_links(folder).items()
-        if not (is_weight(os.path.basename(name)) and is_weight(os.path.basename(target)))
+        if not _is_recorded(folder / name, target, recorded.get(Path(name).as_posix()))
     }
     if links:
         yield f"{_named(links)}; a copy of the result includes their targets: remove foreign links"
+
+
+def _is_recorded(path: Path, target: str, entry: object) -> bool:
+    """Whether the record lists a link as ropescale's; believed only of weights, because anybody can write a record."""
+    both = is_weight(path.name) and is_weight(os.path.basename(target))
+    return both and entry == entry_of(path, "symlink")
 
 
 def refuse_leaving_links(folder: Path, ours: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, ConfigError, DataError
-from ..files import refuse_special_files
+from ..files import open_regular, refuse_special_files
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 from .folders import refuse_wild_indexes
@@ -274,6 +274,8 @@ def _refuse_whole_numbers(folder: Path) -> None:
         return
     for file in sorted(folder.glob("model*.safetensors")):
         kinds: dict[str, str] = {}
+        with open_regular(file):  # safetensors reports links to nothing and folders as raw errors
+            pass
         with suppress(SafetensorError), safe_open(file, "pt") as opened:  # transformers reports a damaged file
             packed = [name for name in opened.keys() if _PACKED.search(name)]  # noqa: SIM118
             kinds = {name: opened.get_slice(name).get_dtype() for name in packed}

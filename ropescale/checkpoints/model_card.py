@@ -66,7 +66,7 @@ def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
     labels = {**record["spec"], **record["frozen"]}
     body = f"""## Context extension
 
-This adapter was trained with other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
+This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
 folder `base` holds that model with them (`ropescale.json` lists them), and `adapter_config.json` names it by its path:
 write the new one there when you move this folder.
 

@@ -32,12 +32,12 @@ copy has the same keys but another size or time."""
 BLOCK = 64 * 2**20
 """Bytes of tensor data in memory at once."""
 
-_FORMATS = dict(
+_FORMATS: dict[str, str] = dict(
     zip("UINT8 INT8 UINT16 INT16 UINT32 UINT64 INT32 INT64 FLOAT32 FLOAT64 BOOL".split(), "BbHhIQiqfd?", strict=True)
 )
 """The format of each scalar type for :mod:`struct`, little-endian."""
 _NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
-_KINDS = {name: number for number, name in enumerate(_NAMES.split())}
+_KINDS: dict[str, int] = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
 _HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py lists header fields among the keys
 

@@ -116,6 +116,6 @@ def load_json(path: Path) -> dict[str, object]:
 def read_json_object(content: bytes, where: str) -> dict[str, object]:
     """Parses a user's JSON object; ``where`` names it in messages."""
     try:
-        return parse_json(content)
+        return parse_json(content, finite=True)
     except Damaged as error:
         raise ScheduleError(f'{where} {error}; a schedule in JSON is {{"name": "yarn", "factor": 8}}') from None

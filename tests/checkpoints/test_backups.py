@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from configurations import edit, read, write_checkpoint
+from crashing import lasting, tree, unchanged
 from refusing import untouched
 
 import ropescale
 from ropescale.checkpoints.patching import restore
-from ropescale.errors import ConfigError
+from ropescale.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture
@@ -62,3 +64,24 @@ def test_a_backup_that_is_a_link_is_not_followed(folder: Path, content: object) 
     for act in (restore, patch):
         with untouched(folder.parent, r"ropescale-backup is a symbolic link"):
             act(folder)
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_a_restore_that_fails_leaves_the_folder_usable_unless_something_has_moved(folder, monkeypatch, moved):
+    (folder / "README.md").write_text("the card")
+    before = tree(folder)
+    patch(folder)
+    replace = os.replace
+    move = lasting(moved, OSError(28, "No space left on device"))(replace)
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", lambda old, new: (move if new.parent == folder else replace)(old, new))
+        with pytest.raises(CheckpointError, match="No space left"):
+            restore(folder)
+    if moved:
+        with untouched(folder, "interrupted"):
+            ropescale.patch_checkpoint(folder, None, "yarn:factor=2", dry_run=True)
+    else:
+        with unchanged(folder):
+            ropescale.patch_checkpoint(folder, None, "yarn:factor=2", dry_run=True)
+    restore(folder)
+    assert tree(folder) == before

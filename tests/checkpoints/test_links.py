@@ -6,10 +6,11 @@ from pathlib import Path
 
 import fake_hub
 import pytest
-from configurations import as_cached, write_checkpoint
+from configurations import as_cached, edit, write_checkpoint
 from refusing import refused
 
 from ropescale.checkpoints.folders import leaving_links
+from ropescale.checkpoints.metadata.record import files_in
 from ropescale.checkpoints.uploading import Repository, upload
 from ropescale.errors import CheckpointError
 
@@ -104,9 +105,13 @@ def test_a_snapshot_of_the_hubs_cache_leads_to_its_own_blobs_and_to_nothing_else
     assert names(snapshot) == ["config.json", "model.safetensors", "nested/extra.json"]
 
 
-def test_weights_that_lead_to_weights_are_not_warned_of_and_not_sent(model, hub, ran, capsys):
+def test_links_to_weights_are_not_warned_of_where_the_record_lists_them_and_not_sent(model, hub, ran, capsys):
     (model / "model-2.safetensors").symlink_to("../weights.safetensors")
-    assert "leads out" not in ran("patch", "model", "-o", "earlier", *YARN, "--link", "symlink").err
+    out = "the link model-2.safetensors leads out of the checkpoint"
+    assert out in ran("patch", "model", "-o", "earlier", *YARN, "--link", "symlink").err
+    assert "leads out" not in ran("patch", "earlier", "-o", "later", *YARN).err
+    edit(Path("earlier"), "ropescale.json", files={**(files_in(Path("earlier")) or {}), "model-2.safetensors": {}})
+    assert f"{out}, to {model.parent}/weights.safetensors;" in ran("patch", "earlier", "--dry-run", *YARN).err
     for folder, place in (("model", ["-o", "out"]), ("earlier", ["--in-place"]), ("earlier", ["--dry-run"])):
         words = ["patch", folder, *YARN, "--push-to-hub", "me/long", *place]
         refused(capsys, words, "safetensors leads out of the checkpoint")
@@ -157,6 +162,15 @@ def test_a_link_that_leads_nowhere_is_one_line(model, hub, capsys, name, target)
     for place in (["-o", "out"], ["--in-place"]):
         refused(capsys, [*PUSH, *place], "error: model/", "which does not exist; is the download complete?\n")
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("targets", [{"self": "self"}, {"a": "b", "b": "a"}])
+def test_links_that_lead_in_a_circle_are_named(model, capsys, targets):
+    for name, target in targets.items():
+        (model / "nested" / name).symlink_to(target)
+    for place in (["-o", "out"], ["-o", "out", "--dry-run"]):
+        said = refused(capsys, ["patch", "model", *YARN, *place])
+        assert any(said.endswith(f"{name} is a link that leads back to itself; remove it\n") for name in targets)
 
 
 def test_names_that_would_break_the_line_are_shown_and_cut(model, hub, capsys):

@@ -431,6 +431,19 @@ def test_weights_are_not_loaded_beside_a_pipe(loadable, capsys, name):
     refused(capsys, GENERATE, f"{name} is a pipe, not a regular file")
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.symlink_to("nothing"), "model-9.safetensors does not exist"),
+        (lambda path: path.symlink_to(path.name), "model-9.safetensors cannot be read: Too many levels"),
+        (lambda path: path.mkdir(), "model-9.safetensors cannot be read: Is a directory"),
+    ],
+)
+def test_weights_are_not_loaded_beside_what_only_has_the_name_of_weights(loadable, capsys, make, said):
+    make(loadable / "model-9.safetensors")
+    refused(capsys, GENERATE, said)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Words
 

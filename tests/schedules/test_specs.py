@@ -174,7 +174,8 @@ def test_python_objects_pass_through() -> None:
         ("resonance:factor=8", "resonance has no field 'factor'; give over=SCHEDULE"),
         ("resonance:over=yarn,factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
         ("{", "the schedule is not valid JSON (line 1"),
-        ('{"name": "yarn", "factor": NaN}', "yarn: factor must be a finite number, not nan"),
+        ('{"name": "yarn", "factor": NaN}', "the schedule contains NaN, which is not a finite number"),
+        ('{"name": "yarn", "factor": -Infinity}', "the schedule contains -Infinity, which is not a finite number"),
         ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
         ('{"name": 8}', "a schedule's name is a string, not 8"),
         ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
@@ -313,6 +314,7 @@ def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
         ("{tmp}/broken.json", "broken.json is not valid JSON"),
         ("{tmp}/list.json", "list.json contains a JSON list, not an object; a schedule in JSON is {"),
         ("{tmp}/binary.json", "binary.json is not a text file"),
+        ("{tmp}/nan.json", "nan.json contains NaN, which is not a finite number"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -320,6 +322,7 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: 
         (tmp_path / folder).mkdir()
     (tmp_path / "broken.json").write_text('{"name": "table", "fac')
     (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ScheduleError) as caught:
         parse(text.format(tmp=tmp_path))
