@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 import tiny
 
-NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk", "A command", "A data source"]
+NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk"]
 
 _CODE = r"```(\w+)\n(.*?)```"
 _FILE = re.compile(rf"^New file `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
@@ -55,13 +55,12 @@ def example(page: str, name: str) -> Example:
 
 @pytest.fixture(scope="module")
 def things(tmp_path_factory) -> dict[str, str]:
-    """A model with 16 pairs, a text and a table of texts, by the names that the page has for them."""
+    """A model with 16 pairs and a text, by the names that the page has for them."""
     root = tmp_path_factory.mktemp("things")
     tiny.checkpoint(root / "model", tiny.llama(vocab_size=257, hidden_size=128))
     text = "Once upon a time there was a little house. " * 20
     (root / "text.txt").write_text(text)
-    (root / "table.csv").write_text(f"title,body\none,{text}\ntwo,{text[7:]}\n")
-    names = {"MODEL": "model", "TEXT": "text.txt", "TABLE": "table.csv", "RUN": "run"}
+    names = {"MODEL": "model", "TEXT": "text.txt", "RUN": "run"}
     return {name: str(root / file) for name, file in names.items()}
 
 
