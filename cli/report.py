@@ -24,13 +24,12 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning. The
     page is self-contained and needs no network. Requires the extra `report`.
     """
-    from ..evals.reporting.page import check_ours, page, write
-    from ..evals.reporting.runs import load, unpaired, without_losses
+    from ..evals.reporting.page import check_ours, load, page, unpaired, write
     from ..files import writable_file
 
     writable_file(out, check_ours)
     loaded = load(runs)
     written = write(page(loaded, title), out)
-    for line in [*without_losses(loaded), *unpaired(loaded)]:
+    for line in unpaired(loaded):
         say(f"note: {line}")
     say(f"written to {written}")

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from ...errors import CheckpointError, DataError
 from ...files import local_path, sha256, write_checked
 from .. import checking
-from ..checking import Count, Shape, Wrong
+from ..checking import Count, Wrong, fitting
 from .documents import Document
 
 SCHEMA = 1
@@ -91,7 +91,7 @@ def check_replaceable(path: Path) -> None:
     """
     try:
         if checking.content(path, MOST):
-            Shape(_Marked)(checking.parsed(path, MOST))
+            fitting(checking.parsed(path, MOST), _Marked)
     except Wrong:
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
@@ -110,9 +110,6 @@ class SpansFile(_Marked):
     stride: NotRequired[Count]
 
 
-_SPANS: Shape[SpansFile] = Shape(SpansFile)
-
-
 def load(path: str | Path) -> KeySpans:
     """Reads a file from :meth:`KeySpans.save`.
 
@@ -120,7 +117,7 @@ def load(path: str | Path) -> KeySpans:
         DataError: the file does not exist, or is of another kind.
     """
     try:
-        found = _SPANS(cast(SpansFile, checking.parsed(local_path(path), MOST)))
+        found = cast(SpansFile, fitting(checking.parsed(local_path(path), MOST), SpansFile))
         for ends in (list(itertools.chain(*spans)) for spans in found["spans"].values()):
             if ends != sorted(ends):
                 raise Wrong("holds spans that overlap or end before their start")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ..checking import Shape, Wrong
+from ..checking import Wrong, fitting
 from ..data.documents import Document
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate, consecutive
@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 PIECE = 1024
 """Tokens per piece of a document without windows; neighbouring tokens correlate over hundreds of tokens."""
-
-Bounded = dict[str, float | str | None]
-"""An estimate for the page's script: mean, low, high and sampling unit."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Option(Generic[T]):
         if self.read is not None:
             return self.read(given)
         try:
-            return Shape[T](self.type)(given)
+            return fitting(given, self.type)
         except Wrong as error:
             raise DataError(f"{self.name} {error}", self.name) from None
 
@@ -94,7 +91,6 @@ class Metric(ABC, Generic[S_contra, R]):
         key: the key of its rows in results.json; "" omits them.
         has_facts: whether results.json has the rows under "rows", next to the metric's facts.
         columns: the field of a row by column of results.csv, which has a line per schedule and length.
-        subsets: the keys of :meth:`subset`.
         picture: the plot of its rows.
         options: its options, read by :meth:`Option.of`.
         called: its name in the refusal to replace its rows by none; "" if every run has them.
@@ -104,7 +100,6 @@ class Metric(ABC, Generic[S_contra, R]):
     key: str = ""
     has_facts: bool = False
     columns: Mapping[str, str] = {}
-    subsets: tuple[str, ...] = ()
     picture: Picture[S_contra] | None = None
     options: tuple[Option[Any], ...] = ()
     called: str = ""
@@ -160,19 +155,6 @@ class Metric(ABC, Generic[S_contra, R]):
     def has_picture(self, stored: S_contra) -> bool:
         """Whether the metric has data to plot."""
         return bool(self.rows(stored))
-
-    def on_page(self, rows: Sequence[R]) -> dict[str, object]:
-        """Returns the data about one schedule for the page's script."""
-        return {}
-
-    def subset(self, row: R) -> dict[str, Bounded | None]:
-        """Returns the perplexities of token subsets for a table of the page; {} omits the row."""
-        return {}
-
-
-def bounds(mean: float | None, low: float | None, high: float | None, over: str | None = None) -> Bounded | None:
-    """Returns an estimate for the page's script; None without a mean."""
-    return None if mean is None else {"mean": mean, "low": low, "high": high, "over": over}
 
 
 def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...output.formatting import listed
-from ..checking import Count, Length
 from ..statistics.intervals import CONCLUSIVE, LEVEL, PERCENT, familywise
 from . import perplexity
 from .base import Metric, paired_change, rests_on
@@ -24,9 +23,9 @@ class BestRow:
     ``changes`` has these changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together.
     """
 
-    length: Length
+    length: int
     schedule: str
-    comparisons: Count
+    comparisons: int
     apart: list[str]
     not_apart: list[str]
     changes: dict[str, list[float | None]]
@@ -39,8 +38,6 @@ class Best(Metric[Stored, BestRow]):
 
     def reduce(self, stored: Stored) -> list[BestRow]:
         """Returns a row for every length; none with one schedule or too few documents."""
-        if not all(run.nll for run in stored.passes):
-            return []
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
                  for length in stored.lengths}  # fmt: skip
         rests = {row.length: row.documents for row in perplexity.METRIC.rows(stored)}

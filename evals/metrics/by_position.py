@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.windows import position_bins
 from . import drawing
-from .base import Metric, Picture, bounds, mean_of
+from .base import Metric, Picture, mean_of
 from .stored import Stored
 
 if TYPE_CHECKING:
@@ -89,12 +88,6 @@ class ByPosition(Metric[Stored, PositionRow]):
                 if mean := mean_of(stored, inside):
                     rows.append(PositionRow(schedule, start, stop, mean.mean, mean.low, mean.high, as_at))
         return rows
-
-    def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
-        """Returns the bins, and the length of their tables."""
-        bins = [(row.start, row.stop, bounds(row.nll, row.low, row.high) or {}) for row in rows]
-        as_at = next((row.as_at for row in rows), None)
-        return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins], "as_at": as_at}
 
 
 METRIC = ByPosition()

@@ -60,31 +60,6 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
             axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
 
 
-def changes(stored: Stored, rows: Iterable[Any], against: str, title: str, **zero: Any) -> Figure:
-    """Draws the change of each schedule at every length, with a bar for each interval.
-
-    Args:
-        rows: with ``delta_nll`` and its bounds.
-        against: the name of the compared loss.
-        zero: the style of the line at zero.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    figure, axes = new()
-    ordered = sorted(rows, key=lambda row: row.length)
-    labels = [label for label in stored.schedules if any(row.schedule == label for row in ordered)]
-    axes.axhline(0, color=LINES[0], linewidth=1, **zero)
-    points = {
-        label: [(row.length, row.delta_nll, row.low, row.high) for row in ordered if row.schedule == label]
-        for label in labels
-    }
-    bars(axes, stored, points)
-    length_axis(axes, sorted({row.length for row in ordered}), "context length (tokens)")
-    axes.set_ylabel(f"loss minus that of {against} (nats per token)")
-    return finish(figure, axes, stored, title, "bars")
-
-
 def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
     """Plots a line per schedule with interval bars, shifted so that they do not overlap."""
     for place, (label, points) in enumerate(curves.items()):

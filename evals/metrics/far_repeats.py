@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...output.formatting import markdown
-from ..checking import Count, Length, Positive
+from ..checking import Length
 from ..data.far_repeats import ORDER, far_repeats
-from .base import Bounded, Marked, Metric, Option, bounds, held, masked, perplexities
+from .base import Marked, Metric, Option, held, masked, perplexities
 from .cells import interval_cell
 from .stored import Stored
 
@@ -24,19 +24,19 @@ class RepeatsRow:
     """
 
     schedule: str
-    length: Length
-    distance: Count
-    order: Count
-    far_tokens: Count
-    far_ppl: Positive | None
-    far_low: Positive | None
-    far_high: Positive | None
-    other_tokens: Count
-    other_ppl: Positive | None
-    other_low: Positive | None
-    other_high: Positive | None
-    far_documents: Count
-    far_windows: Count
+    length: int
+    distance: int
+    order: int
+    far_tokens: int
+    far_ppl: float | None
+    far_low: float | None
+    far_high: float | None
+    other_tokens: int
+    other_ppl: float | None
+    other_low: float | None
+    other_high: float | None
+    far_documents: int
+    far_windows: int
     far_interval: str | None
     other_interval: str | None
 
@@ -54,7 +54,7 @@ def distance_of(stored: Stored) -> int | None:
 class FarRepeats(Metric[Stored, RepeatsRow]):
     """The perplexity of far repeats and of the other tokens."""
 
-    row, key, subsets, called = RepeatsRow, "repeats", ("far", "other"), "far repeats"
+    row, key, called = RepeatsRow, "repeats", "far repeats"
     options = (_DISTANCE,)
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
@@ -99,15 +99,6 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
             for row in rows
         ]
         return [title, markdown(["perplexity", "far repeats", "others"], lines, right=(1, 2))]
-
-    def subset(self, row: RepeatsRow) -> dict[str, Bounded | None]:
-        """Returns both perplexities; {} without far repeats."""
-        if not row.far_tokens:
-            return {}
-        return {
-            "far": bounds(row.far_ppl, row.far_low, row.far_high, row.far_interval),
-            "other": bounds(row.other_ppl, row.other_low, row.other_high, row.other_interval),
-        }
 
 
 METRIC = FarRepeats()

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...output.formatting import escaped
-from ..checking import Count, Length, Positive, Share
 from ..data import key_tokens
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
-from .base import Bounded, Metric, Option, bounds, held, masked, perplexities, ppl_table
+from .base import Metric, Option, held, masked, perplexities, ppl_table
 from .stored import Stored, sums_of
 
 
@@ -25,15 +24,15 @@ class KeyTokensRow:
     """
 
     schedule: str
-    length: Length
-    tokens: Count
-    fraction: Share
+    length: int
+    tokens: int
+    fraction: float
     nll: float | None
-    ppl: Positive | None
-    ppl_low: Positive | None
-    ppl_high: Positive | None
-    documents: Count
-    windows: Count
+    ppl: float | None
+    ppl_low: float | None
+    ppl_high: float | None
+    documents: int
+    windows: int
     interval: str | None
 
 
@@ -50,7 +49,7 @@ _SPANS = Option[KeySpans | None](
 class KeyTokens(Metric[Stored, KeyTokensRow]):
     """The perplexity of the tokens inside the key spans."""
 
-    row, key, subsets, has_facts, called = KeyTokensRow, "key_tokens", ("key",), True, "key tokens"
+    row, key, has_facts, called = KeyTokensRow, "key_tokens", True, "key tokens"
     options = (_SPANS,)
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
@@ -107,10 +106,6 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             f"{held(stored, last.documents, last.windows)}), {by}:"
         )
         return [title, ppl_table(stored, rows)]
-
-    def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
-        """Returns the perplexity of the key tokens."""
-        return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high, row.interval)}
 
 
 METRIC = KeyTokens()

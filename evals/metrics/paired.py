@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ...output.formatting import markdown
-from ..checking import Count, Length
 from ..statistics.intervals import LEVEL, Estimate
-from . import drawing
-from .base import Metric, Picture, mean_of, paired_change, rests_on
+from .base import Metric, mean_of, paired_change, rests_on
 from .best import level, together
 from .cells import around, change_cell, mark, table
 from .far_repeats import distance_of
 from .stored import Divergence, Stored
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class PairedRow:
 
     schedule: str
     baseline: str
-    length: Length
+    length: int
     delta_nll: float
     low: float | None
     high: float | None
@@ -44,7 +38,7 @@ class PairedRow:
     top1_low: float | None = None
     top1_high: float | None = None
     interval: str | None = None
-    comparisons: Count | None = None
+    comparisons: int | None = None
 
     @property
     def change(self) -> Estimate:
@@ -56,17 +50,10 @@ _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 """Fields that only some lengths have."""
 
 
-def draw(stored: Stored) -> Figure:
-    """Draws the change of every schedule against the baseline; see :func:`.drawing.changes`."""
-    against = drawing.short(stored.named(stored.baseline), 24)
-    return drawing.changes(stored, METRIC.rows(stored), against, "Change on the same tokens; below zero is better")
-
-
 class Paired(Metric[Stored, PairedRow]):
     """The paired change against the baseline."""
 
     row, key = PairedRow, "paired"
-    picture = Picture("paired_change.png", "Change on the same tokens", draw)
     columns = {  # noqa: RUF012
         "baseline": "baseline",
         "delta_nll": "delta_nll",
@@ -98,10 +85,6 @@ class Paired(Metric[Stored, PairedRow]):
         title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
         cells = {key: change_cell(row.change) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
-
-    def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
-        """Returns the rows by length."""
-        return {"paired": {row.length: asdict(row) for row in rows}}
 
 
 METRIC = Paired()

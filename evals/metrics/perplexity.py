@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..checking import Count, Length, Positive
 from ..data.windows import prefix
 from ..statistics.intervals import Estimate
 from . import drawing
@@ -33,23 +32,23 @@ class PerplexityRow:
 
     schedule: str
     table_sha256: str
-    length: Length
-    documents: Count
-    tokens: Count
+    length: int
+    documents: int
+    tokens: int
     nll: float
-    ppl: Positive
-    ppl_low: Positive | None
-    ppl_high: Positive | None
+    ppl: float
+    ppl_low: float | None
+    ppl_high: float | None
     bits_per_byte: float | None = None
-    forward_passes: Count = 0
+    forward_passes: int = 0
     mode: str = "prefix"
-    documents_at_length: Count = 0
+    documents_at_length: int = 0
     tail_nll: float | None = None
     tail_low: float | None = None
     tail_high: float | None = None
     interval: str | None = None
     protocol: str = "ropescale"
-    windows: Count = 0
+    windows: int = 0
 
 
 def draw(stored: Stored) -> Figure:
@@ -87,10 +86,6 @@ class Perplexity(Metric[Stored, PerplexityRow]):
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of perplexities."""
         return [ppl_table(stored, self.rows(stored))]
-
-    def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
-        """Returns the rows, lengths ascending."""
-        return {"rows": [asdict(row) for row in sorted(rows, key=lambda row: row.length)]}
 
 
 METRIC = Perplexity()

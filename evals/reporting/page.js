@@ -14,7 +14,7 @@
     return x >= 10 ** (digits - 1) ? Math.round(x).toLocaleString("en") : x.toPrecision(digits); // 67.0 beside 66.5
   };
   const isZero = (x) => Number(x.toFixed(4)) === 0; // as it is shown
-  const signed = (x) => (isZero(x) ? "0.0000" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`);
+  const signed = (x) => (isZero(x) ? "0.0000" : `${x < 0 ? "-" : "+"}${Math.abs(x).toFixed(4)}`);
   const has = (bound) => bound !== null && bound !== undefined;
   const bounded = (v) => has(v.low) && has(v.high);
   const dagger = (v) => (bounded(v) && has(v.over) && v.over !== "documents" ? " †" : ""); // over blocks of windows
@@ -25,10 +25,10 @@
   const none = "± -"; // too few documents for an interval
   const around = (v, text, width = text) => {
     if (!bounded(v)) return `${text(v.mean)} ${none}`;
-    const half = width((v.high - v.low) / 2), size = (shown) => Math.abs(parseFloat(shown.replace("−", "-")));
+    const half = width((v.high - v.low) / 2), size = (shown) => Math.abs(parseFloat(shown));
     const misleads = (size(text(v.mean)) > size(half)) !== (v.low > 0 || v.high < 0) && !(isZero(v.low) && isZero(v.high));
     const ends = misleads || (leans(v) && v.high - v.low > 1e-4);
-    const end = (x) => (x && !size(text(x)) ? x.toExponential(0).replace("-", "−") : text(x));
+    const end = (x) => (x && !size(text(x)) ? x.toExponential(0) : text(x));
     return `${text(v.mean)} ${ends ? `(${end(v.low)} to ${end(v.high)})` : `± ${half}`}${dagger(v)}`;
   };
   const decimals = (x) => (isZero(x) ? 0 : x).toFixed(4);
@@ -197,7 +197,7 @@
     const rows = series.map((s) => {
       const all = changes(s, base), limit = s.trained ?? NaN;
       const short = all.filter((d) => d.length <= limit).pop(), long = all.filter((d) => d.length > limit).pop();
-      const own = short && s.run === base.run && s.paired[short.length];
+      const own = short && s.run === base.run && s.paired.find((row) => row.length === short.length);
       const extra = own && own.baseline === base.schedule ? own : {}; // compared with that one, and no other
       return [s.label, short && tokens(short.length), short && marked(short, -1), cell(extra, "kl"), cell(extra, "top1"),
         long && tokens(long.length), long && marked(negated(long), 1)];
@@ -234,16 +234,22 @@
     plot("truncation", traces, keepNear(form, traces, false));
     const cellOf = (row, of) => (has(row[`${of}delta_nll`]) ? marked(part(row, of), -1) : "-");
     const rows = series.flatMap((s) => s.truncation.map((row) => [s.label, tokens(row.length), row.nll.toFixed(4),
-      row.truncated_nll.toFixed(4), ...["", "far_", "other_"].map((of) => cellOf(row, of))]));
-    fill(find("truncation-table"), ["schedule", "length", "its loss", "truncation's", "all tokens", "far repeats", "others"], rows);
+      row.truncated_nll.toFixed(4), ...["", "far_"].map((of) => cellOf(row, of))]));
+    fill(find("truncation-table"), ["schedule", "length", "its loss", "truncation's", "all tokens", "far repeats"], rows);
   }
 
   function subsets() {
     const section = find("subsets-section");
-    section.hidden = !data.series.some((s) => s.subsets.length);
+    section.hidden = !data.series.some((s) => s.repeats.length || s.key_tokens.length);
     if (section.hidden) return;
-    const rows = shown().flatMap((s) => s.subsets.map((row) =>
-      [s.label, tokens(row.length), positiveCell(row.far), positiveCell(row.other), positiveCell(row.key)]));
+    const part = (row, mean, low = mean, over = `${low}interval`) =>
+      row && has(row[`${mean}ppl`]) ? { mean: row[`${mean}ppl`], low: row[`${low}low`], high: row[`${low}high`], over: row[over] } : null;
+    const rows = shown().flatMap((s) => {
+      const at = (list, n) => list.find((row) => row.length === n), far = s.repeats.filter((row) => row.far_tokens);
+      const lengths = [...new Set([...far, ...s.key_tokens].map((row) => row.length))].sort((a, b) => a - b);
+      return lengths.map((n) => [s.label, tokens(n), positiveCell(part(at(far, n), "far_")), positiveCell(part(at(far, n), "other_")),
+        positiveCell(part(at(s.key_tokens, n), "", "ppl_", "interval"))]);
+    });
     const keys = rows.some((row) => row[4] !== "-"); // nobody asked for them where there are none
     const heads = ["perplexity", "length", "far repeats", "others", "key tokens"];
     fill(find("subsets-table"), keys ? heads : heads.slice(0, 4), keys ? rows : rows.map((row) => row.slice(0, 4)));
@@ -253,8 +259,8 @@
     const series = shown().filter((s) => s.bins.length);
     const traces = series.flatMap((s) => {
       const later = s.bins.filter((b) => b.start >= 16), bins = later.length >= 4 ? later : s.bins;
-      const points = bins.map((b) => ({ x: Math.sqrt(b.start * b.stop), ...b }));
-      const name = s.as_at ? `${s.label}, as at ${tokens(s.as_at)}` : s.label;
+      const points = bins.map((b) => ({ x: Math.sqrt(b.start * b.stop), mean: b.nll, ...b }));
+      const name = bins[0].as_at ? `${s.label}, as at ${tokens(bins[0].as_at)}` : s.label;
       return line(s, points, (p) => `${name}<br>positions ${p.start} to ${p.stop - 1}: ${figures(p.mean)} nats`);
     });
     const ends = traces.flatMap((t) => t.x), ticks = [];

@@ -1,38 +1,98 @@
-"""Writes the page: data as JSON, tables as HTML and plotly pictures, in one file that needs no network."""
+"""Compares runs on one page: data as JSON, tables as HTML and plotly pictures, in one file that needs no network."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 from ...errors import CheckpointError, DataError, RopescaleError
-from ...files import sha256, write_checked
+from ...files import local_path, sha256, write_checked
 from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
 from .. import checking
 from ..checking import Wrong
-from ..metrics import METRICS
-from ..metrics.against_truncation import pays_off, verdict
-from ..metrics.base import Bounded
+from ..metrics import METRICS, by_position
+from ..metrics.against_truncation import verdict
 from ..metrics.best import worse_than_a_guess
 from ..metrics.cells import change_cell, interval_cell
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
-from ..results.folder import SERIES
+from ..results.folder import Results, read_results
 from ..results.result import Result
 from ..retrieving.answers import chance
 from ..retrieving.results import ACCURACY, Retrieval, answered
 from ..searching.metrics import CHANGES, FINDING, HELD, HELD_OUT, comparison
 from ..searching.options import TEXT
 from ..searching.results import SearchResult
-from .runs import StoredRun, refusing_damage
+
+# --- Reading runs
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A folder that ``ropescale eval -o``, ``retrieval -o``, ``recommend -o`` or ``search -o`` wrote.
+
+    Attributes:
+        folder: its path.
+        name: its name on the page: the folder's name, with its parent's if two have the same name.
+        results: ``results.json``.
+        result: the measurement of perplexity; None for another kind of run.
+    """
+
+    folder: Path
+    name: str
+    results: Results
+    result: Result | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of run."""
+        return self.results.get("kind", Result.kind)
+
+
+def load(folders: Sequence[str | Path]) -> list[StoredRun]:
+    """Reads the runs in these folders, in order.
+
+    Raises:
+        DataError: a folder holds no run, or is given twice.
+    """
+    paths = [local_path(folder) for folder in folders]
+    try:
+        real = [path.resolve() for path in paths]
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise DataError(f"the runs cannot be read ({error}); give folders that `ropescale eval -o` wrote") from None
+    twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
+    if twice:
+        raise DataError(f"{twice[0]} is given twice; give each run once")
+    depth = 1  # of a name: as many parents as make the names distinct
+    while len({path.parts[-depth:] for path in real}) < len(real):
+        depth += 1
+    runs = []
+    for path, whole in zip(paths, real, strict=True):
+        results = read_results(path)
+        result = Result.of(path, results) if results.get("kind", Result.kind) == Result.kind else None
+        runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))
+    return runs
+
+
+def unpaired(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns a sentence for each pair of runs with the same text but different tokens."""
+    measured = [(run.name, run.result) for run in runs if run.result]
+    return [
+        f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
+        "compare their bits per byte"
+        for (name, one), (other, two) in itertools.combinations(measured, 2)
+        if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
+    ]
+
+
+# --- The page
 
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
@@ -57,12 +117,15 @@ TALL = 8
 
 DASHES = ("solid", "dash", "dot")
 
+SERIES = 256
+"""The most schedules on one page, which compares every pair."""
+
 
 def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") -> str:
     """Returns one self-contained HTML document that compares these runs.
 
     Args:
-        runs: from :func:`.runs.load`.
+        runs: from :func:`load`.
         title: the heading.
 
     Raises:
@@ -155,7 +218,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return {
         "runs": [_run(run) for run in runs],
-        "headlines": typographic([f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items()]),
+        "headlines": [f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items()],
         "names": names,
         "few": FEW,
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
@@ -166,10 +229,10 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             for run, result in measured
             for row in result.against_truncation[:1]
         ],
-        "sources": typographic(source_tables((run.name, result) for run, result in measured)),
+        "sources": [_source_table(run.name, *each) for run, result in measured for each in result.by_source.items()],
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": typographic([_recommendation(run) for run in runs if run.kind == Recommendation.kind]),
-        "searches": typographic([_search(run) for run in runs if run.kind == SearchResult.kind]),
+        "recommendations": [_recommendation(run) for run in runs if run.kind == Recommendation.kind],
+        "searches": [_search(run) for run in runs if run.kind == SearchResult.kind],
     }
 
 
@@ -200,9 +263,10 @@ def _run(run: StoredRun) -> dict[str, Any]:
 def _series(number: int, series: Series, many: bool) -> dict[str, object]:
     """Returns one line of the plots, with the data of every metric."""
     result, schedule = series.result, series.schedule
-    mine = [(metric, [row for row in metric.rows(result) if row.schedule == schedule]) for metric in METRICS]
     name = result.named(schedule)
     own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
+    parts = {metric.key: metric.rows(result) for metric in METRICS if metric.key}
+    parts["bins"] = by_position.METRIC.rows(result)
     return {
         "id": number,
         "run": series.run.name,
@@ -212,22 +276,9 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
         "colour": LINES[number % len(LINES)],
         "symbol": _SYMBOLS[number % len(_SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],
-        **{name: part for metric, rows in mine for name, part in metric.on_page(rows).items()},
-        "subsets": _subsets(
-            [(row.length, metric.subset(row)) for metric, rows in mine if metric.subsets for row in rows]
-        ),
+        **{part: [asdict(row) for row in rows if row.schedule == schedule] for part, rows in parts.items()},
         "tables": [{"length": n, "layers": result.tables[sha]} for sha, n in own.items() if sha in result.tables],
     }
-
-
-def _subsets(parts: Sequence[tuple[int, dict[str, Bounded | None]]]) -> list[dict[str, object]]:
-    """Returns the perplexities of subsets of the tokens, of all metrics, by length."""
-    names = [name for metric in METRICS for name in metric.subsets]
-    found: dict[int, dict[str, object]] = {}
-    for length, part in parts:
-        if part:
-            found.setdefault(length, {"length": length, **dict.fromkeys(names)}).update(part)
-    return [found[length] for length in sorted(found)]
 
 
 def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
@@ -272,31 +323,6 @@ def _plain(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
-_EXACT = ("schedule", "schedules", "spec", "command", "serve", "same", "open", "equal", "baseline", "start", "run")
-"""Keys whose texts are pasted or compared, and remain unchanged."""
-
-
-def typographic(value: Any) -> Any:
-    """Returns the data of a section with "−" for minus signs in its texts, as in the page's script."""
-    if isinstance(value, str):
-        return _MINUS.sub("−", value)
-    if isinstance(value, dict):
-        return {key: each if key in _EXACT else typographic(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [typographic(each) for each in value]
-    return value
-
-
-def source_tables(runs: Iterable[tuple[str, Result]]) -> list[dict[str, object]]:
-    """Returns a table per source of every run.
-
-    Args:
-        runs: pairs of a run's name and its result.
-    """
-    return [_source_table(run, name, part) for run, result in runs for name, part in result.by_source.items()]
-
-
 def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
     """Returns the sample of a source's table, and its lines.
 
@@ -326,7 +352,6 @@ def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
     }
 
 
-@refusing_damage
 def _recommendation(run: StoredRun) -> dict[str, object]:
     """Returns the data of a recommendation."""
     results = cast(Mapping[str, Any], run.results)
@@ -348,7 +373,6 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
     }
 
 
-@refusing_damage
 def _search(run: StoredRun) -> dict[str, object]:
     """Returns the data of a search, with changes against the start, and against the unchanged model if measured."""
     results = cast(Mapping[str, Any], run.results)
@@ -371,7 +395,6 @@ def _search(run: StoredRun) -> dict[str, object]:
     }
 
 
-@refusing_damage
 def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None without one."""
     if run.kind == Recommendation.kind:
@@ -382,6 +405,5 @@ def headline(run: StoredRun) -> str | None:
         return " ".join(answered(ACCURACY.read(run.results), run.results["protocol"].get("named", {})))
     if guessed := worse_than_a_guess(run.result):
         return guessed
-    rows, named = run.result.against_truncation, run.result.named
     said = run.result.sentences() if len(run.result.schedules) > 1 else []
-    return " ".join([*said, *(verdict(rows, named) if rows and pays_off(rows) else [])]) or None
+    return " ".join([*said, *(verdict(run.result.against_truncation) if run.result.comparisons else [])]) or None

@@ -1,4 +1,4 @@
-"""The files of a run's folder: types of results.json, and rules for refusing, replacing and moving files.
+"""The files of a run's folder, and rules for refusing, replacing and moving them.
 
 ``results.json`` lists every file beside it with its sha256, and during a replacement both the old and the new hashes,
 so a killed run still recognizes its own files. A run replaces its own files; other files with these names, and edited
@@ -9,25 +9,20 @@ needs ``force``.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
-from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, get_type_hints
+from typing import Any, NotRequired, cast
 
-from annotated_types import Len
-from pydantic import AfterValidator, FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files import atomic_write, local_path, sha256, sha256_of, translated
 from ...output.formatting import listed
-from .. import checking, store
-from ..checking import Count, Length, Shape, Wrong, sealed
+from .. import store
+from ..checking import Wrong, sealed, unsealed
 from ..metrics import METRICS
-from ..metrics.base import Metric
 from ..metrics.stored import DataFacts, ModelFacts, Tables
 
 RESULTS = "results.json"
@@ -35,111 +30,21 @@ LOSSES = "losses.safetensors"
 
 SCHEMA = 1
 
-SERIES = 256
-"""The most schedules on one page, which compares every pair."""
-
-ROWS = 20_000
-
-
-def _matching(pattern: str, what: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"Input should be {what}")
-        return text
-
-    return AfterValidator(check)
-
-
-Digest = Annotated[str, _matching("[0-9a-f]{64}", "a sha256")]
-Beside = Annotated[str, _matching(r"(?!\.)[A-Za-z0-9._=,-]{1,120}", "a file that a run writes")]
-
-
-class ProtocolFacts(TypedDict, total=False):
-    """The fields of the "protocol" part of results.json that are read; the page shows all fields."""
-
-    name: str
-    mode: str
-    stride: Length | None
-    seed: int | None
-    named: dict[str, str]
-
-
-class PassCost(TypedDict):
-    """The cost of a pass or of a comparison."""
-
-    schedule: str
-    lengths: Annotated[list[Length], FailFast()]
-    forward_passes: Count
-    forwards: NotRequired[Count]
-    positions: NotRequired[Count]
-    scored: NotRequired[Count]
-    times_one_pass: NotRequired[float]
-    split_batches: NotRequired[Count]
+KINDS = ("perplexity", "retrieval", "recommendation", "search")
 
 
 class Results(TypedDict):
     """The fields that ``results.json`` of every kind of run has; each metric adds its rows."""
 
-    schema: Literal[1]
     kind: NotRequired[str]
     model: ModelFacts
     data: DataFacts
-    protocol: ProtocolFacts
+    protocol: dict[str, Any]
     versions: dict[str, str]
     rows: list[dict[str, Any]]
-    cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * ROWS)]]
-    files: dict[Beside, Annotated[list[Digest], Len(1, 2)]]
+    cost: NotRequired[list[dict[str, Any]]]
+    files: dict[str, list[str]]
     tables: NotRequired[Tables]
-    sha256: Digest
-
-
-def _rows(metric: Metric[Any, Any]) -> object:
-    """Returns the type of a metric's part of results.json."""
-    row = TypedDict(metric.row.__name__, get_type_hints(metric.row, include_extras=True))  # type: ignore[misc]
-    rows = Annotated[list[row], FailFast(), Len(0, 100 * ROWS)]
-    part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
-    return part if metric.key in ("rows", "paired") else NotRequired[part]
-
-
-@cache
-def shape_of(kind: str) -> Shape[Results]:
-    """Returns the type of ``results.json`` for a kind of run, from its metrics' rows."""
-    module, name = KINDS[kind].split(":")
-    metrics: tuple[Metric[Any, Any], ...] = getattr(import_module(f"ropescale.evals.{module}"), name).metrics
-    parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
-    one = TypedDict("SourceResults", {"documents": Count, **parts})  # type: ignore[misc]
-    parts["sources"] = NotRequired[dict[str, one]]
-    options = {each.name: each.type for metric in metrics for each in metric.options if each.in_protocol}
-    protocol = get_type_hints(ProtocolFacts, include_extras=True) | options
-    parts["protocol"] = TypedDict("ProtocolFacts", protocol, total=False)  # type: ignore[misc]
-    return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
-
-
-KINDS = {
-    "perplexity": "results.result:Result",
-    "retrieval": "retrieving.results:Retrieval",
-    "recommendation": "recommending.results:Recommendation",
-    "search": "searching.results:SearchResult",
-}
-"""The class of each kind of run: its module below ``ropescale.evals``, and its name; imported on demand."""
-
-
-def check_results(value: Any) -> Results:
-    """Checks ``results.json`` of any kind of run.
-
-    Raises:
-        Wrong: names the first value that does not fit.
-    """
-    if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
-        raise Wrong("has a schema that this version cannot read")
-    kind = value.get("kind", "perplexity")
-    if kind not in list(KINDS):
-        raise Wrong("has a kind of run that is unknown to this version")
-    shape_of(kind)(value)
-    schedules = {row["schedule"] for row in value["rows"]}
-    if not 0 < len(schedules) <= SERIES:
-        raise Wrong(f"has {len(schedules):,} schedules; 1 to {SERIES} can be compared")
-    return value
 
 
 def read_results(path: Path, kind: str | None = None) -> Results:
@@ -155,20 +60,30 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     if not file.is_file():
         what = "has no results.json" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
-    try:
-        found = checking.checked(file, check_results)
-    except Wrong as error:
-        raise damaged(file, error) from None
-    there = found.get("kind", "perplexity")
+    with refusing_damage(file):
+        found = cast(Results, unsealed(file))
+        there = found.get("kind", "perplexity")
+        if cast(dict[str, object], found).get("schema") != SCHEMA or there not in KINDS:
+            raise Wrong("has a schema or a kind of run that this version cannot read")
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found
 
 
-def damaged(path: Path, error: Wrong | OSError) -> DataError:
-    """Returns the error for a file that cannot be used."""
-    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
-    return DataError(f"{path} {why}; move it away and run the evaluation again")
+@contextmanager
+def refusing_damage(file: Path) -> Iterator[None]:
+    """Refuses a file that cannot be read or lacks figures.
+
+    Raises:
+        DataError: names the file.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        why = error if isinstance(error, Wrong) else "lacks figures, or contradicts itself"
+        raise DataError(f"{file} {why}; move it away and run the evaluation again") from None
 
 
 # --- the folder
@@ -186,13 +101,23 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
         CheckpointError: the home folder does not exist; the folder, or the one it would be created in, is a file or
             read-only; it holds a model and no run, or another kind of run.
     """
-    folder = _named_folder(out)
+    folder = local_path(out)
+    if not str(out) or str(folder).startswith("~"):
+        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {ELSEWHERE}")
     with translated(folder):
         _refuse_model(folder)
-        _refuse_other_kind(folder, kind)
+        foreign = store.foreign(folder / store.FOLDER)
+        if foreign is not None:
+            raise CheckpointError(
+                f"cannot write into {folder}: {foreign} was not written by an evaluation; {ELSEWHERE}"
+            )
+        there = existing(folder) or store.last_run(folder)
+        found = there.get("kind", "perplexity")
+        if there and found != kind:
+            raise CheckpointError(f"{folder} holds a {found} run, and this is a {kind} run; {ELSEWHERE}")
     try:  # permissions do not suffice: root may write anywhere except in /proc
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -202,54 +127,23 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
     return folder
 
 
-def _named_folder(out: str | Path) -> Path:
-    """Returns the path with ``~`` expanded; refuses invalid names."""
-    folder = local_path(out)
-    if not str(out) or str(folder).startswith("~"):
-        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
-    try:
-        os.lstat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:  # too long, or with a null byte
-        why = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {ELSEWHERE}") from None
-    return folder
-
-
 def _refuse_model(folder: Path) -> None:
     """Refuses a model's folder without a run, because results would mix with its files."""
     if not folder.is_dir() or any(os.path.lexists(folder / name) for name in (RESULTS, f"{store.FOLDER}/lock")):
         return
-    names = sorted(os.listdir(folder))
-    model = next((each for each in names if each in _CONFIGS or (each.endswith(_WEIGHTS) and each != LOSSES)), None)
-    if model is not None:
-        raise CheckpointError(f"cannot write into {folder}: it holds a model ({model}) and no run; {ELSEWHERE}")
-
-
-_CONFIGS = ("config.json", "adapter_config.json")
-_WEIGHTS = (".safetensors", ".gguf")
-
-
-def _refuse_other_kind(folder: Path, kind: str) -> None:
-    """Refuses a folder with the results, or the batches of a stopped run, of another kind."""
-    foreign = store.foreign(folder / store.FOLDER)
-    if foreign is not None:
-        raise CheckpointError(f"cannot write into {folder}: {foreign} was not written by an evaluation; {ELSEWHERE}")
-    there = existing(folder) or store.last_run(folder)
-    found = there.get("kind", "perplexity")
-    if there and found != kind:
-        raise CheckpointError(f"{folder} holds a {found} run, and this is a {kind} run; {ELSEWHERE}")
+    configs, weights = ("config.json", "adapter_config.json"), (".safetensors", ".gguf")
+    for name in sorted(os.listdir(folder)):
+        if name in configs or (name.endswith(weights) and name != LOSSES):
+            raise CheckpointError(f"cannot write into {folder}: it holds a model ({name}) and no run; {ELSEWHERE}")
 
 
 def existing(folder: Path) -> Results | None:
     """Returns a folder's results; None if they are missing, damaged or edited."""
-    path = folder / RESULTS
-    if path.is_symlink() or not path.is_file():
+    if (folder / RESULTS).is_symlink():
         return None
     try:
-        return checking.checked(path, check_results)
-    except Wrong:
+        return read_results(folder)
+    except DataError:
         return None
 
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import definitions, escaped
 from ..data.chats import ASSISTANT
@@ -21,11 +20,11 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..metrics.stored import Pass, Stored, parts_of, sums_of
+from ..metrics.stored import Stored, parts_of
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
-from .folder import LOSSES, Results, read_results
-from .losses import Losses, read_losses, to_bytes
+from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
+from .losses import read_losses, to_bytes
 from .saving import Saved, shown
 
 if TYPE_CHECKING:
@@ -48,44 +47,35 @@ class Result(Stored, Saved):
             DataError: the folder holds no such results, or a file is damaged or missing.
         """
         path = local_path(out)
-        results = read_results(path, cls.kind)
-        return cls.of(path, results, read_losses(path, results))
+        return cls.of(path, read_results(path, cls.kind))
 
     @classmethod
-    def of(cls, path: Path, results: Results, losses: Losses) -> Result:
-        """Returns the measurement that was read from a folder.
+    def of(cls, path: Path, results: Results) -> Result:
+        """Returns the measurement in a folder whose results.json was read.
 
         Raises:
-            DataError: the losses do not match the tokens of the rows.
+            DataError: the losses are missing, damaged, or of other results.
         """
-        rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
-        gone = [Pass(row.schedule, row.table_sha256, (row.length,), [], row.forward_passes) for row in rows]
-        made = cls(
-            results["model"],
-            results["data"],
-            dict(results["protocol"]),
-            results["versions"],
-            passes=losses.passes or gone,
-            documents=[],
-            bos=losses.bos,
-            baseline=pairs[0].baseline if pairs else rows[0].schedule,
-            trained_length=results["model"].get("trained_length"),
-            tables=results.get("tables", {}),
-            divergences=losses.divergences,
-            options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
-            identities=losses.identities,
-            windows=losses.windows,
-            truncation=losses.truncation,
-        )
-        stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
-        made.figures |= {each.row: each.read(results) for each in stored}
-        for name, part in made.by_source.items():
-            found = results.get("sources", {}).get(name, {})
-            part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
-        for row in rows if losses.passes else ():
-            if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
-                where = f"{path / LOSSES} does not have the tokens of {row.schedule} at {row.length:,}"
-                raise DataError(f"{where}; run the evaluation again")
+        losses = read_losses(path, results)
+        with refusing_damage(path / RESULTS):
+            rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
+            made = cls(
+                results["model"],
+                results["data"],
+                dict(results["protocol"]),
+                results["versions"],
+                documents=[],
+                baseline=pairs[0].baseline if pairs else rows[0].schedule,
+                trained_length=results["model"].get("trained_length"),
+                tables=results.get("tables", {}),
+                options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
+                **losses,
+            )
+            stored = [each for each in cls.metrics if each.key in results]
+            made.figures |= {each.row: each.read(results) for each in stored}
+            for name, part in made.by_source.items():
+                found = results["sources"][name]
+                part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
         return made
 
     @cached_property
@@ -285,15 +275,6 @@ class Result(Stored, Saved):
             [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
             for key in self.read_from
         ]
-
-    def plot_change(self, path: str | Path | None = None) -> Figure:
-        """Draws the change against the baseline on the same tokens, in the same way as :meth:`plot`.
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return shown(paired.draw(self), path)
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
         """Draws loss by position, in the same way as :meth:`plot`.

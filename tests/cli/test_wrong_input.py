@@ -270,51 +270,6 @@ def learned(checkpoint, tmp_path_factory):
     return {"search": at / "s-search", "recommendation": at / "recommended"}
 
 
-def _without(*place):
-    def damage(found):
-        for key in place[:-1]:
-            found = found[key]
-        del found[place[-1]]
-
-    return damage
-
-
-def _with(value, *place):
-    def damage(found):
-        for key in place[:-1]:
-            found = found[key]
-        found[place[-1]] = value
-
-    return damage
-
-
-DAMAGES = {
-    "no answer": ("recommendation", _without("answer")),
-    "an empty answer": ("recommendation", _with([], "answer")),
-    "no target": ("recommendation", _without("protocol", "target_length")),
-    "nothing found": ("search", _without("found")),
-    "two found": ("search", lambda found: found["found"].append(found["found"][0])),
-    "no comparison": ("search", _with([], "paired")),
-    "a protocol named by a number": ("search", _with(5, "protocol", "name")),
-    "no history": ("search", _without("history")),
-    "NaN": ("search", _with(float("nan"), "rows", 0, "nll")),
-    "another type": ("recommendation", _with("x", "rows", 0, "windows")),
-}
-
-
-@pytest.mark.parametrize(("kind", "damage"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_search_or_recommendation_is_refused_by_the_report(refused, learned, tmp_path, kind, damage):
-    found = json.loads((learned[kind] / "results.json").read_text())
-    damage(found)
-    try:
-        text = sealed(found)
-    except ValueError:  # NaN
-        text = json.dumps(found)
-    (tmp_path / "results.json").write_text(text)
-    said = refused("report", tmp_path, "-o", tmp_path / "page.html")
-    assert said.startswith(f"error: {tmp_path / 'results.json'} ") and not (tmp_path / "page.html").exists()
-
-
 def test_hostile_words_in_a_search_are_shown_as_words(ran, learned, tmp_path):
     found = json.loads((learned["search"] / "results.json").read_text())
     found["found"][0]["spec"] = found["found"][0]["verdict"] = "</script><script>alert(1)</script>"

@@ -25,7 +25,6 @@ from ropescale import files
 from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
-from ropescale.evals import checking
 from ropescale.output.formatting import brief, cut, first_line, listed
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
@@ -474,12 +473,3 @@ def test_a_configuration_that_is_a_device_is_not_read(model, capsys, words):
     (model / "config.json").unlink()
     (model / "config.json").symlink_to("/dev/zero")
     refused(capsys, words, "config.json is a device, not a regular file")
-
-
-def test_a_result_of_brackets_is_not_taken_apart_and_one_of_many_pairs_is(tmp_path):
-    (tmp_path / "results.json").write_text('{"x": [' + "[]," * 2_000_001 + "[]]}")
-    with pytest.raises(checking.Wrong, match="holds too many lists"):
-        checking.parsed(tmp_path / "results.json")
-    pairs = [[number, number + 1] for number in range(100_000)]
-    (tmp_path / "results.json").write_text(json.dumps({"x": pairs}))
-    assert checking.parsed(tmp_path / "results.json") == {"x": pairs}

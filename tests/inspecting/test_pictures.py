@@ -24,11 +24,8 @@ def test_a_short_axis_of_divisors_has_plain_numbers():
     assert len(ticks) >= 3 and all(float(tick) > 0 for tick in ticks)
 
 
-@pytest.mark.parametrize("name", ["ppl_vs_length.png", "against_truncation.png"])
-def test_of_a_single_length_the_points_stand_beside_each_other_each_with_its_interval(single, name):
-    (picture,) = [each for each in single._pictures() if each.file == name]
-    figure = picture.draw(single)
-    (axes,) = figure.axes
+def test_of_a_single_length_the_points_stand_beside_each_other_each_with_its_interval(single):
+    (axes,) = single.plot().axes
     places = [line.get_xdata()[0] for line in axes.lines if line.get_label() in single.schedules]
     assert len(set(places)) == len(places) == 3 and places == sorted(places)
     assert len(axes.collections) == 3  # the bars

@@ -10,8 +10,7 @@ from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
 from ropescale.evals.metrics.best import guessing as said
 from ropescale.evals.metrics.best import worse_than_a_guess
-from ropescale.evals.reporting.page import page_data
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.page import load, page_data
 
 LENGTHS = [32, 64, 128]
 CONCLUSIONS = ("pays off", "pay off", "Lowest loss")

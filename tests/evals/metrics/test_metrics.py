@@ -14,8 +14,7 @@ from ropescale.errors import DataError
 from ropescale.evals import Result, metrics, perplexity, retrieval
 from ropescale.evals.metrics.base import Metric
 from ropescale.evals.metrics.stored import Stored
-from ropescale.evals.reporting.page import page_data
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.page import load, page_data
 
 LENGTHS, SCHEDULES = [16, 32, 64, 128], ["yarn:factor=2", "dynamic:factor=4"]
 
@@ -88,9 +87,6 @@ class Worst(Metric[Stored, WorstRow]):
     def to_markdown(self, stored):
         return [f"The worst loss is {max(row.worst for row in self.rows(stored)):.3f}."]
 
-    def on_page(self, rows):
-        return {"worst": [row.worst for row in rows]}
-
 
 def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monkeypatch):
     every = (*metrics.METRICS, Worst())
@@ -105,4 +101,4 @@ def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monke
     assert header.endswith(",worst_nll") and first.endswith(f",{rows[0].worst}")
     assert f"The worst loss is {max(row.worst for row in rows):.3f}." in (out / "REPORT.md").read_text()
     assert Worst().rows(Result.load(out)) == rows
-    assert page_data(load([out]))["series"][0]["worst"] == [row.worst for row in rows[: len(LENGTHS)]]
+    assert page_data(load([out]))["series"][0]["worst"] == [row.__dict__ for row in rows[: len(LENGTHS)]]

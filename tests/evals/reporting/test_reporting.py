@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.metrics.cells import around
-from ropescale.evals.reporting.page import page, page_data
-from ropescale.evals.reporting.runs import load, unpaired
+from ropescale.evals.reporting.page import load, page, page_data, unpaired
 
 LENGTHS = [16, 64, 128]
 SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
@@ -85,8 +85,7 @@ def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
         assert ours == theirs and len(ours) == len(LENGTHS)
     result = Result.load(folder)
     for series in data["series"]:
-        expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
-        assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected and series["as_at"] is None
+        assert series["bins"] == [asdict(each) for each in result.by_position(series["schedule"])]
 
 
 def test_pairs_are_of_the_same_documents_and_positions_of_one_table(folder, tmp_path):
@@ -97,7 +96,8 @@ def test_pairs_are_of_the_same_documents_and_positions_of_one_table(folder, tmp_
     assert set(data["pairs"]) == {"0:1", "0:2", "1:2", "3:4"}
     assert [(d["length"], d["mean"]) for d in data["pairs"]["3:4"]] == [(p.length, p.delta_nll) for p in result.paired]
     perplexity(tiny.llama(), other, [64, 128], ["dynamic:factor=4"]).save(tmp_path / "dynamic")
-    assert [series["as_at"] for series in page_data(load([tmp_path / "dynamic"]))["series"]] == [None, 128]
+    series = page_data(load([tmp_path / "dynamic"]))["series"]
+    assert [{each["as_at"] for each in one["bins"]} for one in series] == [{None}, {128}]
 
 
 def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
@@ -105,7 +105,7 @@ def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
     assert [series["trained"] for series in data["series"]] == [64, 64, 64]
     base, linear, _ = data["series"]
     [pair] = [p for p in read(folder, "paired") if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
-    assert pair["kl"] > 0 and linear["paired"][64] == pair and base["paired"] == {}
+    assert pair["kl"] > 0 and pair in linear["paired"] and base["paired"] == []
     waves = [series["tables"][0]["layers"]["all"]["inv_freq"] for series in (base, linear)]
     assert waves[0] == pytest.approx([4 * f for f in waves[1]]) and waves[0][0] == 1.0
 
@@ -114,20 +114,14 @@ def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
     [linear] = [row for row in read(folder, "repeats") if row["schedule"] == "linear:factor=4"]
     assert (linear["length"], linear["far_tokens"]) == (128, 5 * (128 - 110 - 7))
     series = page_data(load([folder]))["series"]
-    found = {
-        "mean": linear["far_ppl"],
-        "low": linear["far_low"],
-        "high": linear["far_high"],
-        "over": linear["far_interval"],
-    }
-    assert [(s["length"], s["far"], s["key"]) for s in series[1]["subsets"]] == [(128, found, None)]
+    assert (series[1]["repeats"], series[1]["key_tokens"]) == ([linear], [])
     text = "It was a bright cold day in April, and the clocks. "
     spans = KeySpans({hashlib.sha256(text.encode()).hexdigest(): [(3, 9)]})
     model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer()
     result = perplexity(model, [text], [20], tokenizer=tokenizer, key_spans=spans, windows=1)
     result.save(tmp_path / "keys")
-    [row] = page_data(load([tmp_path / "keys"]))["series"][0]["subsets"]
-    assert (row["length"], row["far"], row["key"]["mean"]) == (20, None, result.key_rows[0].ppl)
+    [series] = page_data(load([tmp_path / "keys"]))["series"]
+    assert (series["repeats"], series["key_tokens"]) == ([], [asdict(result.key_rows[0])])
     assert result.key_rows[0].tokens == 6
 
 
@@ -243,9 +237,7 @@ CHANGED = "is not as it was written (its checksum differs); move it away"
 FILES = {
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
     "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors is not as it was"),
-    "short losses": (lambda run: sealed(run / "losses.safetensors", b"12345678"), "losses.safetensors "),
-    "vast losses": (lambda run: sealed(run / "losses.safetensors", (2**63).to_bytes(8, "little")), "losses."),
-    "empty losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
+    "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
     "a pipe": (lambda run: piped(run / "losses.safetensors"), "is not a regular file"),
     "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "longer than 67,108,864 bytes"),
     **{
@@ -256,7 +248,7 @@ FILES = {
         (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "is not as it was written"),
     "no seal": (lambda run: (run / "results.json").write_text(
         json.dumps({key: it for key, it in json.loads((run / "results.json").read_text()).items() if key != "sha256"})),
-        "results.json lacks sha256"),
+        "its checksum differs"),
 }  # fmt: skip
 
 
@@ -271,65 +263,6 @@ def test_a_folder_without_results_is_one_line(run, tmp_path, ran, act):
     act(run / "results.json")
     _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
     assert "has no results.json; give a folder that `ropescale eval -o`" in said and len(said.splitlines()) == 1
-
-
-def _shorter(found, index):
-    found["as-is @ 128"] = np.ascontiguousarray(found["as-is @ 128"][:, :-1])
-
-
-def _one_window_less(found, index):
-    found["as-is @ 128"] = np.ascontiguousarray(found["as-is @ 128"][:-1])
-
-
-def _not_finite(found, index):
-    found["as-is @ 128"][1, 3] = np.nan
-
-
-def _of_another_type(found, index):
-    found["as-is @ 128"] = found["as-is @ 128"].astype(np.float64)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_shorter, "tokens of as-is at 128"),
-        (_one_window_less, "does not hold 5 windows of as-is @ 128"),
-        (_not_finite, "does not hold finite losses of as-is @ 128"),
-        (_of_another_type, "does not hold finite losses of as-is @ 128"),
-        (lambda found, index: index["passes"][0].update(tensors=["../../etc"]), "finite losses of ../../etc"),
-        (lambda found, index: index["passes"][0].update(tensors=["as-is @ 128"] * 2), "passes[0].tensors"),
-        (lambda found, index: index["passes"][0].update(schedule="x"), "does not have the schedules and lengths"),
-        (lambda found, index: index["passes"][0].pop("lengths"), "lacks passes[0].lengths"),
-    ],
-)
-def test_losses_that_do_not_fit_the_results_are_one_line_though_their_checksum_is_right(
-    run, tmp_path, ran, change, said
-):
-    rewrite(run, change)
-    assert said in damaged(run, tmp_path, ran)
-
-
-CHANGES = {
-    "no rows": lambda r: r.update(rows=[]),
-    "rows of another kind": lambda r: r.update(kind="retrieval"),
-    "a row that is none": lambda r: r["rows"].append(3),
-    "a row without a length": lambda r: r["rows"][0].pop("length"),
-    "a length that is text": lambda r: r["rows"][0].update(length="16"),
-    "a huge length": lambda r: r["rows"][0].update(length=10**400),
-    "another schedule": lambda r: r["rows"][0].update(schedule="yarn:factor=9"),
-    "a protocol that is a tree": lambda r: r["protocol"].update(mode={"a": {"b": 1}}),
-    "a table without frequencies": lambda r: next(iter(r["tables"].values())).update(all={}),
-    "a cost without passes": lambda r: r["cost"][0].pop("forward_passes"),
-    "deep brackets": lambda r: r["protocol"].update(name=[[[[1]]]]),
-    "thousands of schedules": lambda r: r.update(rows=[{**r["rows"][0], "schedule": str(n)} for n in range(300)]),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_results_with_a_value_that_cannot_be_are_one_line(run, tmp_path, ran, change):
-    with edited(run / "results.json") as results:
-        change(results)
-    damaged(run, tmp_path, ran)
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +308,7 @@ def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
 
 def number(cell: str) -> float:
     """The estimate before its interval."""
-    return float(re.split(r" ± | \(", cell)[0].replace(",", "").replace("−", "-").removesuffix("%"))
+    return float(re.split(r" ± | \(", cell)[0].replace(",", "").removesuffix("%"))
 
 
 def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
@@ -471,8 +404,8 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
 
     cost = {line[0]: line for line in seen["cost-table"][1:]}
     assert [cost["rounded: as-is"][n] for n in (2, 6)] == ["0.0000 ± 0.0000"] * 2
-    assert [cost["better: as-is"][n] for n in (2, 6)] == ["−0.0100 ± 0.0000", "+0.0100 ± 0.0000"]
-    assert [cost["worse: as-is"][n] for n in (2, 6)] == ["+0.0100 ± 0.0000", "−0.0100 ± 0.0000"]
+    assert [cost["better: as-is"][n] for n in (2, 6)] == ["-0.0100 ± 0.0000", "+0.0100 ± 0.0000"]
+    assert [cost["worse: as-is"][n] for n in (2, 6)] == ["+0.0100 ± 0.0000", "-0.0100 ± 0.0000"]
     coloured = [(label, kind) for label, _, kind in seen["coloured"] if label.endswith("as-is")]
     assert coloured == 2 * [("better: as-is", "better")] + 2 * [("worse: as-is", "worse")]
 
@@ -511,9 +444,3 @@ def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_bo
     assert seen["curve-table"][1][1:] == ["117.0 ± 7.0", "135.2 (130 to 145)", "1,168 ± -"]
     assert seen["cost-table"][1][3:5] == ["0.1200 (0.0200 to 0.1800)", "50.00% (40.00% to 80.00%)"]
     assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors
-
-
-def test_a_run_whose_losses_are_gone_is_reported_with_a_word(run, tmp_path, ran):
-    (run / "losses.safetensors").unlink()
-    _, said = ran("report", run, "-o", tmp_path / "x.html")
-    assert "has no losses.safetensors, so loss by position and comparisons are left out" in said

@@ -10,7 +10,7 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.page import source_tables
+from ropescale.evals.reporting.page import load, page_data
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 
@@ -68,28 +68,32 @@ def test_every_file_has_each_source_and_loads_again(run, tmp_path):
 
 def test_the_page_has_a_table_of_each_source(run, tmp_path):
     pytest.importorskip("plotly")
-    from ropescale.evals.reporting import page, runs
+    from ropescale.evals.reporting.page import page
 
-    text = page.page(runs.load([run.save(tmp_path / "out")]))
+    text = page(load([run.save(tmp_path / "out")]))
     assert "<h3>books (3 documents, 3 windows; their" in text and "<h3>code (2 documents, 2 windows; their" in text
     assert '<th scope="row">windows</th><td>5</td>' in text
     assert f'<th scope="row">share of the documents</th><td>{run.share}</td>' in text and run.share
     row = run.by_source["code"].rows[0]
     assert f"<td>{row.ppl:#.4g} (" in text or f"<td>{row.ppl:#.4g} ±" in text
-    assert page.page_data(runs.load([run.by_source["code"].save(tmp_path / "one")]))["sources"] == []
+    assert page_data(load([run.by_source["code"].save(tmp_path / "one")]))["sources"] == []
 
 
-def test_the_pages_table_of_a_source_has_its_change_against_truncation():
+def tables_of(result, out):
+    return page_data(load([result.save(out)]))["sources"]
+
+
+def test_the_pages_table_of_a_source_has_its_change_against_truncation(tmp_path):
     texts = {name: documents(number, 128, seed=number) for name, number in (("a", 3), ("b", 4))}
     found = perplexity(llama(), texts, [64, 128], ["yarn:factor=2"], truncation=True)
-    for table, part in zip(source_tables([("run", found)]), found.by_source.values(), strict=True):
+    for table, part in zip(tables_of(found, tmp_path / "a"), found.by_source.values(), strict=True):
         assert table["beside"] == "at 128 against the last 64 tokens"
         rows = {row.schedule: row for row in part.against_truncation}
         assert [line["truncation"][:7] for line in table["lines"]] == [
             f"{rows[label].delta_nll:+.4f}" for label in part.schedules
         ]
     alone = perplexity(llama(), {"books": BOOKS, "code": CODE}, [16, 32], truncation=False)
-    assert {(each["beside"], each["lines"][0]["truncation"]) for each in source_tables([("", alone)])} == {("", "")}
+    assert {(each["beside"], each["lines"][0]["truncation"]) for each in tables_of(alone, tmp_path / "b")} == {("", "")}
 
 
 def test_sources_of_all_kinds_are_measured_together():

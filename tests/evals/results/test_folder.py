@@ -21,7 +21,7 @@ from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.reporting import page
 from ropescale.output import plotting
 
-PICTURES = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
+PICTURES = ("ppl_vs_length.png", "loss_by_position.png")
 
 
 @pytest.fixture(autouse=True, scope="module")

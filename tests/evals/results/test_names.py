@@ -9,8 +9,7 @@ from configurations import write_files
 from tiny import documents, llama
 
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.page import page_data
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.page import load, page_data
 
 FIELDS = {"name": "yarn", "factor": 2, "beta_fast": 15.264612345678, "beta_slow": 0.586612345678, "truncate": False}
 
@@ -38,7 +37,7 @@ def test_tables_have_the_name_and_say_once_what_it_stands_for(measured):
 
 def test_legends_have_the_names_and_no_two_alike(measured):
     run, _ = measured
-    for figure in (run.plot(), run.plot_by_position(), run.plot_change()):
+    for figure in (run.plot(), run.plot_by_position()):
         labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert {"1/factors.json", "2/factors.json"} <= set(labels) and len(labels) == len(set(labels))
 

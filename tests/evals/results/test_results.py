@@ -168,7 +168,7 @@ def test_the_dictionary_has_the_published_keys(result):
         *["name", "mode", "bos", "stride", "windows", "budget_tokens", "truncation_context", "truncation_stride"],
         *["seed", "interval", "batch_tokens"],
     ]
-    assert list(plain["truncation"]) == ["context", "stride", "fed", "pays_off", "rows"]
+    assert list(plain["truncation"]) == ["context", "stride", "fed", "rows"]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
@@ -335,7 +335,7 @@ def test_loss_by_position_averages_to_the_whole(result):
 def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pictures):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
-    drawn = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png", "against_truncation.png")
+    drawn = ("ppl_vs_length.png", "loss_by_position.png")
     names = {"results.json", "results.csv", "losses.safetensors", *drawn, "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())
@@ -386,16 +386,6 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     curve = seen[0].axes[0].lines[1]
     assert curve.get_xdata().tolist() == [16, 64, 130]
     assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
-
-
-def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
-    pytest.importorskip("matplotlib")
-    (axes,) = result.plot_change().axes
-    rows = sorted(result.paired, key=lambda row: row.length)
-    curve = next(line for line in axes.lines if line.get_label() == "dynamic:factor=4")
-    assert curve.get_ydata().tolist() == [row.delta_nll for row in rows]
-    bars = [each.get_segments()[0][:, 1].tolist() for each in axes.collections]
-    assert bars == [[row.low, row.high] for row in rows]
 
 
 MODELS = ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]

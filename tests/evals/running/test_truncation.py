@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from losses import index, tensors
-from tiny import documents, from_ids, llama
+from tiny import documents, llama
 from transformers import LlamaForCausalLM
 
 import ropescale
@@ -88,22 +87,17 @@ def test_rows_are_over_the_tokens_from_the_trained_length_on_and_intervals_over_
         assert min(row.delta_nll - row.low, row.high - row.delta_nll) == pytest.approx(half, rel=1e-5)
 
 
-def test_far_repeats_and_the_others_are_told_apart():
+def test_far_repeats_have_figures_of_their_own():
     """A document whose second half repeats its first, 80 tokens back: from position 88 on all are far repeats."""
     ids = [each[:80] * 2 for each in documents(5, 160)]
     result = perplexity(llama(), ids, [100, 150], [YARN], truncation_stride=16)
     row = result.against_truncation[-1]
-    assert (row.far_tokens, row.other_tokens) == (5 * (150 - 87), 5 * (87 - 64))
-    far, others = slice(87 - TRAINED, None), slice(0, 87 - TRAINED)
-    for which, part in (("far", far), ("other", others)):
-        ours, theirs = means(result, YARN, 150, part)
-        assert getattr(row, f"{which}_nll") == pytest.approx(ours.mean(), abs=1e-9)
-        assert getattr(row, f"{which}_truncated_nll") == pytest.approx(theirs.mean(), abs=1e-9)
-        assert getattr(row, f"{which}_delta_nll") == pytest.approx((ours - theirs).mean(), abs=1e-9)
-        assert getattr(row, f"{which}_low") < getattr(row, f"{which}_delta_nll") < getattr(row, f"{which}_high")
-    assert row.far_tokens * row.far_delta_nll + row.other_tokens * row.other_delta_nll == pytest.approx(
-        row.tokens * row.delta_nll, abs=1e-9
-    )
+    assert row.far_tokens == 5 * (150 - 87)
+    ours, theirs = means(result, YARN, 150, slice(87 - TRAINED, None))
+    assert row.far_nll == pytest.approx(ours.mean(), abs=1e-9)
+    assert row.far_truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
+    assert row.far_delta_nll == pytest.approx((ours - theirs).mean(), abs=1e-9)
+    assert row.far_low < row.far_delta_nll < row.far_high
 
 
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "abf:rope_theta=80000", "dynamic:factor=4"])
@@ -197,59 +191,3 @@ def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_pat
     assert (
         perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path, force=True).truncation.stride == 16
     )  # other lengths: anew
-
-
-def test_a_folder_without_losses_still_has_the_rows(tmp_path):
-    result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
-    (tmp_path / "losses.safetensors").unlink()
-    loaded = Result.load(tmp_path)
-    assert loaded.truncation is None and loaded.against_truncation == result.against_truncation
-    assert "Against truncation" in loaded.to_markdown()
-
-
-def test_sources_and_windows_have_their_own_rows():
-    ids = documents(4, 400)
-    result = ropescale.evals.perplexity(
-        llama(), {"one": ids[:2], "two": ids[2:]}, [150], [YARN], windows=2, truncation_stride=16, bos=3
-    )
-    assert result.windows == [2] * 4 and len(result.truncation.nll) == 8
-    parts = [result.by_source[name] for name in ("one", "two")]
-    rows = [result.against_truncation[-1], *(part.against_truncation[-1] for part in parts)]
-    assert rows[0].tokens == 8 * 86 == rows[1].tokens + rows[2].tokens
-    assert rows[0].delta_nll == pytest.approx((rows[1].delta_nll + rows[2].delta_nll) / 2, abs=1e-9)
-    for window, document in zip(result.truncation.nll, result.documents, strict=True):
-        assert window.tolist() == pytest.approx(naive(llama(), list(document.ids), 150, 16, 3), abs=2e-5)
-    assert result.to_markdown().count("Against truncation") == 3
-
-
-def test_masked_tokens_of_chats_do_not_count():
-    marks = [np.arange(len(each)) % 3 == number for number, each in enumerate(IDS)]
-    given = [replace(each, scored=mark) for each, mark in zip(from_ids(IDS), marks, strict=True)]
-    result = perplexity(llama(), given, [128], [YARN], truncation_stride=16)
-    whole = perplexity(llama(), IDS, [128], [YARN], truncation_stride=16)
-    kept = [mark[TRAINED:128] for mark in marks]
-    theirs = np.concatenate([each[mark] for each, mark in zip(whole.truncation.nll, kept, strict=True)]).astype(float)
-    row = result.against_truncation[-1]
-    assert row.tokens == sum(int(mark.sum()) for mark in kept)
-    assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
-
-
-def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
-    words = [*evaluating, "--windows", "1"]
-    out, err = ran(*words, "--lengths", "64,128", "--schedule", YARN, "--verbose")
-    assert "truncation at stride 16 takes 256 tokens more (100%)\n" in err
-    assert "windows of 64 positions without BOS, stride 16, 256 tokens fed" in out
-    out, err = ran(*words, "--lengths", "64,160", "--verbose")
-    assert "truncation is left out: 192 tokens, 120% of the rest; ask for truncation to measure it" in err
-    assert "Against truncation" not in out
-    for asked in (["--truncation"], ["--truncation-stride", "8"]):
-        out, err = ran(*words, "--lengths", "64", *asked, "-o", tmp_path / "out", code=2)
-        name = asked[0][2:].replace("-", "_")
-        why = f"error: {name} is given, and no length is beyond the model's trained 64 tokens; give a "
-        assert err.startswith(f"{why}longer one, or leave {name} out") and err.count("\n") == 1
-        assert out == "" and not (tmp_path / "out").exists()
-    said = refused(*words[:-2], "--lengths", "128", "--stride", "16", "--truncation")
-    assert (
-        "truncation applies to texts cut into windows, and a stride slides; drop one (--[no-]truncation, --stride)"
-        in said
-    )

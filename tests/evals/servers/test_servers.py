@@ -26,8 +26,7 @@ from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.cli.main import main
 from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
-from ropescale.evals.reporting.page import page_data
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.page import load, page_data
 from ropescale.evals.servers import client
 
 LENGTHS = "16,64,128"

@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trai
 
 import ropescale
 from ropescale.errors import ConfigError, DataError, RopescaleError, VerificationError
-from ropescale.evals.reporting.page import page
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.page import load, page
 from ropescale.evals.training.measuring import refuse_unmeasurable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
