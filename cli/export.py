@@ -28,19 +28,22 @@ _SECTIONS: Sections = {
     "The engine": [option("--for engine", None, "The engine to serve it with.", OneOf(list(ENGINES)), required=True)],
     **request_sections(option("--schedule", "SPEC", SCHEDULE, SpecText())),
     "The model": ["revision"],
-    "The result": [flag("--command-only", "Print only the commands."), "as_json"],
+    "The result": [
+        flag("--command-only", "Print only the commands."),
+        flag("--verbose", "Print every field."),
+        "as_json",
+    ],
 }
 
 
 @sectioned_command("export", _SECTIONS, model_argument())
-def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, engine: str, command_only: bool, verbose: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that it computes.
 
-    Prints the number of schedule fields that the engine honours, the command to paste, and, unless all are honoured, a
-    table with a row per field: its status (honoured, recomputed with the engine's own number, dropped or unsupported),
-    the computed value, and the evidence: served (a test serves such a model in that version and compares
-    log-probabilities with transformers), run (a test runs the engine's code: whole models in mlx-lm, the rotary layer
-    in vLLM and SGLang), source (its code was read) or docs. Nothing is loaded or written.
+    Prints how many fields of the schedule the engine honours, a table of those that differ (in this version: recomputed
+    with the engine's own number, dropped or unsupported; or in earlier versions), and the command to paste. The numbers
+    are known because a test serves such a model in that version and compares log-probabilities with transformers, or
+    runs the engine's own code, or because its source was read. Nothing is loaded or written.
 
     Without --schedule MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule
     its weights are served with that schedule, without a patched folder.
@@ -65,27 +68,29 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
     if command_only and done.commands:
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
-        print_result(as_json, done.to_dict, lambda: _page(done))
+        print_result(as_json, done.to_dict, lambda: _page(done, verbose))
     if done.refusal is not None:
         raise RunError(done.refusal)
 
 
-def _page(done: Export) -> str:
-    """Returns the number of honoured fields, the commands, and the table unless all are honoured."""
-    kept = sum(row.status == "honoured" for row in done.rows)
-    blocks = [command.fenced() for command in (*done.commands, *done.unscaled)]
-    if kept == len(done.rows):
-        ways = list(dict.fromkeys(row.how for row in done.rows))
-        known = f"served in {done.served_version}" if ways == ["served"] else f"known from {' and '.join(ways)}"
-        return "\n\n".join([f"{done.engine} {done.version}: all {kept} fields honoured; {known}.", *blocks])
-    answer = f"{done.engine} {done.version}: {kept} of {len(done.rows)} fields honoured; see the table."
-    header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
-    rows = []
-    for row in done.rows:
-        field = row.field if row.version == done.version else f"{row.field} ({row.version})"
-        how = f"served ({done.served_version})" if row.how == "served" else row.how
-        rows.append([field, row.asked, row.status, row.computes, how])
-    if len({row.layers for row in done.rows}) > 1:
-        # A column for the layers only if they differ.
-        header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
-    return "\n\n".join([answer, *blocks, markdown(header, rows)])
+def _page(done: Export, verbose: bool) -> str:
+    """Returns the number of honoured fields, a table of the others (``verbose``: of all), and the commands."""
+    current = [row for row in done.rows if not row.before]
+    kept = sum(row.status == "honoured" for row in current)
+    versions = dict.fromkeys(row.before for row in done.rows if row.before)
+    known = {"served": f"served in {done.served_version}", "run": "tests run its code", "source": "its source was read"}
+    name = f"{done.engine.partition(' ')[0]} {done.version}"
+    whole = f"all {kept} fields" if kept == len(current) else f"{kept} of {len(current)} fields"
+    older = f" Versions before {' and '.join(versions)} differ." if versions else ""
+    blocks = [f"{name}: {whole} honoured; {known[done.how]}.{older}"]
+    # A refusal marks the other fields with "-".
+    shown = [row for row in done.rows if verbose or (row.status != "honoured" and row.computes != "-")]
+    if shown:
+        header = ["field", "asked", "computes", "status"]
+        fields = [f"{row.field} (before {row.before})" if row.before else row.field for row in shown]
+        rows = [[field, row.asked, row.computes, row.status] for field, row in zip(fields, shown)]
+        if len({row.layers for row in done.rows}) > 1:
+            header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(shown, rows)]
+        blocks.append(markdown(header, rows))
+    blocks += [command.fenced() for command in done.commands]
+    return "\n\n".join([*blocks, *(["All fields: --verbose."] if shown and not verbose else [])])

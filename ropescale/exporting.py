@@ -10,11 +10,11 @@ from .checkpoints.locating import find_model, read_config
 from .checkpoints.metadata.record import original_config, read_record
 from .configs.configuration import Configuration
 from .engines import ENGINES
-from .engines.base import Command, Engine, Serving, Source, as_it_lies, of_plan
+from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
 from .errors import ScheduleError
 from .files import local_path
-from .output.formatting import argument, brief, shell_word
+from .output.formatting import argument, brief
 from .planning.plan import make_plan
 from .request import Request, RequestOptions
 from .schedules import describe
@@ -49,25 +49,8 @@ def export(
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     if request.spec is None:
         request.refuse_without_schedule()
-        done = exported(ENGINES[engine], *_stored(name, folder, revision))
-    else:
-        done = _under_schedule(ENGINES[engine], name, folder, revision, request)
-    return replace(done, unscaled=_unscaled(done, name, folder, revision)) if engine == "vllm" else done
-
-
-def _unscaled(done: Export, name: str, folder: Path, revision: str | None) -> tuple[Command, ...]:
-    """Returns the command that serves the unchanged model at the same length on another port, for comparison."""
-    specs = set(done.schedule.values()) - {"as-is", "base"}
-    if not done.commands or not specs or _read(folder)[1].is_scaled:
-        return ()
-    request = Request.of("base", target_length=done.length)
-    [command] = _under_schedule(ENGINES["vllm"], name, folder, revision, request).commands
-    served_as = "SPEC" if len(specs) > 1 else shell_word(specs.pop())
-    note = (
-        "the unchanged model, for comparison: ropescale eval --server http://localhost:8001 --served-as base "
-        f"--server http://localhost:8000 --served-as {served_as} --tokenizer {name} ..."
-    )
-    return (Command("sh", f"{command.text} \\\n  --port 8001", note),)
+        return exported(ENGINES[engine], *_stored(name, folder, revision))
+    return _under_schedule(ENGINES[engine], name, folder, revision, request)
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:

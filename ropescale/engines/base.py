@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,20 +15,9 @@ from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules.as_is import stock_table
-from ..schedules.yarn import temperature
 
 # ---------------------------------------------------------------------------------------------------------
 # Layers
-
-
-ONLY = {
-    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
-    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-}
-"""Fields of each rope type that tests run with one value; other numbers, such as factors, are tested by example."""
-
-_PARTIAL = ("gpt_neox",)
-"""Types that tests run with partial rotation of the heads."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +42,11 @@ class Layers:
     def kind(self) -> str:
         """The rope type."""
         return str(self.parameters["rope_type"])
+
+    @property
+    def factor(self) -> float:
+        """The factor; 1 without one."""
+        return self.parameters.get("factor", 1.0)
 
     @property
     def section(self) -> Mapping[str, object]:
@@ -105,25 +97,6 @@ class Layers:
         rope = replace(self.configuration.ropes[self.key], scaling=self.parameters)
         return stock_table(rope, self.length).attention_scale
 
-    @property
-    def untried(self) -> frozenset[str]:
-        """The fields with a value that no test runs, and the fields computed from them."""
-        stated, kind = self.parameters, self.kind
-        untested = {field for field, value in ONLY.get(kind, {}).items() if stated.get(field) not in (None, value)}
-        if self.is_partial and self.whole_type not in _PARTIAL:
-            untested.add("rotary dim")
-        if kind == "dynamic" and "alpha" in stated:
-            untested.add("factor")
-        if kind == "longrope" and self.changes_with_length:
-            untested |= {"switch", "attention factor"}
-        if untested:
-            untested.add("frequencies")
-        if kind == "yarn":
-            has_weights = any(stated.get(key) is not None for key in ("mscale", "mscale_all_dim"))
-            if has_weights or not math.isclose(self.attention_factor, temperature(stated["factor"])):
-                untested |= {"attention factor", "softmax scale"}
-        return frozenset(untested)
-
 
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns every kind of layer that a plan changes, with the parameters that it saves."""
@@ -156,9 +129,12 @@ def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
 """Computed as requested; replaced by the engine's own value; ignored; not supported, or not configurable."""
 
-How = Literal["served", "run", "source", "docs"]
-"""The evidence: a test serves such a model with this value and compares log-probabilities; a test runs the engine's
-code (rotary layers of vLLM and SGLang, whole models of mlx-lm); its code was read; its documentation was read."""
+How = Literal["served", "run", "source"]
+"""The evidence: a test serves such a model and compares log-probabilities; a test runs the engine's code (the rotary
+layers of vLLM and SGLang, whole models of the others); its code was read."""
+
+EVERY = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
+"""All rope types."""
 
 LOST = ("dropped", "unsupported")
 
@@ -171,30 +147,31 @@ class Difference:
         field: of the schedule, as in :func:`ropescale.engines.exported.fields`.
         status: how the engine treats the field; ``honoured`` if the difference only states a condition.
         computes: the value that the engine computes instead.
-        warning: the sentence for the user, without its subject and with ``{s}`` or ``{ies}`` for the verb's third
-            person; empty for no warning.
-        who: the subject of that sentence, if not the engine.
-        how: the evidence.
-        version: the version that was checked, if not the engine's usual one.
+        warning: the sentence for the user, without its subject and with ``{s}`` for the verb's third person;
+            empty for no warning.
+        before: the first version without the deviation, if only earlier versions have it.
     """
 
     field: str
     status: Status
     computes: str
     warning: str = ""
-    who: str = ""
-    how: How = "source"
-    version: str = ""
+    before: str = ""
+
+    @property
+    def deviates(self) -> bool:
+        """Whether the checked version computes something else."""
+        return self.status != "honoured" and not self.before
 
     @classmethod
-    def base_rope(cls, warning: str, how: How = "source") -> Difference:
+    def base_rope(cls, warning: str) -> Difference:
         """Returns the difference of an engine that leaves the frequencies unscaled."""
-        return cls("frequencies", "dropped", "base RoPE", warning, how=how)
+        return cls("frequencies", "dropped", "base RoPE", warning)
 
     @classmethod
-    def stops(cls, warning: str = "", computes: str = "stops with an error", how: How = "source") -> Difference:
+    def stops(cls, warning: str = "", computes: str = "stops with an error", before: str = "") -> Difference:
         """Returns the difference of an engine that cannot run the model with this schedule."""
-        return cls("frequencies", "unsupported", computes, warning, how=how)
+        return cls("frequencies", "unsupported", computes, warning, before)
 
     @classmethod
     def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
@@ -204,10 +181,10 @@ class Difference:
         return cls("attention factor", "recomputed", f"{computed:.6g}", text)
 
     @classmethod
-    def always_truncates(cls, where: str = "") -> Difference:
+    def always_truncates(cls, where: str = "", before: str = "") -> Difference:
         """Returns the difference of an engine that always rounds yarn's ramp."""
         text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
-        return cls("truncate", "dropped", "true", text)
+        return cls("truncate", "dropped", "true", text, before)
 
     @classmethod
     def one_list(cls) -> Difference:
@@ -219,7 +196,7 @@ class Difference:
     def one_table(cls, length: int) -> Difference:
         """Returns the difference of an engine that computes dynamic NTK once, at this length."""
         text = f"compute{{s}} one static table, that of {length} tokens, for every length"
-        return cls("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
+        return cls("switch", "recomputed", f"one table, that of {length} tokens", text)
 
     @classmethod
     def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:
@@ -229,23 +206,15 @@ class Difference:
         )
 
     @classmethod
-    def ignores_factor(cls, how: How = "source") -> Difference:
+    def ignores_factor(cls) -> Difference:
         """Returns the difference of an engine that ignores the factor of proportional RoPE."""
-        return cls("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
-
-
-_FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
-"""Verb endings and the reflexive pronoun, for one engine and for several."""
-
-_FORM = re.compile(r"\{(s|ies|self)\}")
-"""The braces to replace; other braces may come from a configuration."""
+        return cls("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")
 
 
 def sentence(engines: list[str], warning: str) -> str:
     """Prefixes a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
     joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
-    forms = _FORMS[len(engines) > 1]
-    return f"{joined}: {_FORM.sub(lambda match: forms[match[1]], warning)}"
+    return f"{joined}: {warning.replace('{s}', '' if engines[1:] else 's')}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -445,21 +414,31 @@ class Engine(ABC):
         name: its usual name.
         version: the version that its behaviour was checked against.
         served_version: the version that tests serve whole models with; empty if none.
+        served, run: the rope types that tests serve, and run the engine's code with, for each model type.
         in_card: whether model cards show the engine's commands.
     """
 
     name: str
     version: str
     served_version: str = ""
+    served: Mapping[str, frozenset[str]] = {}
+    run: Mapping[str, frozenset[str]] = {}
     in_card: bool = False
+
+    def evidence(self, layers: Layers) -> How:
+        """Returns how its behaviour for such a model with this rope type is known."""
+        name, kind = layers.whole_type, layers.kind
+        if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
+            return "source"
+        return "served" if kind in self.served.get(name, ()) else "run" if kind in self.run.get(name, ()) else "source"
+
+    def subject(self, difference: Difference) -> str:
+        """Returns the engine as the subject of a difference's sentence."""
+        return f"{self.name} before {difference.before}" if difference.before else self.name
 
     @abstractmethod
     def differences(self, layers: Layers) -> Iterable[Difference]:
         """Yields the differences for one kind of layer of a patched folder."""
-
-    @abstractmethod
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns the evidence that a field without a difference is honoured."""
 
     @abstractmethod
     def serve(self, serving: Serving) -> list[Command]:

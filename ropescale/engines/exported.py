@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import chain
+from typing import get_args
 
 from ..output.formatting import value_text
 from ..planning.layers import is_windowed
@@ -38,8 +38,7 @@ class FieldRow:
         asked: the schedule's value.
         status: how the engine treats it.
         computes: the engine's value.
-        version: the version of the engine that was checked.
-        how: the evidence, one of :data:`ropescale.engines.base.How`.
+        before: the first version that honours the field, if only earlier versions do not.
     """
 
     layers: str
@@ -47,8 +46,7 @@ class FieldRow:
     asked: str
     status: Status
     computes: str
-    version: str
-    how: How
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class Export:
         rows: the table, a row per field of the schedule.
         warnings: the engine's differences, in sentences.
         notes: remarks on the origin of the schedule's numbers.
-        served_version: the version whose server the tests ran for rows marked served; empty without such rows.
-        unscaled: the command that serves the unchanged model for comparison by `ropescale eval --server`; vLLM only.
+        how: the evidence: for several kinds of layers the weakest.
+        served_version: the version whose server the tests ran, for evidence by serving.
         refusal: why there is no command, with an alternative; None if there is one.
     """
 
@@ -79,9 +77,9 @@ class Export:
     rows: list[FieldRow]
     warnings: list[str]
     refusal: str | None
+    how: How
+    served_version: str
     notes: tuple[str, ...] = ()
-    served_version: str = ""
-    unscaled: tuple[Command, ...] = ()
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as plain data."""
@@ -92,40 +90,33 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     """Builds the :class:`Export` of a serving, given the schedule of each kind of layer."""
     spelled = engine.spelled(serving)
     differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
-    together = list(chain(*differences))
-    unable = {each.version for each in together if each.field == "frequencies" and each.status == "unsupported"}
-    checked = engine.version.split(", ")
-    version = ", ".join(each for each in checked if len(checked) == 1 or each not in unable)
-    tables = [rows(engine, version, layers, each) for layers, each in zip(spelled.layers, differences)]
+    tables = [rows(layers, each) for layers, each in zip(spelled.layers, differences)]
     lost = next((i for i, table in enumerate(tables) if not is_served(table)), None)
     commands = engine.serve(serving) if lost is None else []
     # The commands meet the conditions for honoured fields, except those on the frequencies.
-    told = [each for each in together if each.warning and not each.version]
-    warnings = [_sentence(engine, each) for each in told if each.status != "honoured" or each.field == "frequencies"]
+    told = [each for each in chain(*differences) if each.warning and not each.before]
+    warnings = [each.warning for each in told if each.status != "honoured" or each.field == "frequencies"]
     refusal = None
     if not commands:
         layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
-        why = next((_sentence(engine, reason) for reason in reasons if reason.warning and not reason.version), "")
+        why = next((each.warning for each in reasons if each.warning and not each.before), "")
         warnings = [text for text in warnings if text != why]
-        because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
+        because = f": {why.partition(';')[0]}".replace("{s}", "s") if why else ""
         schedule = f"{layers.kind} for {layers.model_type}"
         refusal = f"{engine.name} cannot compute this schedule ({schedule}){because}; {engine.workaround(layers)}"
     return Export(
         model=serving.model,
         engine=engine.name,
-        version=version,
+        version=engine.version,
         length=serving.length,
         schedule=schedules,
         commands=commands,
         rows=list(chain(*tables)),
-        warnings=list(dict.fromkeys(warnings)),
+        warnings=[sentence([engine.name], text) for text in dict.fromkeys(warnings)],
         refusal=refusal,
+        how=max(map(engine.evidence, spelled.layers), key=get_args(How).index),
         served_version=engine.served_version,
     )
-
-
-def _sentence(engine: Engine, difference: Difference) -> str:
-    return sentence([difference.who or engine.name], difference.warning)
 
 
 def fields(layers: Layers) -> dict[str, str]:
@@ -148,19 +139,18 @@ def fields(layers: Layers) -> dict[str, str]:
     return asked | {"max length": f"{layers.length}"}
 
 
-def rows(engine: Engine, version: str, layers: Layers, differences: Sequence[Difference]) -> list[FieldRow]:
-    """Returns one row per requested or changed field, and one per difference of an older version."""
-    asked, current = fields(layers), {each.field: each for each in differences if not each.version}
+def rows(layers: Layers, differences: Sequence[Difference]) -> list[FieldRow]:
+    """Returns one row per requested or changed field, and one per difference of earlier versions."""
+    asked, current = fields(layers), {each.field: each for each in differences if not each.before}
     unasked = {field: "1" if field == "softmax scale" else "-" for field in current if field not in asked}
-    table, older = [], [each for each in differences if each.version]
+    table = []
     for field, text in (asked | unasked).items():
-        row = current.get(field) or Difference(field, "honoured", text, how=engine.how(layers, field))
-        apart = {each.version for each in older if each.field == field}  # these have their own rows
-        versions = ", ".join(each for each in version.split(", ") if each not in apart)
-        table.append(FieldRow(layers.key, field, text, row.status, row.computes, versions, row.how))
+        row = current.get(field) or Difference(field, "honoured", text)
+        table.append(FieldRow(layers.key, field, text, row.status, row.computes))
     return _consistent(table) + [
-        FieldRow(layers.key, each.field, asked.get(each.field, ""), each.status, each.computes, each.version, each.how)
-        for each in older
+        FieldRow(layers.key, each.field, asked.get(each.field, ""), each.status, each.computes, each.before)
+        for each in differences
+        if each.before
     ]
 
 
@@ -169,16 +159,15 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
     first, *rest = table
     if first.status in LOST:
         kept = ("max length",) if first.status == "unsupported" else ("max length", "theta", "rotary dim")
-        lost = partial(replace, status=first.status, computes="-", how=first.how)
-        return [first, *(row if row.field in kept else lost(row) for row in rest)]
-    changed = {row.field: row for row in rest if row.status != "honoured"}
+        return [first, *(r if r.field in kept else replace(r, status=first.status, computes="-") for r in rest)]
+    changed = [row.field for row in rest if row.status != "honoured"]
     if first.status != "honoured":
         return table
     if "switch" in changed:
-        return [replace(first, status="recomputed", computes="not those of every length: see switch"), *rest]
-    for field, row in changed.items():
+        return [replace(first, status="recomputed", computes="see switch"), *rest]
+    for field in changed:
         if field in _INTO_FREQUENCIES:
-            return [replace(first, status="recomputed", computes=f"with its own {field}", how=row.how), *rest]
+            return [replace(first, status="recomputed", computes=f"with its own {field}"), *rest]
     return table
 
 

@@ -6,9 +6,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import PurePath
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..checkpoints.metadata.record import softmax_factor
 from ..configs.class_defaults import ALL_LAYERS, load
@@ -18,13 +17,10 @@ from ..gguf.routes import refusal
 from ..output.formatting import argument
 from ..planning.layers import is_windowed
 from ..schedules.yarn import temperature
-from .base import Command, Difference, Engine, How, Layers, Serving, shell
+from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 
 KINDS = ("default", "linear", "yarn")
 """Rope types that every architecture supports."""
-
-_RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
-_RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor", "max length")
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Types for which the converter writes per-pair factors from a longrope configuration."""
@@ -46,17 +42,12 @@ class LlamaCppEngine(Engine):
 
     name = "llama.cpp"
     version = "in llama-cpp-python 0.3.36"
+    run: ClassVar = {"llama": EVERY - {"dynamic"}, "qwen3": frozenset(KINDS)}
     in_card = True
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
         return converted(layers)
-
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` where tests run a Llama or a Qwen3 with these options or tables, or ``source``."""
-        name = architecture(layers)
-        is_run = name == "llama" or (name == "qwen3" and layers.kind in KINDS)
-        return "run" if is_run and field in _RUN else "source"
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``llama-server`` with options if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
@@ -71,21 +62,18 @@ class LlamaCppEngine(Engine):
             made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
             write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
             return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-        told = options(serving) or [] if route == "options" else chain(*map(_lost_in_the_file, serving.layers))
+        told = options(serving) or [] if route == "options" else []
         return [Command("sh", _server(serving, gguf, *told), made_of)]
 
     def workaround(self, layers: Layers) -> str:
         """Returns the advice for a schedule that cannot be served."""
+        name = architecture(layers)
         if layers.kind == "dynamic":
             return "freeze it at a length, or use yarn"
-        if architecture(layers) is None and layers.model_type in load():
-            return "serve it with transformers"
-        if architecture(layers) in known.OWN_SOFTMAX_SCALE:
-            converts = layers.kind == "yarn" and not any(each.field in _DECISIVE for each in converted(layers))
-            folder = "patch a folder with this schedule and convert that"
+        if name in known.OWN_SOFTMAX_SCALE:
             other = "yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
-            return f"use another rope_theta (ntk, abf), or {folder if converts else other}"
-        if layers.kind in KINDS:  # supported for every architecture, but not for these layers
+            return f"use another rope_theta (ntk, abf), or {other}"
+        if name is None or layers.kind in KINDS:  # supported for every architecture, but not for these layers
             return "serve it with transformers"
         return "use yarn, linear or another rope_theta (ntk, abf), which it supports for every architecture"
 
@@ -95,9 +83,7 @@ class LlamaCppEngine(Engine):
         if route is None:
             yield from _refused(serving, layers)
         elif route == "converted":
-            given = " ".join(_lost_in_the_file(layers))
-            flags = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
-            yield from (each for each in of_file if flags.get(each.field, "?") not in given)
+            yield from (replace(each, warning=each.warning.partition(";")[0]) for each in of_file)
         else:
             yield from converted_softmax_scale(layers, 0.0)
             full = _changed(serving)
@@ -210,15 +196,8 @@ def options(serving: Serving) -> list[str] | None:
         keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
         keys |= _corrected(layers, temperature(parameters["factor"]))
     # the length comes last: before 2026 only the first key counted, and a scaling type there fails to load
-    return [*betas, *_override(layers, keys | {"context_length": f"int:{serving.length}"})]
-
-
-def _lost_in_the_file(layers: Layers) -> list[str]:
-    """Returns options for values that llama.cpp does not read from a converted file."""
-    if layers.kind != "yarn":
-        return []
-    betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
-    return [*betas, *_override(layers, _corrected(layers, converted_attention_factor(layers)))]
+    keys["context_length"] = f"int:{serving.length}"
+    return [*betas, "--override-kv", ",".join(f"{name}.{key}={value}" for key, value in keys.items())]
 
 
 def _corrected(layers: Layers, computed: float) -> dict[str, str]:
@@ -229,21 +208,10 @@ def _corrected(layers: Layers, computed: float) -> dict[str, str]:
     return {"rope.scaling.attn_factor": f"float:{correction:.10g}"}
 
 
-def _override(layers: Layers, keys: Mapping[str, str]) -> list[str]:
-    told = ",".join(f"{architecture(layers)}.{key}={value}" for key, value in keys.items())
-    return ["--override-kv", told] if told else []
-
-
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields the reason for the refusal: a field's difference, or the message of ``ropescale gguf``."""
     if not _is_converted(serving):
         yield Difference.stops(f"its converter does not support {layers.model_type}", "the converter stops")
-    elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
-        text = "ties its softmax scale to the attention factor, which no key sets separately"
-        usual = Difference("softmax scale", "unsupported", f"{own_softmax_factor(layers, 0.0):.6g}", text)
-        # with the requested scale the attention factor differs, and no key changes only that
-        own = next((each for each in converted_softmax_scale(layers, 0.0) if each.status == "recomputed"), usual)
-        yield replace(own, status="unsupported")
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":

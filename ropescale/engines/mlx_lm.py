@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
 from . import vllm
-from .base import Command, Difference, Engine, How, Layers, Serving, shell
+from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 
 _LOADED_AS: dict[str, str] = {
     pair.partition(":")[0]: pair.partition(":")[2]
@@ -64,23 +64,10 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 """Types whose layers with a window have a theta and no scaling."""
 
 
-_EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
-
 _BY_PYTHON = "mlx_lm.server and mlx_lm.generate read the folder alone, which does not express it in mlx-lm's keys"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
 """Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""
-
-RUN = {
-    **dict.fromkeys(("qwen3", "mistral", "gemma3_text", "olmo2"), _EVERY),
-    "llama": _EVERY | {"proportional"},
-    "phi3": frozenset(["default", "longrope"]),
-    "gpt_neox": frozenset(["default"]),
-}
-"""The rope types that tests run, per model type."""
-
-_ANY_SCALE = ("llama", "yarn", "attention factor")
-"""The model type, rope type and field that tests run with several scales, ``mscale`` and ``mscale_all_dim``."""
 
 
 class MlxLmEngine(Engine):
@@ -88,16 +75,17 @@ class MlxLmEngine(Engine):
 
     name = "mlx-lm"
     version = "0.32.2"
+    run: ClassVar = {
+        **dict.fromkeys(("qwen3", "mistral", "gemma3_text", "olmo2"), EVERY - {"proportional"}),
+        "llama": EVERY,
+        "phi3": frozenset(["default", "longrope"]),
+        "gpt_neox": frozenset(["default"]),
+    }
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of mlx-lm for this kind of layer."""
         lost = list(_lost(layers))
         return iter(lost) if lost else _other_numbers(layers)
-
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` for types, fields and values that tests run, or ``source``."""
-        is_run = field not in layers.untried or (layers.whole_type, layers.kind, field) == _ANY_SCALE
-        return "run" if is_run and layers.kind in RUN.get(layers.whole_type, ()) else "source"
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
@@ -254,9 +242,7 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
         if not layers.is_truncated:
             yield Difference.always_truncates()
     if kind == "dynamic":
-        text, who = "stop{s} with an error at dynamic NTK; use 0.32 or later", "mlx-lm up to 0.31"
-        older = replace(Difference.stops(text, "stops with a ValueError"), who=who, version="0.31.3 and before")
-        yield from (older, Difference("switch", "honoured", "at every call; cached keys keep old angles"))
+        yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
 
 
 ENGINE = MlxLmEngine()

@@ -24,9 +24,8 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:
-    """Returns an engine's differences from the request for a folder that a plan patched, except honoured fields."""
-    found = (each for layers in layers_of(plan) for each in engine.differences(layers))
-    return [each for each in found if each.status != "honoured"]
+    """Returns the differences of an engine's checked version for a folder that a plan patched."""
+    return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.deviates]
 
 
 def engine_warnings(plan: Plan) -> list[str]:
@@ -34,6 +33,7 @@ def engine_warnings(plan: Plan) -> list[str]:
     subjects: dict[str, dict[str, None]] = {}
     for layers in layers_of(plan):
         for engine in ENGINES.values():
-            for found in filter(lambda each: each.warning, engine.differences(layers)):
-                subjects.setdefault(found.warning, {})[found.who or engine.name] = None
+            for difference in engine.differences(layers):
+                subjects.setdefault(difference.warning, {})[engine.subject(difference)] = None
+    subjects.pop("", None)
     return [sentence(list(who), text) for text, who in subjects.items()]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
-from .base import Command, Difference, How, Layers, Serving, option, shell
+from .base import Command, Difference, Layers, Serving, option, shell
 from .model_code import architecture, code, is_known_for, not_its_own
 
 
@@ -18,6 +18,7 @@ class SGLangEngine(vllm.VLLMEngine):
     name = "SGLang"
     version = "0.5.23"
     served_version = ""
+    served: Mapping[str, frozenset[str]] = {}
     key = "sglang"
     multiplied = ("linear", "dynamic")
 
@@ -27,11 +28,6 @@ class SGLangEngine(vllm.VLLMEngine):
         yield from _in_its_own_code(layers) if whose == "own" else not_its_own("sglang", layers)
         if layers.kind == "linear" and whose != "none":
             yield vllm.multiplied_length(layers)
-
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` for types and fields whose rotary layer tests run, else ``source``."""
-        by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
-        return "source" if by_model else vllm.rotary_how(layers, field)
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``sglang.launch_server``, with changes to the configuration if the folder lacks them."""
@@ -87,14 +83,14 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
-            yield Difference.stops(f"stops at mscale and mscale_all_dim in {name}; leave them out", how="run")
+            yield Difference.stops(f"stops at mscale and mscale_all_dim in {name}; leave them out")
         if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
             yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
     if kind == "dynamic" and "alpha" not in stated:
-        yield Difference.one_table(round(stated["factor"] * layers.rope.original_length))
+        yield Difference.one_table(round(layers.factor * layers.rope.original_length))
     if kind == "proportional":
-        if stated.get("factor", 1) != 1:
-            yield Difference.ignores_factor("run")
+        if layers.factor != 1:
+            yield Difference.ignores_factor()
         if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
             text = "leaves partial_rotary_factor to the model's own code, which for most models does not read it there"
             yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)

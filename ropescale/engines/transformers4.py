@@ -8,27 +8,23 @@ from dataclasses import replace
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
-from .base import V4_NAMES, Command, Difference, Engine, How, Layers, Serving, Status
+from .base import EVERY, V4_NAMES, Command, Difference, Engine, Layers, Serving
+from .transformers5 import keeps_state
 
 CAME_WITH = {
-    "4.50": (
-        "aria_text bamba cohere cohere2 dbrx diffllama emu3_text_model falcon gemma gemma2 gemma3_text glm gpt_neox "
-        "gpt_neox_japanese granite granitemoe granitemoeshared helium jetmoe llama mistral mixtral mllama_text_model "
-        "moshi nemotron olmo olmo2 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe recurrent_gemma stablelm starcoder2 "
-        "zamba2"
-    ).split(),
-    "4.51": "deepseek_v3 glm4 llama4_text phi4_multimodal qwen3 qwen3_moe".split(),
-    "4.52": "bitnet granitemoehybrid internvl janus qwen2_5_omni_thinker".split(),
-    "4.53": "arcee dots1 falcon_h1 gemma3n_text glm4v minimax smollm3".split(),
     "4.54": (
-        "deepseek_v2 deepseek_vl deepseek_vl_hybrid doge ernie4_5 ernie4_5_moe evolla exaone4 glm4_moe lfm2 "
-        "modernbert-decoder perception_lm"
+        "arcee aria_text bamba bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 deepseek_vl deepseek_vl_hybrid "
+        "diffllama doge dots1 emu3_text_model ernie4_5 ernie4_5_moe evolla exaone4 falcon falcon_h1 gemma gemma2 "
+        "gemma3_text gemma3n_text glm glm4 glm4_moe glm4v gpt_neox gpt_neox_japanese granite granitemoe "
+        "granitemoehybrid granitemoeshared helium internvl janus jetmoe lfm2 llama llama4_text minimax mistral mixtral "
+        "mllama_text_model modernbert-decoder moshi nemotron olmo olmo2 olmoe perception_lm persimmon phi phi3 "
+        "phi4_multimodal phimoe qwen2 qwen2_5_omni_thinker qwen2_moe qwen3 qwen3_moe recurrent_gemma smollm3 stablelm "
+        "starcoder2 zamba2"
     ).split(),
     "4.55": "cohere2_vision gpt_oss".split(),
-    "4.56": "apertus florence2 glm4v_moe hunyuan_v1_dense hunyuan_v1_moe kosmos-2.5 ovis2 seed_oss".split(),
     "4.57": (
-        "blt flex_olmo lfm2_vl longcat_flash ministral olmo3 qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe "
-        "vaultgemma"
+        "apertus blt flex_olmo florence2 glm4v_moe hunyuan_v1_dense hunyuan_v1_moe kosmos-2.5 lfm2_vl longcat_flash "
+        "ministral olmo3 ovis2 qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe seed_oss vaultgemma"
     ).split(),
     "5": (
         "cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 diffusion_gemma ernie4_5_vl_moe exaone4_5 fast_vlm "
@@ -38,9 +34,9 @@ CAME_WITH = {
         "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3"
     ).split(),
 }
-"""The first version with each type that ropescale supports (4.50: or an earlier one); the others came with 5.
+"""The types that ropescale supports, by a version that has them: 4.54 or before, 4.55, 4.56 or 4.57.
 
-Vision-language models are listed from 4.51 on, and ``5`` lists only those.
+``5`` lists only vision-language models; the other types that are missing here came with 5, too.
 """
 
 _IGNORES = ("dbrx", "nemotron")
@@ -49,23 +45,11 @@ _IGNORES = ("dbrx", "nemotron")
 _ONE_THETA = ("modernbert-decoder", "olmo3")
 """Types with one theta for layers that have two in transformers 5."""
 
-_WANTS_ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe")
-_IGNORED = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
-"""Types that read no ``rope_scaling`` before 4.48."""
-
-_STOPPED = ("zamba2",)
-"""Types that failed on scaling before 4.54."""
-
-_HAS_BOTH_LISTS = ("phi3",)
-"""Types that supported two lists in earlier versions than the others."""
-
-_LOSES_SOFTMAX_SCALE = ("deepseek_v2",)
-
 RUN = frozenset(
     "apertus arcee bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 exaone4 falcon gemma "
     "gemma2 gemma3_text glm glm4 gpt_neox gpt_neox_japanese gpt_oss granite granitemoe granitemoehybrid helium "
     "hunyuan_v1_dense hunyuan_v1_moe jetmoe llama longcat_flash minimax mistral mixtral modernbert-decoder nemotron "
-    "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe recurrent_gemma seed_oss smollm3 "
+    "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 "
     "stablelm starcoder2 vaultgemma zamba2".split()
 )
 """Types whose rotary modules tests build in those versions; for the others the shared code was read."""
@@ -75,30 +59,35 @@ _NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
 
 
 class Transformers4Engine(Engine):
-    """transformers 4, from 4.45 on."""
+    """transformers 4, from 4.51 on."""
 
     name = "transformers 4"
-    version = "4.51.3, 4.57.1"
+    version = "4.57.1"
+    run = dict.fromkeys(RUN, EVERY)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of transformers 4 for this kind of layer."""
-        name, came = came_with(layers)
-        if came == "5":
-            yield Difference.stops(f"lacks {name}, which came with transformers 5", _NO_TYPE, "run")
-            return
-        reason = next(_in_every_version(layers), None)
+        came, reason = came_with(layers), next(_in_every_version(layers), None)
         if reason is not None:
             yield reason
             return
-        if _is_later(layers, "4.52"):
-            who, text = f"transformers before {came}", f"lack{{s}} {name}; use {came} or later"
-            yield Difference("frequencies", "unsupported", _NO_TYPE, text, who, "run", "4.51.3")
-        if layers.kind != "default":
-            yield from _in_older_versions(layers)
-
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns ``run`` for types whose rotary modules tests compare, else ``source``; no maximum length applies."""
-        return "source" if field == "max length" or layers.model_type not in RUN else "run"
+        if layers.changes_with_length:
+            yield keeps_state(layers)
+        if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
+            text = "leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
+            yield Difference("softmax scale", "dropped", "1", text)
+        if layers.model_type == "zamba2" and layers.kind != "default":
+            yield Difference.stops("stops with an error at a scaled zamba2; use 4.54 or later", before="4.54")
+        if layers.kind == "yarn" and not layers.is_truncated and came == "4.54":
+            older = Difference.always_truncates(before="4.55")
+            yield replace(older, warning=f"{older.warning}; use 4.55 or later")
+        ratio = layers.length / layers.rope.original_length
+        if layers.kind == "yarn" and layers.factor != ratio and came in ("4.54", "4.55"):
+            text = (
+                "takes max_position_embeddings / original_max_position_embeddings = "
+                f"{ratio:.6g} for the factor {layers.factor:.6g}; use 4.56 or later"
+            )
+            yield Difference("factor", "recomputed", f"{ratio:.10g}", text, "4.56")
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
@@ -127,87 +116,41 @@ class Transformers4Engine(Engine):
         return () if serving.is_untouched(layers) else self.differences(layers)
 
 
-def came_with(layers: Layers) -> tuple[str, str | None]:
-    """Returns the model type that was added last, and the version that added it; ``5`` for all of transformers 5.
-
-    The type is the whole model's if its version is known, else the language model's; the version is None if neither is
-    known.
-    """
+def came_with(layers: Layers) -> str:
+    """Returns the version in :data:`CAME_WITH` of the whole model's type, or else of the language model's; else 5."""
     for name in (layers.whole_type, layers.model_type):
         for version, types in CAME_WITH.items():
             if name in types:
-                return name, version
-    return layers.model_type, "5" if layers.model_type in class_defaults.load() else None
-
-
-def _is_later(layers: Layers, version: str) -> bool:
-    """Whether this model type came with this version of transformers 4, such as 4.55, or a later one."""
-    came = came_with(layers)[1]
-    if came in (None, "4.50"):  # 4.50, or any older version
-        return False
-    return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
-
-
-def _in_older_versions(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of earlier versions that have the model type."""
-    stated, name, is_yarn = layers.parameters, layers.model_type, layers.kind == "yarn"
-    factor, ratio = stated.get("factor", 1.0), layers.length / layers.rope.original_length
-    softmax = name in _LOSES_SOFTMAX_SCALE and stated.get("mscale_all_dim")
-    switch = layers.kind == "longrope" and layers.changes_with_length and name not in _HAS_BOTH_LISTS
-    ratio_text = f"max_position_embeddings / original_max_position_embeddings = {ratio:.6g} for the factor {factor:.6g}"
-    softmax_text = f"leave{{s}} out the softmax scale of mscale_all_dim for {name}"
-    ramp, length = "put{s} max_position_embeddings into the ramp", "max_position_embeddings"
-    long_list = "the long list, always"
-    rows = (  # applies, checked version, first fixed version, field, computes, warning
-        (name in _IGNORED, "4.45.2", "4.48", "frequencies", "base RoPE", f"ignore{{s}} rope_scaling for {name}"),
-        (name in _STOPPED, "4.51.3", "4.54", "frequencies", _ERROR, f"stop{{s}} with an error at a scaled {name}"),
-        (softmax, "4.57.1", "5.15", "softmax scale", "none", softmax_text),
-        (is_yarn, "4.45.2", "4.51", "original length", length, ramp),
-        (
-            is_yarn and not layers.is_truncated,
-            "4.51.3",
-            "4.55",
-            "truncate",
-            "true",
-            Difference.always_truncates().warning,
-        ),
-        (is_yarn and factor != ratio, "4.51.3", "4.56", "factor", f"{ratio:.10g}", f"take{{s}} {ratio_text}"),
-        (switch, "4.45.2", "4.51", "switch", long_list, "always use{s} the long list"),
-    )
-    for applies, version, fixed_in, field, computes, text in rows:
-        if not applies or (fixed_in.startswith("4") and _is_later(layers, fixed_in)):
-            continue
-        how: How = "run"
-        if _is_later(layers, "4.52") and version in ("4.45.2", "4.51.3"):  # those versions lack this type
-            version, how = f"before {fixed_in}", "source"
-        who = "transformers 4.51 to 4.55" if field == "factor" else f"transformers before {fixed_in}"
-        status: Status = "unsupported" if computes == _ERROR else "recomputed"
-        yield Difference(field, status, computes, f"{text}; use {fixed_in} or later", who, how, version)
+                return version
+    return "5" if layers.model_type in class_defaults.load() else ""
 
 
 def _in_every_version(layers: Layers) -> Iterator[Difference]:
     """Yields why no version 4 computes these frequencies, the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
+    if came_with(layers) == "5":
+        name = layers.whole_type if layers.whole_type in CAME_WITH["5"] else model_type
+        yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        yield Difference.stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE", "run")
+        yield Difference.stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE")
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
-        yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
+        yield Difference("theta", "recomputed", "one theta for all layers", text)
     accepted = layers.configuration.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
-        yield Difference.stops(f"refuses {what} for {model_type}{instead}", how="run")
+        yield Difference.stops(f"refuses {what} for {model_type}{instead}")
     if model_type in _IGNORES and kind != "default":
-        yield Difference.base_rope(f"ignores rope_scaling for {model_type}{instead}", "run")
-    if model_type in _WANTS_ALPHA and kind == "dynamic":
+        yield Difference.base_rope(f"ignores rope_scaling for {model_type}{instead}")
+    if model_type.startswith("hunyuan_v1") and kind == "dynamic":
         text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
-        yield Difference.stops(text, "stops with a KeyError", "run")
+        yield Difference.stops(text, "stops with a KeyError")
     if kind == "proportional":
         text = f"does not support proportional RoPE and stops with a KeyError{instead}"
-        yield Difference.stops(text, "stops with a KeyError", "run")
+        yield Difference.stops(text, "stops with a KeyError")
 
 
 def _has_keys(layers: Layers) -> bool:

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
-from .base import Command, Difference, Engine, How, Layers, Serving, option, shell
+from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
 from .model_code import architecture, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
-RUN = frozenset(
-    "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
-    "qwen3 qwen3_vl_text".split()
-)
-"""Types for which tests run the rotary layer with their parameters."""
-
-_EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
-
-SERVED = {
-    **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _EVERY),
+_KINDS = EVERY - {"proportional"}
+_SERVED = {
+    **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _KINDS),
     "phi3": frozenset(["default", "longrope"]),
 }
-"""The rope types, per model type, that tests serve with whole models."""
-
-_AS_IT_LIES = ("dynamic", "llama", "frequencies")
-"""Dynamic NTK without ``max_trained_positions``, which a test serves with one model type."""
+_RUN = dict.fromkeys(
+    (
+        "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
+        "qwen3 qwen3_vl_text"
+    ).split(),
+    EVERY,
+)
+"""Types for which tests run the rotary layer with their parameters."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
@@ -51,11 +47,6 @@ MLA_BUT_PLAIN = ("minicpm3",)
 _ANOTHER_THETA = "use another rope_theta (ntk, abf)"
 """Advice for a scaling that vLLM ignores."""
 
-_RUN = ("frequencies", "theta", "rotary dim", "factor", "original length", "beta_fast", "beta_slow", "truncate")
-_RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
-"""Fields of the rotary layer, which tests run; the others belong to the surrounding engine."""
-
-
 _HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as measured"
 
 
@@ -70,22 +61,17 @@ class VLLMEngine(Engine):
     name = "vLLM"
     version = "0.33.0"
     served_version = "0.32.0"
+    served = _SERVED
+    run = _RUN
     in_card = True
     key: Literal["vllm", "sglang"] = "vllm"
     multiplied: tuple[str, ...] = ("linear",)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of vLLM for one kind of layer, with their evidence."""
+        """Yields the differences of vLLM for one kind of layer."""
         whose = code("vllm", layers)
         computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
-        for each in chain(computed, _max_length(layers) if whose != "none" else ()):
-            seen = each.status == "honoured" or each.field == "switch"  # verified with the models that tests serve
-            seen = seen or (layers.kind, layers.whole_type, each.field) == _AS_IT_LIES
-            yield replace(each, how="served") if seen and _is_served(layers, each.field) else each
-
-    def how(self, layers: Layers, field: str) -> How:
-        """Returns ``served`` for types, fields and values that tests serve; otherwise as :func:`rotary_how`."""
-        return "served" if _is_served(layers, field) else rotary_how(layers, field)
+        return chain(computed, _max_length(layers) if whose != "none" else ())
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
@@ -112,8 +98,6 @@ class VLLMEngine(Engine):
             return "serve it with transformers"
         if takes_one_row(layers):
             return f"{_ANOTHER_THETA}, or serve it with transformers"
-        if layers.kind == "proportional":
-            return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
         others = (
             "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
         )
@@ -138,16 +122,6 @@ class VLLMEngine(Engine):
         return parameters
 
 
-def _is_served(layers: Layers, field: str) -> bool:
-    is_known = code("vllm", layers) in ("own", "transformers") and layers.kind in SERVED.get(layers.whole_type, ())
-    return is_known and field not in layers.untried
-
-
-def rotary_how(layers: Layers, field: str) -> How:
-    """Returns ``run`` for types and fields whose rotary layer tests run, or ``source``."""
-    return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
-
-
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
     if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
@@ -163,7 +137,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         if layers.changes_with_length:
             yield Difference.one_list()
     if kind == "yarn":
-        asked, usual = layers.attention_factor, temperature(stated["factor"])
+        asked, usual = layers.attention_factor, temperature(layers.factor)
         overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
         if overwrites and stated.get("attention_factor") == 1:
             text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
@@ -174,7 +148,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
         if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
             text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}; {_ANOTHER_THETA}"
-            yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
+            yield Difference("original length", "recomputed", f"{4 * length}", text)
     if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
         yield Difference.one_table(layers.length)
     elif kind == "dynamic" and "alpha" not in stated:
@@ -182,12 +156,12 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             f"computes one static table, base RoPE of {length} positions, without max_trained_positions, and reads "
             "past its end for longer texts (NaN); `ropescale export --for vllm` supplies it and the length"
         )
-        yield Difference.base_rope(text, "run")
+        yield Difference.base_rope(text)
     if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
         text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
-        yield Difference.stops(text, "stops with a ValueError", "run")
-    if kind == "proportional" and stated.get("factor", 1) != 1:
-        yield Difference.ignores_factor("run")
+        yield Difference.stops(text, "stops with a ValueError")
+    if kind == "proportional" and layers.factor != 1:
+        yield Difference.ignores_factor()
     if layers.is_mla and name not in MLA_BUT_PLAIN:
         yield from overwritten(layers)
     elif layers.is_mla and stated.get("mscale_all_dim"):
@@ -205,11 +179,6 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
         yield Difference("max length", "honoured", f"{layers.length}, by --max-model-len", text)
     if layers.kind == "linear" and "gemma3" not in layers.model_type:
         yield multiplied_length(layers)
-    elif layers.kind == "linear":
-        text = (
-            f"does not multiply max_position_embeddings of {layers.model_type}; `ropescale export --for vllm` raises it"
-        )
-        yield Difference("max length", "honoured", f"{layers.length}, by max_position_embeddings", text)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -227,13 +196,13 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
     """Returns the multiplier of cos and sin in the engines' own ``deepseek_yarn``, which reads no attention factor."""
     given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
     weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
-    over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
+    over, under = (temperature(parameters.get("factor", 1.0), weights[key]) for key in ("mscale", "mscale_all_dim"))
     return over / under
 
 
 def multiplied_length(layers: Layers) -> Difference:
     """Returns how vLLM and SGLang compute the maximum length under linear scaling."""
-    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+    text = "raise{s} max_position_embeddings by the factor without being told; do not raise it by hand"
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
@@ -254,7 +223,7 @@ def takes_one_row(layers: Layers) -> bool:
 def one_row(layers: Layers) -> Difference:
     """Returns the difference of models for which :func:`takes_one_row` holds."""
     text = f"cannot turn the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
-    return Difference.stops(text, how="run")
+    return Difference.stops(text)
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:

@@ -19,13 +19,9 @@ from engine_models import (
     PROMPTS,
     ROUTES,
     SEARCHED,
-    UNTRIED,
     Apart,
-    checkpoints,
     expected,
     kind,
-    known,
-    known_of_untried,
     original,
     patched,
     schedule,
@@ -179,28 +175,9 @@ def test_olmo_1_which_does_not_load_is_refused(python: Path, tmp_path: Path) -> 
     assert "error" in computed(python, source, tmp_path)
 
 
-def test_the_rows_that_say_run_are_those_that_ran() -> None:
+def test_what_export_says_was_run_ran() -> None:
     ran: dict[str, set[str]] = {}
     for family, route in CASES:
         ran.setdefault(family, set()).add(kind(family, route))
     ran["llama"].add("proportional")  # test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads
-    assert ran == {family: set(kinds) for family, kinds in mlx_lm.RUN.items()}
-
-
-READ_ALONE = {("dynamic", "frequencies"), ("dynamic", "switch")}
-"""What is said of the version before, which was not run, and of cached keys."""
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_field_of_what_ran_says_so(family: str, tmp_path: Path) -> None:
-    folder = checkpoints(family, tmp_path)
-    for route in (route for each, route in CASES if each == family):
-        told = known(folder / route, "mlx-lm").items()
-        assert {how for field, how in told if (route, field) not in READ_ALONE} == {"run"}, route
-
-
-@pytest.mark.parametrize("name", UNTRIED)
-def test_a_value_that_did_not_run_does_not_say_so(name: str, tmp_path: Path) -> None:
-    told = known_of_untried(name, tmp_path, "mlx-lm")
-    ran = {"attention factor"} if name in ("weights", "scale") else set()  # as in SCALED
-    assert {field for field, how in told.items() if how != "run"} == UNTRIED[name][1] - ran
+    assert ran == {family: set(kinds) for family, kinds in mlx_lm.ENGINE.run.items()}

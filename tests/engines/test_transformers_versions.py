@@ -37,7 +37,7 @@ from ropescale.engines import engine_warnings, transformers4
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 
 CURRENT = importlib.metadata.version("transformers")
-VERSIONS = ("4.45.2", "4.51.3", "4.57.1", "5.16.0", CURRENT)
+VERSIONS = ("4.51.3", "4.57.1", "5.16.0", CURRENT)
 LOWEST = "5.16.0"
 """What pyproject.toml asks for at least."""
 
@@ -173,9 +173,6 @@ USUAL: dict[str, dict[str, Any]] = {
     "phimoe": _THETA | _EXPERTS,
     "qwen2_moe": _THETA | _EXPERTS | _FULL | {"shared_expert_intermediate_size": 16},
     "qwen3_moe": _THETA | _EXPERTS,
-    "recurrent_gemma": _THETA
-    | _HEAD
-    | {"block_types": ["recurrent", "attention"], "lru_width": 128, "attention_window_size": 2048},
     "seed_oss": _THETA | _HEAD,
     "smollm3": _THETA | _FULL,
     "stablelm": _THETA | _HALF,
@@ -327,7 +324,6 @@ def is_refused(case: Case) -> bool:
         (case.schedule == "proportional" and rotates_in_part)
         or (case.schedule == "dynamic" and case.model_type == "phi3")
         or (case.schedule == "two lists" and case.model_type == "phimoe")
-        or (case.schedule not in ("theta", "ntk") and case.model_type == "recurrent_gemma")
     )
 
 
@@ -346,79 +342,45 @@ class Stops(NamedTuple):
 
 def instead(version: str, written: Written) -> Stops | Tables | None:
     """What a version makes of a checkpoint, where that is not what was asked."""
-    major = int(version.split(".")[0])
-    return _in_4(_number(version), written) if major == 4 else _in_5(_number(version), written)
+    number = _number(version)
+    if number < (5, 0):
+        return _in_4(number, written)
+    if number < (5, 21) and ALL_LAYERS not in written.ropes and written.has("longrope"):
+        return Stops(("UnboundLocalError",), calls=2)
+    return None
 
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _in_5(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
-    if written.case.model_type == "recurrent_gemma" and version == (5, 16):
-        theta = written.parameters[ALL_LAYERS]["rope_theta"]
-        whole = Frequencies([theta ** (-2 * pair / _HEAD["head_dim"]) for pair in range(_HEAD["head_dim"] // 2)])
-        return lambda length: {ALL_LAYERS: whole}
-    if version < (5, 21) and ALL_LAYERS not in written.ropes and written.has("longrope"):
-        return Stops(("UnboundLocalError",), calls=2)
-    return None
-
-
 def _in_4(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
     model_type, scaled = written.case.model_type, not written.has("default")
-    if model_type in _IGNORE and scaled and version < _IGNORE[model_type]:
+    if model_type in ("dbrx", "nemotron", "modernbert-decoder") and scaled:  # which read no rope_scaling
         return written.plain
     if model_type in ("olmo", "olmo2") and scaled and not (written.has("linear") or written.has("dynamic")):
         return Stops(("ValueError",))
     if model_type == "zamba2" and scaled and version < (4, 54):
         return Stops(("KeyError", "TypeError"))
-    if model_type.startswith("hunyuan") and written.has("dynamic"):
+    if written.has("proportional") or (model_type.startswith("hunyuan") and written.has("dynamic")):
         return Stops(("KeyError",))
-    if written.has("proportional"):
-        return Stops(("KeyError",))
-    return _yarn_in_4(version, written) or _lists_in_4(version, written) or _layer_types_in_4(written)
-
-
-_NEVER = (5, 0)
-_IGNORE = {
-    "dbrx": _NEVER,
-    "nemotron": _NEVER,
-    "modernbert-decoder": _NEVER,
-    "gemma": (4, 48),
-    "gemma2": (4, 48),
-    "mistral": (4, 48),
-    "mixtral": (4, 48),
-    "jetmoe": (4, 48),
-}
-"""Types whose rotary modules read no ``rope_scaling`` before this version."""
+    return _yarn_in_4(version, written) or _layer_types_in_4(written)
 
 
 def _yarn_in_4(version: tuple[int, ...], written: Written) -> Tables | None:
-    """Before 4.51 the ramp was computed from the extended length, before 4.55 always to whole pairs, and from 4.51
-    to 4.55 the factor was the ratio of the lengths."""
+    """Before 4.55 the ramp was always computed to whole pairs, and before 4.56 the factor was the lengths' ratio."""
     if not written.has("yarn") or version >= (4, 56):
         return None
     key = ALL_LAYERS if ALL_LAYERS in written.ropes else "full_attention"
     schedule, rope, extended = written.patched.plan.schedules[key], written.ropes[key], written.patched.plan.length
     assert isinstance(schedule, Yarn)
-    if version < (4, 51):
-        rope = dataclasses.replace(rope, original_length=extended)
-        schedule = dataclasses.replace(schedule, mscale=None, mscale_all_dim=None, truncate=True)
-    else:
-        rounded = schedule.truncate or version < (4, 55)
-        scale = schedule.attention_scale()  # which is written
-        factor = extended / rope.original_length
-        schedule = dataclasses.replace(schedule, factor=factor, truncate=rounded, attention_factor=scale)
+    rounded = schedule.truncate or version < (4, 55)
+    scale = schedule.attention_scale()  # which is written
+    factor = extended / rope.original_length
+    schedule = dataclasses.replace(schedule, factor=factor, truncate=rounded, attention_factor=scale)
     found = compute(schedule, rope, extended)
     asked = written.right(extended)[key]
     return None if found == asked else lambda length: {**written.plain(length), key: found}
-
-
-def _lists_in_4(version: tuple[int, ...], written: Written) -> Tables | None:
-    """Before 4.51 only Phi-3 had the short list."""
-    if written.case.schedule != "two lists" or version >= (4, 51) or written.case.model_type == "phi3":
-        return None
-    return lambda length: written.right(8 * TRAINED)
 
 
 def _layer_types_in_4(written: Written) -> Tables | None:
@@ -520,19 +482,12 @@ def disagreements(reading: Reading, written: Written, tables: Tables) -> list[st
 
 
 def mentions(sentence: str, version: str) -> bool:
-    """Whether a warning is about this version: its subject names it, a range with it, or what comes after it."""
+    """Whether a warning is about this version: its subject names it, or a later version before which it applies."""
     number, subject = _number(version), sentence.split(": ")[0]
-    found = re.findall(r"transformers (before )?(\d+)(?:\.(\d+))?(?: to (\d+)\.(\d+))?", subject)
-    return any(_covers(number, *words) for words in found)
-
-
-def _covers(number: tuple[int, ...], before: str, major: str, minor: str, to_major: str, to_minor: str) -> bool:
-    if not minor:
-        return number[0] == int(major)
-    first = int(major), int(minor)
-    if before:
-        return number < first
-    return first <= number <= ((int(to_major), int(to_minor)) if to_major else first)
+    found = re.findall(r"transformers (\d)(?: before (\d+\.\d+))?", subject)
+    return "state between calls" not in sentence and any(
+        number[0] == int(major) and (not before or number < _number(before)) for major, before in found
+    )
 
 
 def softmax_scale(written: Written) -> float:
@@ -593,7 +548,7 @@ def test_latent_attention_scales_its_logits_as_the_mscales_say(
     version: str, reading: Reading, present: list[Written]
 ) -> None:
     latent = [written for written in present if reading.index[written.case.name].get("scales")]
-    assert latent or version == "4.45.2"
+    assert latent
     for written in latent:
         lost = loses_softmax_scale(version, written)
         wanted = 1 / math.sqrt(_LATENT["qk_head_dim"]) if lost else softmax_scale(written)
@@ -636,14 +591,12 @@ def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_as
 
 
 REFERENCE = {
-    **dict.fromkeys(SCHEDULES, "right right right right right"),
-    **dict.fromkeys((each for each in SCHEDULES if each.startswith("yarn")), "other right right right right"),
-    "yarn, whole pairs or not": "other other right right right",
-    "yarn, odd factor": "other other right right right",
-    "two lists": "other right right right right",
-    "proportional": "stops stops stops right right",
+    **dict.fromkeys(SCHEDULES, "right right right right"),
+    "yarn, whole pairs or not": "other right right right",
+    "yarn, odd factor": "other right right right",
+    "proportional": "stops stops right right",
 }
-"""What the five versions make of a schedule on a Llama, in the order of :data:`VERSIONS`."""
+"""What the four versions make of a schedule on a Llama, in the order of :data:`VERSIONS`."""
 
 
 def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path) -> None:
@@ -660,13 +613,12 @@ def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path
 
 
 OF_TYPES = {
-    ("mistral", "linear:factor=4"): ["transformers before 4.48: ignores rope_scaling for mistral; use 4.48 or later"],
+    ("mistral", "linear:factor=4"): [],
     ("zamba2", "llama3:factor=4"): [
-        "transformers before 4.54: stops with an error at a scaled zamba2; use 4.54 or later"
+        "transformers 4 before 4.54: stops with an error at a scaled zamba2; use 4.54 or later"
     ],
     ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
-        "transformers before 4.54: lacks deepseek_v2; use 4.54 or later",
-        "transformers before 5.15: leaves out the softmax scale of mscale_all_dim for deepseek_v2; use 5.15 or later",
+        "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
     ],
     ("olmo2", "linear:factor=4"): [],
     ("olmo2", "yarn:factor=4"): ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"],
@@ -678,13 +630,12 @@ OF_TYPES = {
         "transformers 5"
     ],
     ("gemma3_text", "ntk-su:factor=4"): [
-        "transformers 5.0 to 5.20: stops with an error at the second text past 64 tokens (full_attention); use 5.21 or "
-        "later"
+        "transformers 5 before 5.21: stops with an error at the second text past 64 tokens (full_attention); use "
+        "5.21 or later"
     ],
     ("llama", "yarn:factor=3.3"): [
-        "transformers before 4.51: puts max_position_embeddings into the ramp; use 4.51 or later",
-        "transformers 4.51 to 4.55: takes max_position_embeddings / original_max_position_embeddings = 3.29688 for the "
-        "factor 3.3; use 4.56 or later",
+        "transformers 4 before 4.56: takes max_position_embeddings / original_max_position_embeddings = 3.29688 for "
+        "the factor 3.3; use 4.56 or later",
     ],
 }
 

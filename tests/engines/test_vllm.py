@@ -23,13 +23,10 @@ from engine_models import (
     ROUTES,
     SEARCHED,
     TRAINED,
-    UNTRIED,
     Apart,
-    checkpoints,
     expected,
     kind,
-    known,
-    known_of_untried,
+    original,
     patched,
     schedule,
     selected,
@@ -147,22 +144,9 @@ def test_a_searched_schedule_is_computed_as_stock_transformers_does(
         assert Apart.between(found[SEARCHED_BY_US], expected(other)).largest > 100 * TOLERANCE
 
 
-def test_the_rows_that_say_served_are_those_that_were_served() -> None:
+def test_what_export_says_was_served_was_served(tmp_path: Path) -> None:
     served: dict[str, set[str]] = {}
     for family, route in CASES:
         served.setdefault(family, set()).add(kind(family, route))
-    assert served == {family: set(kinds) for family, kinds in vllm.SERVED.items()}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_field_of_what_was_served_says_so(family: str, tmp_path: Path) -> None:
-    folder = checkpoints(family, tmp_path)
-    for route in (route for each, route in CASES if each == family):
-        assert set(known(folder / route, "vllm").values()) == {"served"}, route
-
-
-@pytest.mark.parametrize("name", UNTRIED)
-def test_a_value_that_was_not_served_does_not_say_so(name: str, tmp_path: Path) -> None:
-    told = known_of_untried(name, tmp_path, "vllm")
-    assert {field for field, how in told.items() if how != "served"} == UNTRIED[name][1]
-    assert set(told.values()) <= {"served", "run", "source"}
+    assert served == {family: set(kinds) for family, kinds in vllm.ENGINE.served.items()}
+    assert export(original("gemma3_text", tmp_path), "vllm", "yarn:factor=4").how == "served"

@@ -93,11 +93,10 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     other = tmp_path / "other"
     ropescale.patch_checkpoint(CHECKPOINT, other, "yarn:factor=8.0")
-    done = export(folder, "vllm")
+    right, unscaled = export(folder, "vllm"), export(folder, "vllm", "base", target_length=4 * 256)
     verdicts = {}
-    for name, [command] in (("right", done.commands), ("unscaled", done.unscaled)):
-        text = command.text.replace("--port 8001", "")
-        with serving(python, text, tmp_path / f"{name}.txt") as address:
+    for name, [command] in (("right", right.commands), ("unscaled", unscaled.commands)):
+        with serving(python, command.text, tmp_path / f"{name}.txt") as address:
             found = {each: verify_served(str(each), Server(address), dtype="float32") for each in (folder, other)}
         print(f"\n{name}: {found[folder].stock:.1e} from the folder, {found[folder].unscaled:.1e} without its schedule")
         verdicts[name] = [report.verdict for report in found.values()]

@@ -583,35 +583,31 @@ WARNINGS = {
     "mlx-lm: cannot turn the pairs of deepseek_v3 by per-pair factors": {("deepseek", PER_PAIR)},
     "mlx-lm: stops with an error at longrope for nemotron": {("nemotron", PER_PAIR)},
     "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text": {("gemma3", "sliding")},
-    "mlx-lm up to 0.31: stops with an error at dynamic": {("llama", "dynamic:factor=2")},
     "vLLM: serves the original length by default": {("phi3", "two lists")}
     | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
     "with deepseek_yarn on MLA models": {("deepseek", PER_PAIR), ("deepseek", "linear:factor=4")},
     "vLLM: is hard-wired to yarn for gpt-oss": {("gpt-oss", "linear:factor=4")},
-    "vLLM and SGLang: multiply max_position_embeddings": {
+    "vLLM and SGLang: raise max_position_embeddings": {
         (model, "linear:factor=4") for model in ("llama", "gpt-oss", "deepseek", "cohere2_moe")
     },
     "vLLM: computes one static table": {("llama", "dynamic:factor=2")},
     "SGLang: computes one static table, that of 8192 tokens": {("llama", "dynamic:factor=2")},
     "SGLang: selects the list batch by batch": {("phi3", "two lists")},
     "llama.cpp: has no dynamic scaling": {("llama", "dynamic:factor=2")},
-    "transformers: keeps state between calls": {("llama", "dynamic:factor=2")},
+    "transformers 5 and transformers 4: keep state between calls": {("llama", "dynamic:factor=2")},
     "SGLang: recomputes the attention factor (1.139 instead of 1)": {("llama", "scale 1")},
     "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export": {("llama", "scale 1")},
     "mlx-lm: recomputes the attention factor": {("llama", "scale 1")},
     "llama.cpp: recomputes the attention factor (1 instead of 1.065)": {("deepseek", "mscale")},
     "llama.cpp: derives a softmax scale of its own": {("deepseek", "linear:factor=4")},
     "llama.cpp and mlx-lm: always round the ramp": {("llama", "no rounding")},
-    "transformers before 4.51": {("llama", "yarn:factor=4"), ("llama", "scale 1"), ("llama", "no rounding")},
-    "always rounds the ramp": {("llama", "no rounding")},
-    "transformers 5.0 to 5.19: forgets the text": {("phi3", "two lists")},
-    "transformers 5.0 to 5.8: stops with a KeyError": {("gemma3", "sliding")},
+    "transformers 4 before 4.55: always rounds the ramp": {("llama", "no rounding")},
+    "transformers 5 before 5.20: forgets the text": {("phi3", "two lists")},
     "llama.cpp: does not apply llama3 scaling": {("qwen3", "llama3:factor=4")},
     "the factor of proportional RoPE": {("lfm3", "linear:factor=4")},
     "vLLM and SGLang: know no Lfm3ForCausalLM": {("lfm3", "linear:factor=4")},
     "transformers 4: has no keys for a scaled": {("gemma3", "sliding")},
     "transformers 4: lacks": {("lfm3", "linear:factor=4"), ("cohere2_moe", "linear:factor=4")},
-    "transformers before 4.55: lacks gpt_oss": {("gpt-oss", "linear:factor=4")},
     "transformers 4: refuses per-pair factors for olmo2": {("olmo2", PER_PAIR)},
     "transformers 4: ignores rope_scaling for nemotron": {("nemotron", PER_PAIR)},
 }
@@ -636,7 +632,8 @@ ENGINE_SPECS = {
     "sliding": {"sliding_attention": "yarn:factor=4"},
 }
 CASES = sorted(
-    {case for cases in WARNINGS.values() for case in cases} | {("llama", "llama3:factor=4"), ("llama", "ntk:factor=4")}
+    {case for cases in WARNINGS.values() for case in cases}
+    | {("llama", each) for each in ("yarn:factor=4", "llama3:factor=4", "ntk:factor=4")}
 )
 
 

@@ -5,7 +5,6 @@ What engines compute is compared with it token by token, on a prompt inside the 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.exporting import export
 
 TRAINED, LENGTH, FACTOR = 128, 512, 4
 """The trained length and the length asked for, in tokens."""
@@ -113,39 +111,6 @@ def kind(family: str, route: str) -> str:
     if route in ("base", "ntk"):
         return "default"
     return "longrope" if family == "phi3" or route == "per pair" else route
-
-
-_LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": _FACTORS, "attention_factor": 1.2}
-UNTRIED: dict[str, tuple[Any, set[str]]] = {
-    "beta_fast": ("yarn:factor=4,beta_fast=16", {"beta_fast", "frequencies"}),
-    "beta_slow": ("yarn:factor=4,beta_slow=2", {"beta_slow", "frequencies"}),
-    "truncate": ("yarn:factor=4,truncate=false", {"truncate", "frequencies"}),
-    "weights": ("yarn:factor=4,mscale=1,mscale_all_dim=0.5", {"attention factor"}),
-    "scale": ("yarn:factor=4,attention_factor=1.5", {"attention factor"}),
-    "low": ("llama3:factor=4,low_freq_factor=2", {"low_freq_factor", "frequencies"}),
-    "high": ("llama3:factor=4,high_freq_factor=8", {"high_freq_factor", "frequencies"}),
-    "two lists": (_LISTS, {"switch", "frequencies", "attention factor"}),
-}
-"""Schedules of rope types that are run, with values that are not: the parameters or their short form, the fields."""
-
-
-def known(folder: Path, engine: str) -> dict[str, str]:
-    """How every field of the scaled layers of a checkpoint is known, as ``ropescale export`` says."""
-    done = export(folder, engine)
-    return {row.field: row.how for row in done.rows if row.layers in ("all", "full_attention")}
-
-
-def known_of_untried(name: str, folder: Path, engine: str) -> dict[str, str]:
-    """The same of a llama under one of :data:`UNTRIED`."""
-    source, spec = original("llama", folder / "original"), UNTRIED[name][0]
-    if isinstance(spec, str):
-        return known(patched(source, folder / "patched", spec), engine)
-    told = json.loads((source / "config.json").read_text())
-    lists = spec | {"rope_theta": 10000.0, "original_max_position_embeddings": TRAINED}
-    (source / "config.json").write_text(
-        json.dumps(told | {"rope_parameters": lists, "max_position_embeddings": LENGTH})
-    )
-    return known(source, engine)
 
 
 def original(model_type: str, folder: Path) -> Path:
