@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 
@@ -20,6 +23,13 @@ class SpecText(click.ParamType):
     """A schedule's spec, completed by name, by field, or as a path."""
 
     name = "schedule"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Returns the spec; refuses a class of a Python file or module if an options file names it."""
+        of_file = ctx and param and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP
+        if of_file and re.search(r"::|\.py\b", value):
+            self.fail(f"{value!r} is code, which a file cannot run; give it on the command line", param, ctx)
+        return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Completes schedule names; after ``NAME:`` the schedule's fields; otherwise paths."""

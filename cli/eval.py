@@ -17,6 +17,7 @@ from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
     Length,
+    OneOf,
     Real,
     Sections,
     Whole,
@@ -31,6 +32,7 @@ from .options import (
     request_sections,
     schedules_of,
     sectioned_command,
+    switch,
 )
 from .run_file import CONFIG
 from .running import asked_servers, measure, notes, text_of
@@ -57,10 +59,9 @@ def _option_of(declared: metrics.Option[Any]) -> Option:
     """Builds the command-line option that a metric declares."""
     flags = f"--{declared.name.replace('_', '-')}"
     if declared.type is bool:
-        flags, kind, metavar = f"{flags}/--no-{flags[2:]}", None, None
-    else:  # only the type, without its range
-        kind, metavar = _TYPES[declared.type if declared.type in _TYPES else get_args(declared.type)[0]]
-    return option(f"{flags} {declared.name}", metavar, declared.help, kind, default=declared.default, show_default=True)
+        return switch(flags, declared.help, declared.default)
+    kind, metavar = _TYPES[declared.type if declared.type in _TYPES else get_args(declared.type)[0]]  # without a range
+    return option(f"{flags} {declared.name}", metavar, declared.help, kind, default=declared.default)
 
 
 _SECTIONS: Sections = {
@@ -80,23 +81,15 @@ _SECTIONS: Sections = {
     ],
     "How": [
         option("--stride", "N", "Full documents, in sliding windows N tokens apart (slower).", Length()),
-        option(
-            "--short-context/--no-short-context",
-            None,
-            "Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
-            default=True,
+        switch(
+            "--short-context", "Compare predictions with the baseline's at the largest length up to the trained one."
         ),
-        option(
-            "--truncation/--no-truncation",
-            None,
-            "Compare with truncation to the trained length (on if it at most doubles the cost).",
-            default=None,
+        switch(
+            "--truncation", "Compare with truncation to the trained length (on if it at most doubles the cost).", None
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
-        option(
-            "--seed", "N", "Stored with the results, without effect on them.", Whole(0), default=0, show_default=True
-        ),
+        option("--seed", "N", "Stored with the results, without effect on them.", Whole(0), default=0),
     ],
     "The result": [
         CONFIG,
@@ -111,10 +104,7 @@ _SECTIONS: Sections = {
         "batch_tokens",
         flag("--tp", "Shard a large model over all processes."),
         option(
-            "--device-map",
-            None,
-            "Spread the model over this machine's devices, in one process.",
-            click.Choice(DEVICE_MAPS),
+            "--device-map", None, "Spread the model over this machine's devices, in one process.", OneOf(DEVICE_MAPS)
         ),
     ],
 }
@@ -149,7 +139,6 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
 
     if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
         options["stride"] = max(1, min(lengths) // 2)
-    sharing = made(Sharing, options)
     servers, checkpoint = asked_servers(options, model)
 
     def prepare(here: World) -> CorpusRun:
@@ -165,9 +154,9 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
         return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)
 
     if not dry_run:
-        measure(prepare, writable_folder, options, source=source, doing="measuring", sharing=sharing)
+        measure(prepare, writable_folder, options, source=source, doing="measuring")
         return
-    with together(sharing) as group:
+    with together(made(Sharing, options)) as group:
         run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused with servers
         found = run.dry_run()
         if group.world.leads:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output.formatting import markdown
+from ..output.formatting import cut, markdown
 from .completion import Place
 from .options import Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
 
@@ -93,20 +93,17 @@ def _page(described: dict[str, Any]) -> str:
         ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],
         ["serve it with", f"llama-server -m {described['out'] or 'OUT.gguf'} -c {length}"],
     ]
-    shown = {name: pair for name, pair in described["keys"].items() if name not in (ORIGINAL, VERSION)}
     lines = []
-    for name, (before, after) in [*shown.items(), *described["tensors"].items()]:
-        lines += [f"- {name}: {_short(before)}"] if before is not None else []
-        lines += [f"+ {name}: {_short(after)}"] if after is not None else []
+    for name, (before, after) in {**described["keys"], **described["tensors"]}.items():
+        if name not in (ORIGINAL, VERSION):
+            lines += [f"- {name}: {_short(before)}"] if before is not None else []
+            lines += [f"+ {name}: {_short(after)}"] if after is not None else []
     return "\n".join([markdown(["patched", "value"], rows), "", "```diff", *lines, "```"])
 
 
 def _short(value: object) -> str:
     """Returns a value on one line."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        ends = [", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:])]
-        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+        first, last = (", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:]))
+        return f"[{first}, ... {len(value)} numbers ..., {last}]"
+    return f"{value:.9g}" if isinstance(value, float) else cut(str(value), 100)

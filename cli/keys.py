@@ -17,8 +17,7 @@ from .options import (
     model_argument,
     option,
     out_option,
-    print_json,
-    put,
+    print_result,
     say,
     sectioned_command,
 )
@@ -27,13 +26,13 @@ from .running import text_of
 _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
-        option("--window", "N", "The shortest context, in tokens.", Length(), default=4096, show_default=True),
-        option("--stride", "N", "Tokens that share a short context.", Length(), default=1024, show_default=True),
+        option("--window", "N", "The shortest context, in tokens.", Length(), default=4096),
+        option("--stride", "N", "Tokens that share a short context.", Length(), default=1024),
         option("--import imports", "FILE", "LongPPL's own file, instead of MODEL.", Place(), multiple=True),
     ],
     "Key tokens": [
-        option("--alpha", "A", "Minimum gain from long context, in nats.", Real(), default=2.0, show_default=True),
-        option("--beta", "B", "Upper bound -B of the long-context NLL.", Real(), default=-2.0, show_default=True),
+        option("--alpha", "A", "Minimum gain from long context, in nats.", Real(), default=2.0),
+        option("--beta", "B", "Upper bound -B of the long-context NLL.", Real(), default=-2.0),
     ],
     "The text": [
         "split text_field glob encoding",
@@ -77,8 +76,5 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
             f"text than with {window:,} tokens"
         )
     found.save(path)
-    if as_json:
-        print_json(found.made, path)
-    else:
-        put(summary, path)
+    print_result(as_json, lambda: found.made, lambda: summary, path)
     say(f"written to {out}")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import io
-import os
+import platform
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 
 import click
 
-from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
+from .. import __version__
+from ..errors import RopescaleError, RunError, VerificationError
 from ..files import Terminated, terminable
 from ..output.formatting import cut, visible
 from ..schedules.base import suggest
-from . import environment
 from .options import drop_output, say
 
 COMMANDS = {
@@ -41,6 +41,10 @@ COMMANDS = {
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
+LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface_hub", "numpy", "click")
+EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module only for a call or for the command's help."""
 
@@ -49,48 +53,41 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f".{cmd_name}", __package__).command
-        if not any("--debug" in parameter.opts for parameter in command.params):
-            command.params.append(_debug_option())  # accepted before and after the command's name
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None:
-            former = {"passkey": "retrieval"}
-            advice = suggest(former.get(args[0], args[0]), COMMANDS, f"see `{ctx.command_path} -h`")
-            raise click.UsageError(f"no such command {args[0]!r}; {advice}")
-        return super().resolve_command(ctx, args)
+            advice = suggest(cmd_name, COMMANDS, f"see `{ctx.command_path} -h`")
+            raise click.UsageError(f"no such command {cmd_name!r}; {advice}")
+        return import_module(f".{cmd_name}", __package__).command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _debug_option() -> click.Option:
-    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
-
-
-_VERSION = "Show the versions of ropescale, Python and the libraries."
-
-
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    params=[_debug_option()],
 )
-@click.option("--version", is_flag=True, help=_VERSION)
+@click.option("--version", is_flag=True, help="Show the versions of ropescale, Python and the libraries.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def group(ctx: click.Context, version: bool) -> None:
     """Extend the context of RoPE language models, and measure the effect."""
     if version:
-        click.echo(environment.described())
-        ctx.exit()
-    if ctx.invoked_subcommand is None:
+        click.echo(_versions())
+    elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def _versions() -> str:
+    """Returns the versions of ropescale, Python, the system and the libraries, without importing these."""
+    python = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    libraries = []
+    for name in (*LIBRARIES, *EXTRAS):
+        try:
+            libraries.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            libraries.append(f"{name} is not installed")
+    return f"ropescale {__version__}\n{python}\n{', '.join(libraries)}"
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -104,57 +101,32 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        _check_working_folder()
         with terminable():
-            code = group.main(words, prog_name="ropescale", standalone_mode=False)
+            group.main([word for word in words if word != "--debug"], prog_name="ropescale", standalone_mode=False)
         if sys.stdout:  # None if the caller closed it
             sys.stdout.flush()
-        return code if isinstance(code, int) else DONE
+        return DONE
     except BrokenPipeError:
         drop_output()  # the reader closed the pipe (``| head``); also silences Python's flush at exit
         return FAILED
-    except (click.Abort, KeyboardInterrupt) as error:
-        cause = error.__cause__ or error  # click wraps it in an exception
-        return _failed(cause, words) if isinstance(cause, EOFError) else _interrupted(cause)
-    except Exception as error:
-        ended = _interruption_behind(error)
-        return _failed(error, words) if ended is None else _interrupted(ended)
+    except (Exception, KeyboardInterrupt) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None and not isinstance(cause, RopescaleError):
+            cause = cause.__cause__  # click, and Python in the creation of a class, wrap an interruption
+        if isinstance(cause, Terminated):
+            say(f"terminated ({signal.Signals(cause.number).name})")
+            return 128 + cause.number
+        if isinstance(cause, KeyboardInterrupt):
+            say("interrupted")
+            return INTERRUPTED
+        if "--debug" in words:
+            traceback.print_exc()
+        code, sentence = translate(error, next((word for word in words if word in COMMANDS), None))
+        say(f"error: {sentence}")
+        return code
 
 
-def _check_working_folder() -> None:
-    """Refuses to run in a removed folder, where libraries end the process without a message."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise CheckpointError("the working directory no longer exists; change into another one") from None
-
-
-def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Returns the signal behind an error: Python wraps one that arrives during the creation of a class."""
-    behind = None if isinstance(error, RopescaleError) else error.__cause__
-    if behind is None or isinstance(behind, KeyboardInterrupt):
-        return behind
-    return _interruption_behind(behind)
-
-
-def _failed(error: Exception, words: Sequence[str]) -> int:
-    if "--debug" in words:
-        traceback.print_exc()
-    code, sentence = translate(error, next((word for word in words if word in COMMANDS), None))
-    say(f"error: {sentence}")
-    return code
-
-
-def _interrupted(error: BaseException) -> int:
-    """Reports the interruption and returns the exit code."""
-    if isinstance(error, Terminated):
-        say(f"terminated ({signal.Signals(error.number).name})")
-        return 128 + error.number
-    say("interrupted")
-    return INTERRUPTED
-
-
-def translate(error: Exception, command: str | None = None) -> tuple[int, str]:
+def translate(error: BaseException, command: str | None = None) -> tuple[int, str]:
     """Returns an error's exit code and message, with the command's options for its fields."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
@@ -184,13 +156,13 @@ def _options(fields: Sequence[str], command: str | None) -> str:
 
 def _usage_sentence(error: click.ClickException) -> str:
     """Rewrites click's message in ropescale's style: no capital, no full stop, and advice after a semicolon."""
-    near = getattr(error, "possibilities", None)
-    message = _one_line(error.message if near else error.format_message()).rstrip(".")
-    if isinstance(error, click.NoSuchOption):  # click before 8.2 omits the quotes
+    if isinstance(error, click.NoSuchOption):
         message = f"no such option {_one_line(error.option_name)!r}"
-    message = message[:1].lower() + message[1:]
-    if near:
-        return f"{message}; did you mean {near[0]!r}?"
+        if error.possibilities:
+            return f"{message}; did you mean {error.possibilities[0]!r}?"
+    else:
+        message = _one_line(error.format_message()).rstrip(".")
+        message = message[:1].lower() + message[1:]
     ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click import Option
+from click.core import ParameterSource
 
 from ..errors import RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
@@ -42,13 +42,10 @@ class OneOf(click.Choice):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns the validated word."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            advice = suggest(str(value), list(self.choices), "")
-            if advice:
-                self.fail(f"unknown value {str(value)!r}; {advice}", param, ctx)
-            raise
+        advice = "" if value in self.choices else suggest(str(value), list(self.choices), "")
+        if advice:
+            self.fail(f"unknown value {str(value)!r}; {advice}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Dtype(OneOf):
@@ -83,66 +80,54 @@ class Real(_Plain, click.FloatRange):
 
 
 class Length(click.ParamType):
-    """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024)."""
+    """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024); with ``parse_lengths`` several: ``2k,4k``."""
 
     name = "length"
-    parse: Callable[[Any], object] = staticmethod(parse_length)
+
+    def __init__(self, parse: Callable[[Any], object] = parse_length) -> None:
+        self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
-            return self.parse(value)
+            return self._parse(value)
         except RopescaleError as error:
             self.fail(str(error), param, ctx)
 
 
-class Lengths(Length):
-    """Lengths joined by commas: ``2k,4k,8k``."""
-
-    name = "lengths"
-    parse = staticmethod(parse_lengths)
-
-
 class Factor(click.ParamType):
-    """A number, or several joined by commas for commands of many schedules; ``4x`` and ``128k`` get a hint."""
+    """A number, or several joined by commas for commands of many schedules."""
 
     name = "factor"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
-        written = str(value)
-        parts = written.split(",")
+        parts, example = str(value).split(","), "4"
+        if ctx is not None and any(each.name == "schedules" for each in ctx.command.params):
+            example = "4, or several like 2,4,8"
+        elif len(parts) > 1:
+            parts = [""]
         with suppress(ValueError):
-            if all(map(is_plain, parts)) and (takes_many or len(parts) == 1):
-                factors = [float(part) for part in parts]
-                return factors if len(factors) > 1 else factors[0]
-        return self.fail(f"{value!r} is not one number{self._hint(written, takes_many)}", param, ctx)
-
-    @staticmethod
-    def _hint(written: str, takes_many: bool) -> str:
-        """Returns the advice for an invalid factor."""
-        several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
-        if len(several) > 1:
-            return (
-                f"; write --factor {','.join(several[:4])}"
-                if takes_many
-                else f"; give one, such as --factor {several[0]}"
-            )
-        if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
-            return f"; write --factor {written.strip('xX')}"
-        return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
+            factors = [float(part if is_plain(part) else "") for part in parts]
+            return factors if len(factors) > 1 else factors[0]
+        return self.fail(f"{value!r} is not a factor; write {example} (a length is --target-length)", param, ctx)
 
 
 # --- Options of several commands
 
 
 def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
-    """Makes an option: ``option("--data source", "SRC", "Where texts come from.", Place())``."""
+    """Makes an option: ``option("--data source", "SRC", "Where texts come from.", Place())``; shows its default."""
+    more.setdefault("show_default", more.get("default") is not None)
     return Option(words.split(), type=type, metavar=metavar, help=help, **more)
 
 
-def flag(words: str, help: str) -> Option:
+def flag(words: str, help: str, **more: Any) -> Option:
     """Makes a boolean flag."""
-    return Option(words.split(), is_flag=True, help=help)
+    return Option(words.split(), is_flag=True, help=help, **more)
+
+
+def switch(words: str, help: str, default: bool | None = True) -> Option:
+    """Makes a pair of flags: ``--name/--no-name``."""
+    return option(f"{words}/--no-{words[2:]}", None, help, default=default)
 
 
 def model_argument(required: bool = True) -> click.Argument:
@@ -158,20 +143,12 @@ def data_option(help: str, *, required: bool = True, multiple: bool = True) -> O
 def lengths_option(help: str) -> Option:
     """Makes ``--lengths``, whose repeated lists are joined."""
     join = lambda ctx, param, lists: list(chain.from_iterable(lists))  # noqa: E731
-    return option("--lengths", "N,...", help, Lengths(), required=True, multiple=True, callback=join)
+    return option("--lengths", "N,...", help, Length(parse_lengths), required=True, multiple=True, callback=join)
 
 
 def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
     """Makes ``-o``, the output."""
     return option("-o --out", metavar, help, Place(), **more)
-
-
-def _refuse_all(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuses ``all`` as a schedule."""
-    if "all" in values:
-        names = "--schedule linear --schedule ntk --schedule yarn"
-        raise click.BadParameter(f"no schedule is named 'all'; repeat the option, as in {names}", ctx, param)
-    return values
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -186,9 +163,11 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
     return {key: value for key, _, value in pairs}
 
 
-def _device(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    """Returns torch's name of a device: ``cuda:1`` for ``gpu:1``."""
-    return name and re.sub(r"^gpu(?=:|$)", "cuda", name, flags=re.IGNORECASE)
+def _typed(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    """Refuses an option that runs code if a file sets it."""
+    if value and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
+        raise click.BadParameter("a file cannot run code; give it on the command line", ctx, param)
+    return value
 
 
 SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
@@ -197,22 +176,20 @@ SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JS
 
 _OPTIONS = [
     option("--schedule", "SPEC", SCHEDULE, SpecText(), required=True),
-    option(
-        "--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", SpecText(), multiple=True, callback=_refuse_all
-    ),
+    option("--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", SpecText(), multiple=True),
     option("--factor", "F", "The extension factor; short for factor=F.", Factor()),
     option("--target-length", "N", "The target context, such as 128k; determines the factor.", Length()),
     option("--original-length", "N", "The trained length, if the config's is wrong.", Length()),
     option("--set overrides", "K=V", "A field of the schedule; repeatable.", multiple=True, callback=_pairs),
-    option("--layers", "full|all|TYPE", "The layers to change.", default="full", show_default=True),
+    option("--layers", "full|all|TYPE", "The layers to change.", default="full"),
     flag("--replace-scaling", "Replace the scaling: compute from the original length."),
     flag("--on-top", "Compose with the existing scaling."),
     option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table.", Length()),
     option("--baseline", "SPEC", "The schedule to compare others with (default: as-is).", SpecText()),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
-    flag("--trust-remote-code", "Run MODEL's own Python code, if transformers needs it."),
+    flag("--trust-remote-code", "Run MODEL's own Python code, if transformers needs it.", callback=_typed),
     option("--dtype", None, "Default: float32 on the CPU, the checkpoint's dtype on a GPU.", Dtype(DTYPES)),
-    option("--device", "D", "Default: the GPU if available, else cpu.", callback=_device),
+    option("--device", "D", "Default: the GPU if available, else cpu."),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),
     option("--text-field", "F", "Field with the text, the chat or the token ids."),
     option("--prompt-field", "F", "Field with the prompt."),
@@ -220,14 +197,7 @@ _OPTIONS = [
     option("--chat-template", "FILE", "The Jinja template of chats, instead of the tokenizer's.", Place()),
     option("--glob", "G", "Files of a folder: '*.txt' at any depth, 'notes/*.md' relative to it."),
     option("--encoding", "E", "Encoding of text files (default: UTF-8)."),
-    option(
-        "--score",
-        None,
-        "The roles in a chat whose tokens are scored.",
-        click.Choice(["all", "assistant"]),
-        default="all",
-        show_default=True,
-    ),
+    option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
     flag("--split-special-tokens", "Encode the names of special tokens in the text as ordinary text."),
@@ -236,24 +206,15 @@ _OPTIONS = [
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory).", Whole(1)),
     option("--truncation-stride", "N", "Tokens that every truncation window scores (default: automatic).", Length()),
-    option("--bos", "B", "auto, yes, no, or a token id.", default="auto", show_default=True),
+    option("--bos", "B", "auto, yes, no, or a token id.", default="auto"),
     option(
-        "--server servers",
-        "URL",
-        "A vLLM or SGLang server that scores instead of MODEL. May be repeated.",
-        multiple=True,
+        "--server servers", "URL", "A vLLM or SGLang server that scores instead of MODEL; repeatable.", multiple=True
     ),
-    option(
-        "--served-as",
-        "SPEC",
-        "The served schedule: base, yarn:factor=4. One per server.",
-        SpecText(),
-        multiple=True,
-    ),
+    option("--served-as", "SPEC", "Its schedule: base, yarn:factor=4. One per server.", SpecText(), multiple=True),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read.", Place()),
-    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8, show_default=True),
-    option("--timeout", "S", "Seconds to wait for a response.", Real(1), default=3600, show_default=True),
+    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8),
+    option("--timeout", "S", "Seconds to wait for a response.", Real(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),
     flag("--force", "Replace results in OUT of another text or model, or of a larger run."),

@@ -43,7 +43,6 @@ _SECTIONS: Sections = {
             "How to link weights; auto: hard link, else symlink, else copy.",
             click.Choice(LINKS),
             default="auto",
-            show_default=True,
         ),
         flag("--force", "Replace OUT or REPO if ropescale wrote it."),
         flag("--dry-run", "Write nothing, only show the changes."),

@@ -8,8 +8,8 @@ from .completion import Place
 from .options import option, out_option, say, sectioned_command
 
 _OPTIONS = [
-    out_option("The page to write.", "FILE", default="report.html", show_default=True),
-    option("--title", "TEXT", "Its heading.", default="Context extension, measured", show_default=True),
+    out_option("The page to write.", "FILE", default="report.html"),
+    option("--title", "TEXT", "Its heading.", default="Context extension, measured"),
 ]
 
 

@@ -6,7 +6,7 @@ import click
 
 from ..output.formatting import visible
 from .completion import Place
-from .options import print_json, put, sectioned_command
+from .options import print_result, sectioned_command
 
 
 @sectioned_command("restore", {"The result": ["as_json"]}, click.Argument(["folder"], type=Place(), metavar="DIR"))
@@ -22,7 +22,5 @@ def command(folder: str, as_json: bool) -> None:
     from ..checkpoints.patching import restore
 
     path = restore(folder)
-    if as_json:
-        print_json({"restored": str(path)}, path)
-    else:
-        put(f"{visible(str(path))} is restored to its state before it was patched in place", path)
+    said = f"{visible(str(path))} is restored to its state before it was patched in place"
+    print_result(as_json, lambda: {"restored": str(path)}, lambda: said, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,71 +11,34 @@ import click
 from click.core import ParameterSource
 
 from ..errors import DataError
+from ..files import local_path
 from ..schedules.base import suggest
 from .completion import Place, SpecText
 from .options import option
 
 NAME = "run.yaml"
-_CODE = "a file cannot run code; give it on the command line"
-_ELSEWHERE = "only-on-the-command-line"
-"""The key in a file that lists the options that only the command line may give."""
-_LARGEST = 1 << 20
-_NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run", "trust_remote_code")
-"""Parameters that do not affect the measurement, or that a file may not contain."""
+_NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run")
+"""Parameters that do not affect the measurement."""
 
 
 def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     """Uses a file's options as defaults of the command, as text like on the command line.
 
     Raises:
-        DataError: the file is invalid, names an unknown option, or would run code.
+        DataError: the file is invalid, or names an unknown option.
     """
-    known = {key_of(each): each for each in ctx.command.params if each.name not in ("config", "debug")}
-    defaults: dict[str, object] = {}
+    known = {key_of(each): each for each in ctx.command.params if each.name != "config"}
     for key, value in {} if path is None else _read(path).items():
-        if key == _ELSEWHERE and isinstance(value, list):
-            ctx.meta[_ELSEWHERE] = {path: [known[name] for name in map(str, value) if name in known]}
-            continue
         each = known.get(str(key))
         if each is None:
             advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
             raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}; {advice}", "config")
-        if each.name == "trust_remote_code":
-            raise DataError(f"{path} sets {key}; {_CODE}", "config")
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            value = [f"{name}={_text(path, key, inner)}" for name, inner in value.items()]
-        texts = [_text(path, key, inner) for inner in (value if isinstance(value, list) else [value])]
-        if isinstance(each.type, SpecText) and any(map(_names_code, texts)):
-            raise DataError(f"{path} names a schedule by its class ({', '.join(texts)}); {_CODE}", "config")
-        if (isinstance(each, click.Option) and each.multiple) or each.nargs == -1:
-            defaults[str(each.name)] = texts
-        else:
-            is_set = isinstance(value, bool) and isinstance(each, click.Option) and each.is_flag
-            defaults[str(each.name)] = value if is_set else ",".join(texts)
-    ctx.default_map = defaults or ctx.default_map
-
-
-def refuse_incomplete(ctx: click.Context) -> None:
-    """Refuses a file of a run if the command line lacks an option that only it may give.
-
-    Raises:
-        DataError: an option is missing; names all missing ones.
-    """
-    for path, params in ctx.meta.get(_ELSEWHERE, {}).items():
-        missing = [each for each in params if ctx.get_parameter_source(each.name) is not ParameterSource.COMMANDLINE]
-        if missing:
-            flags = ", ".join(f"--{key_of(each)}" for each in missing)
-            raise DataError(f"the run of {path} had {flags}, which only the command line may give; add them", "config")
-
-
-def _text(path: str | None, key: object, value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"  # YAML parses these words as values
-    if not isinstance(value, (str, int, float)):
-        raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
-    return str(value)
+        values = [value] if isinstance(value, (str, int, float)) else value
+        if not isinstance(values, list) or not all(isinstance(inner, (str, int, float)) for inner in values):
+            raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
+        texts = [{True: "yes", False: "no"}[inner] if isinstance(inner, bool) else str(inner) for inner in values]
+        several = isinstance(each, click.Option) and each.multiple
+        ctx.default_map = {**(ctx.default_map or {}), str(each.name): texts if several else ",".join(texts)}
 
 
 CONFIG = option(
@@ -94,18 +57,14 @@ def _read(path: str) -> Mapping[object, object]:
     import yaml
 
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise DataError(f"{path} is too large for an options file", "config")
-        found = yaml.safe_load(content)
+        content = yaml.safe_load(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}", "config") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}", "config") from None
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         raise DataError(f"{path} contains no options; write NAME: VALUE", "config")
-    return found
+    return content
 
 
 def key_of(param: click.Parameter) -> str:
@@ -113,50 +72,38 @@ def key_of(param: click.Parameter) -> str:
     return max(param.opts, key=len).lstrip("-")
 
 
-def _names_code(spec: str) -> bool:
-    """Whether a schedule is a class of a Python file or module."""
-    return re.search(r"::|\.py\b", spec) is not None
-
-
 def run_file() -> dict[str, bytes]:
     """Returns the file that repeats the running command, by name; nothing if no command runs.
 
-    It contains the given options, from the command line or a file, and the names of those that only the command line
-    may give.
+    It contains the given options, from the command line or a file, with absolute paths. Addresses with a password are
+    left out.
     """
     import yaml
 
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return {}
-    given, left_out = {}, []
+    given = {}
     for each in ctx.command.params:
-        name = str(each.name)
-        source = ctx.get_parameter_source(name)
-        if source not in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP):
-            continue
-        value = ctx.params.get(name)
-        is_code = isinstance(each.type, SpecText) and _names_code(str(value))
-        if name == "trust_remote_code" or is_code or _is_secret(value):
-            left_out.append(key_of(each))
-        elif name not in _NOT_WRITTEN:
-            given[key_of(each)] = _plain(value)
-    head = f"# ropescale {ctx.command.name} --config {NAME}, in the folder where it ran\n"
-    if left_out:
-        given[_ELSEWHERE] = left_out
+        source, value = ctx.get_parameter_source(str(each.name)), ctx.params.get(str(each.name))
+        if source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP) and each.name not in _NOT_WRITTEN:
+            if isinstance(value, Mapping):
+                value = [f"{name}={inner}" for name, inner in value.items()]
+            values = [_absolute(inner, each) for inner in (value if isinstance(value, (list, tuple)) else [value])]
+            if not any(map(_is_secret, values)):
+                given[key_of(each)] = values if isinstance(value, (list, tuple)) else values[0]
+    head = f"# ropescale {ctx.command.name} --config {NAME}\n"
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     return {NAME: (head + body).encode("utf-8", "backslashreplace")}
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+def _absolute(value: object, param: click.Parameter) -> object:
+    """Returns the absolute path of an existing file or folder; any other value is unchanged."""
+    if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
+        return str(local_path(str(value)).absolute())
     return value if isinstance(value, (str, int, float, bool)) else str(value)
 
 
 def _is_secret(value: object) -> bool:
-    """Whether a value, or one of several, is an address with a user name, a password or a query."""
-    texts = value if isinstance(value, (list, tuple)) else [value]
-    return any("://" in str(text) and (urlsplit(str(text)).username or urlsplit(str(text)).query) for text in texts)
+    """Whether a value is an address with a user name, a password or a query."""
+    return "://" in str(value) and bool(urlsplit(str(value)).username or urlsplit(str(value)).query)

@@ -5,42 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from ..errors import DataError
 from .options import REQUEST_OPTIONS, made, print_result, say
-from .run_file import refuse_incomplete, run_file
+from .run_file import run_file
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
-    from ..evals.parallel.processes import Sharing, World
+    from ..evals.parallel.processes import World
+    from ..evals.results.saving import Saved
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
     from ..evals.servers.server import Server
-
-
-class Printed(Protocol):
-    """A result that can be printed and written."""
-
-    def to_dict(self) -> object:
-        """Returns the result as plain data."""
-        ...
-
-    def summary(self) -> str:
-        """Returns the conclusion and one table."""
-        ...
-
-    def to_markdown(self) -> str:
-        """Returns all tables."""
-        ...
-
-    def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
-        """Writes the result into a folder."""
-        ...
 
 
 def notes() -> Notes:
@@ -69,20 +50,17 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
         return [], made(Checkpoint, options, name=model)
     from ..evals.servers.server import Server
 
-    of_each = {name: options[name] for name in ("served_as", "served_name")}
-    for name, given in of_each.items():
-        if given and len(given) != len(urls):
-            raise DataError(f"{name} is given {len(given)} times for {len(urls)} servers", name, "servers")
-    ctx = click.get_current_context()
-    for name in (str(param.name) for param in ctx.command.params if param.name in _LOCAL and not param.required):
-        if ctx.get_parameter_source(name) in _GIVEN:
-            raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
+    count = len(urls)
+    for name in ("served_as", "served_name"):
+        if len(options[name]) not in (0, count):
+            raise DataError(f"{name} is given {len(options[name])} times for {count} servers", name, "servers")
+    local = (str(each.name) for each in click.get_current_context().command.params if not each.required)
+    refuse_given("applies to a loaded model, not to a server; leave it out", "", *filter(_LOCAL.__contains__, local))
     if tokenizer is None:
         raise DataError("a server needs a tokenizer; name the checkpoint that it serves", "tokenizer")
-    nobody = [None] * len(urls)
-    each = zip(urls, of_each["served_as"] or nobody, of_each["served_name"] or nobody, strict=True)
+    labels, names = (options[name] or [None] * count for name in ("served_as", "served_name"))
     how = {name: options[name] for name in ("concurrency", "timeout")}
-    servers = [Server(url, served_as, name=name, **how) for url, served_as, name in each]
+    servers = [Server(url, label, name=name, **how) for url, label, name in zip(urls, labels, names, strict=True)]
     return servers, made(Checkpoint, options, name=tokenizer, weights=False)
 
 
@@ -91,7 +69,7 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 
     Args:
         why: the message after the parameter's name.
-        instead: the parameter that they require or conflict with.
+        instead: the parameter that they require or conflict with, if any.
 
     Raises:
         DataError: a parameter is given; names the first.
@@ -105,10 +83,10 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
-_LOCAL = {
+_LOCAL = (
     *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
     *("tp", "device_map", "dry_run", "search", "search_tokens", "memory"),
-}
+)
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""
 
 
@@ -123,13 +101,12 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
 
 
 def measure(
-    prepare: Callable[[World], Measurement[Printed]],
+    prepare: Callable[[World], Measurement[Saved]],
     folder_of: Callable[[str], Path],
     options: Mapping[str, Any],
     *,
     doing: str,
     source: Sequence[str] = (),
-    sharing: Sharing | None = None,
 ) -> None:
     """Runs a measurement, writes its result and prints it; a failure of one does not prevent the other.
 
@@ -139,31 +116,27 @@ def measure(
         doing: a word for the processes' work.
         source: the texts, whose folder is refused as output.
     """
-    from ..evals.parallel.processes import together
+    from ..evals.parallel.processes import Sharing, together
     from ..evals.running.runner import carry_out
     from ..evals.store import refuse_if_busy
 
-    refuse_incomplete(click.get_current_context())
     out = options["out"]
     for name in ("fresh", "force"):
         if options[name] and out is None:
             raise DataError(f"{name} needs an output folder; name one", name, "out")
-    with together(sharing) as group:
+    with together(made(Sharing, options)) as group:
         here, folder = group.world, None if out is None else folder_of(out)
-        if folder and any(
-            os.path.isdir(each) and os.path.realpath(each) == os.path.realpath(folder) for each in source
-        ):
+        if folder and any(os.path.isdir(each) and os.path.samefile(each, folder) for each in source if folder.exists()):
             raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:
             say(f"{here} {doing}{here.hint}")
 
-        def shown(result: Printed, kept: Path | None) -> None:
+        def shown(result: Saved, kept: Path | None) -> None:
             where = "" if kept is None or kept.suffix == ".json" else f" or {kept / 'REPORT.md'}"
             short = lambda: f"{result.summary()}\n\nAll tables: --verbose{where}."  # noqa: E731
-            page = result.to_markdown if options["verbose"] else short
-            print_result(options["as_json"], result.to_dict, page, kept)
+            print_result(options["as_json"], result.to_dict, result.to_markdown if options["verbose"] else short, kept)
 
         try:
             measurement = prepare(here)

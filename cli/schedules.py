@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,28 +14,6 @@ from .options import print_json, sectioned_command, show
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter
-
-
-class Field(TypedDict):
-    """A field: its type, whether it is required, and its default, if any."""
-
-    name: str
-    type: str
-    required: bool
-    default: NotRequired[object]
-
-
-class Described(TypedDict):
-    """A schedule as plain data."""
-
-    name: str
-    does: str
-    summary: str
-    fields: list[Field]
-    length_dependent: bool
-    by_length: str
-    paper: str | None
-    documentation: str
 
 
 @sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
@@ -64,7 +42,7 @@ def command(name: str | None, as_json: bool) -> None:
         show(markdown(["schedule", "effect", "needs", "paper"], rows))
 
 
-def describe(name: str, make: object) -> Described:
+def describe(name: str, make: object) -> dict[str, Any]:
     """Describes a schedule: a class, or a user's object or function."""
     from ..schedules.base import Varying, length_dependent
     from ..schedules.fields import parameters
@@ -74,7 +52,7 @@ def describe(name: str, make: object) -> Described:
     by_fields = isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying)
     return {
         "name": name,
-        "does": getattr(make, "does", "") or cut(summary, _FEW),
+        "does": getattr(make, "does", "") or cut(summary, 34),
         "summary": summary,
         "fields": [_field(each) for each in parameters(make).values()],
         "length_dependent": depends,
@@ -84,28 +62,21 @@ def describe(name: str, make: object) -> Described:
     }
 
 
-def _field(parameter: Parameter) -> Field:
+def _field(parameter: Parameter) -> dict[str, object]:
     kind = parameter.hint.__name__ if isinstance(parameter.hint, type) else str(parameter.hint)
-    described: Field = {"name": parameter.name, "type": kind, "required": parameter.required}
+    described = {"name": parameter.name, "type": kind, "required": parameter.required}
     if parameter.required:
         return described
     simple = parameter.default is None or isinstance(parameter.default, (bool, int, float, str))
     return {**described, "default": parameter.default if simple else str(parameter.default)}
 
 
-_FEW = 34
-"""The most characters of a schedule's description in the list."""
-
-
-def _page(described: Described) -> str:
+def _page(described: dict[str, Any]) -> str:
     rows = [
         [field["name"], field["type"], value_text(field["default"]) if "default" in field else "required"]
         for field in described["fields"]
     ]
-    parts = [f"# {described['name']}", *filter(None, [described["documentation"]])]
-    if rows:
-        parts.append(markdown(["field", "type", "default"], rows))
-    parts.append(f"By length: {described['by_length']}")
-    if described["paper"]:
-        parts.append(f"Paper: {described['paper']}")
-    return "\n\n".join(parts)
+    table = markdown(["field", "type", "default"], rows) if rows else ""
+    paper = f"Paper: {described['paper']}" if described["paper"] else ""
+    length = f"By length: {described['by_length']}"
+    return "\n\n".join(filter(None, [f"# {described['name']}", described["documentation"], table, length, paper]))

@@ -32,12 +32,12 @@ _SECTIONS: Sections = {
     ],
     "A server": ["servers served_name timeout"],
     **MODEL_SECTION,
-    "The result": [flag("--verbose", "Print every table and column."), "as_json"],
+    "The result": ["as_json"],
 }
 
 
 @sectioned_command("verify", _SECTIONS, model_argument())
-def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Verify that every layer of MODEL (a folder or a Hub id) uses the intended table.
 
     For an adapter (PEFT), its base is compared with the schedule that the adapter was trained with.
@@ -86,7 +86,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], verbose: bool,
         refuse_given(unused, "server", "served_name", "timeout")
         report = examine(model, generate=generate, lengths=lengths, say=lambda text: tell(note=[text]), **options)
         tell(warning=report.warnings)
-        page = _page(report, verbose)
+        page = _page(report)
     if as_json:
         print_json(report.to_dict())
     elif page:
@@ -110,60 +110,52 @@ def _served_page(report: ServedVerification) -> str:
     return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where}; {allowed}."])
 
 
-def _page(report: Verification, verbose: bool) -> str:
+def _page(report: Verification) -> str:
     """Returns the verdict and one table, of decoding if compared, else of the modules; "" without either."""
     if not report.modules:
         return ""
-    rows = [
-        [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
-        for m in report.modules
-    ]
-    header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
-    tables = [markdown(header, rows, right=(2, 4, 5))] if verbose or not report.generation else []
-    softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
-    limits = [f"limits below that: {'; '.join(report.limits)}"] if report.limits else []
-    verdict = "\n".join(filter(None, [report.verdict, _decoded(report)]))
-    tables += [_decoding(report.generation, verbose)] if report.generation else []
-    base = [f"base: {report.base}"] if report.base else []
-    more = [] if verbose or not report.generation else ["All tables: --verbose."]
-    return "\n\n".join([verdict, *limits, *tables, *softmax, *base, *more])
+    parts = [report.verdict]
+    if report.generation:
+        parts = [f"{report.verdict}\n{_decoded(report)}", _decoding(report.generation)]
+    else:
+        rows = [
+            [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
+            for m in report.modules
+        ]
+        header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
+        parts.append(markdown(header, rows, right=(2, 4, 5)))
+    if report.limits:
+        parts.insert(1, f"limits below that: {'; '.join(report.limits)}")
+    if report.softmax_factor is not None:
+        parts.append(f"softmax scale: x{report.softmax_factor:.6g} (MLA)")
+    if report.base:
+        parts.append(f"base: {report.base}")
+    return "\n\n".join(parts)
 
 
 def _decoded(report: Verification) -> str:
-    """Describes the compared and omitted decoding lengths; "" without a comparison."""
-    if not report.generation:
-        return ""
+    """Describes the compared and omitted decoding lengths."""
     groups: dict[str, list[str]] = {}
     for stretch in report.generation:
         groups.setdefault(stretch.verdict, []).append(f"{(stretch.first + stretch.last) // 2:,}")
-    said = "; ".join(f"{verdict} around {', '.join(lengths)} tokens" for verdict, lengths in groups.items())
+    compared = "; ".join(f"{verdict} around {', '.join(lengths)} tokens" for verdict, lengths in groups.items())
     regions, reached = {stretch.region for stretch in report.generation}, report.generation[-1].last
     left_out = [] if "across" in regions or "above" in regions else ["the trained length"]
     left_out += [f"the extended length of {report.length:,}"] if reached < report.length else []
     rest = f"; left out: {' and '.join(left_out)}" if left_out else ""
-    return f"decoding with the cache: {said}{rest}"
+    return f"decoding with the cache: {compared}{rest}"
 
 
-_REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}
-
-
-def _decoding(stretches: Sequence[Stretch], verbose: bool) -> str:
+def _decoding(stretches: Sequence[Stretch]) -> str:
     """Builds a table with one row per stretch: decoding with the cache against full passes."""
-    columns = {
-        "decoded": [f"{stretch.first:,} to {stretch.last:,} tokens" for stretch in stretches],
-        "where": [_REGIONS[stretch.region] for stretch in stretches],
-        "frequencies change": [f"from {stretch.changes:,}" if stretch.changes else "never" for stretch in stretches],
-        "logit difference": [f"{stretch.difference:.2e}" for stretch in stretches],
-        "over spread": [f"{stretch.relative:.1e}" for stretch in stretches],
-        "allowed": [f"{stretch.tolerance:.1e}" for stretch in stretches],
-        "at position": [f"{stretch.position:,}" for stretch in stretches],
-        "tokens differ": [f"{stretch.tokens_differ} of {stretch.last - stretch.first + 1}" for stretch in stretches],
-        "verdict": [stretch.verdict for stretch in stretches],
-    }
-    shown = [name for name in columns if verbose or name not in _DETAILS]
-    right = [shown.index(name) for name in shown if name not in _WORDS]
-    return markdown(shown, zip(*(columns[name] for name in shown), strict=True), right=right)
-
-
-_DETAILS = ("where", "frequencies change", "logit difference", "at position")
-_WORDS = ("decoded", "where", "frequencies change", "verdict")
+    rows = [
+        [
+            f"{each.first:,} to {each.last:,} tokens",
+            f"{each.relative:.1e}",
+            f"{each.tolerance:.1e}",
+            f"{each.tokens_differ} of {each.last - each.first + 1}",
+            each.verdict,
+        ]
+        for each in stretches
+    ]
+    return markdown(["decoded", "over spread", "allowed", "tokens differ", "verdict"], rows, right=(1, 2, 3))

@@ -31,7 +31,7 @@ def evaluate(ran, checkpoint, texts):
 
 
 def test_factors_multiply_the_schedules_that_take_one(evaluate):
-    words = ["--lengths", "64", "--schedule", "yarn", "--schedule", "abf:rope_theta=9000", "--factor", "2,4,2"]
+    words = ["--lengths", "64", "--schedule", "YaRN", "--schedule", "abf:rope_theta=9000", "--factor", "2,4,2"]
     rows = json.loads(evaluate(*words, "--json").out)["rows"]
     assert [row["schedule"] for row in rows] == ["as-is", "yarn:factor=2", "yarn:factor=4", "abf:rope_theta=9000"]
 
@@ -127,9 +127,9 @@ def test_json_has_every_digit_and_equals_the_naive_loop(evaluate):
         assert row["nll"] == pytest.approx(mean_nll(llama(vocab_size=257), row["length"]), abs=2e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, dtype):
-    out, _ = evaluate("--lengths", "64", "--windows", "1", "--dtype", dtype, "--json")
+@pytest.mark.parametrize(("given", "dtype"), [("float32", "float32"), ("bf16", "bfloat16")])
+def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, given, dtype):
+    out, _ = evaluate("--lengths", "64", "--windows", "1", "--dtype", given, "--json")
     found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
     assert found["model"]["dtype"] == dtype
     assert found["rows"][0]["nll"] == pytest.approx(mean_nll(stock, 64), abs=2e-6)
@@ -175,14 +175,14 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
             ["--lengths", "64", "--schedule", "base", "--target-length", "1k"],
             "or leave target_length out (--target-length)",
         ),
-        (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
+        (["--lengths", "64", "--schedule", "runs/a.txt"], "a schedule's file must end in .json or .py"),
         (["--lengths", "64", "--bos", "maybe"], "bos must be auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
         (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "64", "--device", "meta"], "device 'meta' cannot be used"),
         (["--lengths", "sixty"], "sixty"),
-        (["--lengths", "64", "--dtype", "int8"], "int8"),
+        (["--lengths", "64", "--dtype", "float23"], "did you mean 'float32'?"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, words, sentence):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import own_schedules
 import pytest
@@ -61,23 +60,22 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
     ("content", "fact"),
     [
         ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
-        ("trust-remote-code: true", "sets trust-remote-code; a file cannot run code; give it on the command line"),
-        ("schedule: mine.py::Mine", "names a schedule by its class (mine.py::Mine); a file cannot run code"),
-        ("schedule: [yarn, './mine.py']", "names a schedule by its class"),
-        ("baseline: package.module::Class", "names a schedule by its class"),
-        ("schedule: {full_attention: a::b}", "names a schedule by its class"),
+        ("trust-remote-code: true", "'--trust-remote-code': a file cannot run code; give it on the command line"),
+        ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
+        ("schedule: [yarn, './mine.py']", "'./mine.py' is code, which a file cannot run"),
+        ("baseline: package.module::Class", "'package.module::Class' is code"),
+        ("schedule: '{full_attention: a::b}'", "is code, which a file cannot run"),
         ("- 1", "contains no options; write NAME: VALUE"),
         ("", "contains no options"),
         ("a: [", "is not YAML"),
-        ("lengths: {32: [1]}", "lengths is neither text nor a number, nor a list of them"),
+        ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
         ("seed: 2026-11-23", "seed is neither text nor a number"),
         ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
         ("{data: x, lengths: 32, factor: x}", "invalid value for '--factor'"),
-        ("x: " + "1" * (1 << 20), "is too large for an options file"),
     ],
 )
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
-    out, err = evaluate(content, "MODEL", code=2)
+    out, err = evaluate(content, "MODEL", "--data", "x", "--lengths", "32", code=2)
     assert out == "" and fact in err and err.count("\n") == 1
 
 
@@ -88,23 +86,23 @@ def test_a_missing_file_is_one_sentence(ran):
     )
 
 
-def test_what_only_the_command_line_may_hold_is_named_and_not_written(ran, checkpoint, text, tmp_path):
-    (tmp_path / "mine.py").write_text("from ropescale.schedules.yarn import Yarn\nclass Half(Yarn): pass\n")
-    schedule = f"{tmp_path}/mine.py::Half:factor=2"
-    words = ["--data", text, "--lengths", "32", "--trust-remote-code", "--schedule", schedule, "-o", tmp_path / "out"]
-    run = partial(ran, "eval", checkpoint, *words)
-    written = (run() and tmp_path / "out" / "run.yaml").read_text()
-    assert "only-on-the-command-line: [schedule, trust-remote-code]" in written
-    assert set(yaml.safe_load(written)) == {"model", "data", "lengths", "only-on-the-command-line"}
+def test_the_file_of_a_run_finds_its_data_from_another_working_directory(ran, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT * 4)
+    (tmp_path / "factors.json").write_text('{"name": "yarn", "factor": 2}')
+    one = ran("eval", checkpoint, "--data", "text.txt", "--lengths", "32", "--schedule", "factors.json", "-o", "out")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "run.yaml").rename(tmp_path / "elsewhere" / "moved.yaml")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ran("eval", "--config", "moved.yaml").out.split("All tables")[0] == one.out.split("All tables")[0]
 
 
-def test_a_file_of_a_run_with_a_schedule_of_ones_own_asks_for_it_on_the_command_line(
-    ran, refused, checkpoint, text, tmp_path
-):
+def test_a_schedule_of_ones_own_is_asked_for_on_the_command_line(ran, refused, checkpoint, text, tmp_path):
     own = f"{own_schedules.__file__}::Half"
-    words = ("eval", checkpoint, "--data", text, "--lengths", "32")
+    words = ("eval", checkpoint, "--data", text, "--lengths", "32", "--trust-remote-code")
     ran(*words, "--schedule", own, "-o", tmp_path / "out")
     made = tmp_path / "out" / "run.yaml"
-    assert "--schedule, which only the command line may give; add them (--config)" in refused("eval", "--config", made)
-    again = ran("eval", "--config", made, "--schedule", own, "--json").out
+    assert "is code, which a file cannot run" in refused("eval", "--config", made, "--trust-remote-code")
+    assert "a file cannot run code" in refused("eval", "--config", made, "--schedule", own)
+    again = ran("eval", "--config", made, "--schedule", own, "--trust-remote-code", "--json").out
     assert [row["schedule"] for row in json.loads(again)["rows"]][1].endswith("own_schedules.py::Half")

@@ -134,14 +134,6 @@ def test_a_launcher_that_says_half_of_what_it_should_is_named(refused, checkpoin
     assert said in refused("eval", checkpoint, "--data", texts, *ONE)
 
 
-def test_a_working_folder_that_is_gone_is_named(refused, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkdir("gone")
-    monkeypatch.chdir("gone")
-    os.rmdir(tmp_path / "gone")
-    assert refused("inspect", checkpoint) == "error: the working directory no longer exists; change into another one"
-
-
 def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
     folder = copied.rename(copied.with_name("two\nlines"))
     _, err = ran("patch", folder, "--in-place", "--schedule", "yarn:factor=2")
@@ -155,23 +147,18 @@ def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
 # --- numbers ---
 
 
-@pytest.mark.parametrize("number", ["８", "1_0"])
 @pytest.mark.parametrize(
     "words",
     [
-        ["patch", "--schedule", "yarn", "--factor"],
-        ["patch", "--schedule", "yarn", "--set", "factor="],
-        ["patch", "--schedule", "yarn:factor="],
-        ["retrieval", "--lengths", "300", "--trials"],
-        ["retrieval", "--lengths", "300", "--threshold"],
-        ["retrieval", "--lengths", "300", "--depths"],
+        ["patch", "--schedule", "yarn", "--factor", "８"],
+        ["patch", "--schedule", "yarn:factor=1_0"],
+        ["retrieval", "--lengths", "300", "--trials", "1_0"],
+        ["retrieval", "--lengths", "300", "--depths", "８"],
     ],
     ids=" ".join,
 )
-def test_numbers_are_taken_as_people_write_them(refused, checkpoint, tmp_path, words, number):
-    *words, last = words
-    words += [f"{last}{number}"] if last.endswith("=") else [last, number]
-    assert number in refused(words[0], checkpoint, *words[1:], "-o", tmp_path / "out")
+def test_numbers_are_taken_as_people_write_them(refused, checkpoint, tmp_path, words):
+    assert words[-1][-3:] in refused(words[0], checkpoint, *words[1:], "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -88,7 +88,6 @@ def test_the_columns_are_those_of_the_schedules_as_they_are_asked_for(
         (["--factor", "4"], "factor is given, but no schedule takes a factor"),
         (["--set", "beta_fast=4"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
-        (["--schedule", "all"], "no schedule is named 'all'"),
         (["--schedule", "yarn"], "factor"),
     ],
 )
