@@ -307,27 +307,19 @@ _LARGEST_SCALE = 1e6
 
 
 OTHER_NAMES = {
-    "as-it-is": "as-is",
-    "asis": "as-is",
-    "default": "base",
-    "interpolation": "linear",
-    "llama-3": "llama3",
-    "long-rope": "longrope",
-    "no": "base",
-    "none": "base",
-    "ntk-aware-dynamic": "dynamic",
-    "ntk-by-part": "ntk-by-parts",
-    "ntk-dynamic": "dynamic",
-    "ntk-parts": "ntk-by-parts",
-    "original": "as-is",
-    "p-rope": "proportional",
-    "pi": "linear",
-    "plain": "base",
-    "position-interpolation": "linear",
-    "rope": "base",
-    "su": "longrope",
-    "theta": "abf",
-    "unscaled": "base",
-    "yarn-dynamic": "dynamic-yarn",
+    other: name
+    for name, others in {
+        "as-is": "as-it-is asis original",
+        "base": "default no none plain rope unscaled",
+        "linear": "interpolation pi position-interpolation",
+        "abf": "theta",
+        "dynamic": "ntk-aware-dynamic ntk-dynamic",
+        "ntk-by-parts": "ntk-by-part ntk-parts",
+        "dynamic-yarn": "yarn-dynamic",
+        "longrope": "long-rope su",
+        "llama3": "llama-3",
+        "proportional": "p-rope",
+    }.items()
+    for other in others.split()
 }
 """Names of schedules in papers and other libraries, for suggestions; more words may follow, as in ``ntk-aware``."""

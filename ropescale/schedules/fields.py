@@ -8,14 +8,13 @@ import inspect
 import json
 import math
 import numbers
-import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Union, cast
+from typing import Union, cast
 
 from ..errors import ScheduleError
 from ..files import local_path
@@ -44,47 +43,32 @@ class Parameter:
 
 
 def parameters(make: object) -> dict[str, Parameter]:
-    """Returns the fields of a schedule class or instance; none for a function."""
-    cls = make if isinstance(make, type) else type(make)
-    if dataclasses.is_dataclass(cls):
-        hints = _hints(cls)
-        fields = [f for f in dataclasses.fields(cls) if f.init]
-        defaults = {f.name: f.default if f.default_factory is _MISSING else f.default_factory() for f in fields}
-        return {f.name: Parameter(f.name, hints.get(f.name, f.type), defaults[f.name], f.metadata) for f in fields}
-    if not isinstance(make, type):
-        return {}
-    hints = _hints(cls.__init__)
-    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    named = [p for p in given if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return {
-        p.name: Parameter(p.name, hints.get(p.name, object), _MISSING if p.default is p.empty else p.default)
-        for p in named
-    }
+    """Returns the fields of a dataclass or an instance, or the arguments of another class; none for other objects."""
+    if isinstance(make, type):
+        return _parameters_of(make)
+    return _parameters_of(type(make)) if dataclasses.is_dataclass(make) else {}
 
 
 @lru_cache(maxsize=64)
-def _known_hints(owner: type | Callable[..., object]) -> dict[str, object]:
-    return typing.get_type_hints(owner)
-
-
-def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
-    """Returns annotations as types; names that exist only for type checking stay text."""
-    try:
-        return _known_hints(owner)
-    except Exception:
-        scope = vars(sys.modules.get(owner.__module__, typing))
-        owners = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
-        raw = {key: hint for each in owners for key, hint in inspect.get_annotations(each).items()}
-        for key, hint in raw.items():
-            with contextlib.suppress(Exception):
-                raw[key] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
-        return raw
+def _parameters_of(cls: type) -> dict[str, Parameter]:
+    is_dataclass = dataclasses.is_dataclass(cls)
+    hints: dict[str, object] = {}
+    with contextlib.suppress(Exception):  # names that exist only for type checking
+        hints = typing.get_type_hints(cls if is_dataclass else cls.__init__)
+    if is_dataclass:
+        fields = [f for f in dataclasses.fields(cls) if f.init]
+        defaults = {f.name: f.default if f.default_factory is _MISSING else f.default_factory() for f in fields}
+        return {f.name: Parameter(f.name, hints.get(f.name, f.type), defaults[f.name], f.metadata) for f in fields}
+    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return {
+        p.name: Parameter(p.name, hints.get(p.name, object), _MISSING if p.default is p.empty else p.default)
+        for p in given
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
 
 
 LARGEST = 1e100
 """The upper bound of fields, frequencies and scales; larger numbers would overflow in the formulas."""
-
-_NUMBERS = (float, int)
 
 
 def plain(value: object) -> object:
@@ -110,119 +94,71 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
     Raises:
         ScheduleError: the value does not match the annotation, is not finite, or is out of range.
     """
-    members = _members(hint)
-    wanted = [member for member in members if member is not type(None)]
-    if value is None and len(wanted) < len(members):
+    kinds = _kinds(hint)
+    if value is None and type(None) in kinds:
         return None
-    if any(member in _NUMBERS or _origin(member) in (tuple, list) for member in wanted):
+    wanted = [kind for kind in kinds if kind is not type(None)]
+    if wanted == [bool]:
+        if not isinstance(value, bool):
+            raise ScheduleError(f"{where} must be true or false, not {brief(value)}")
+    elif all(kind in (int, float) for kind in wanted):
         value = plain(value)
-    if wanted == [bool] and not isinstance(value, bool):
-        raise ScheduleError(f"{where} must be true or false, not {brief(value)}")
-    if all(member in _NUMBERS for member in wanted):
-        check_number(where, value, limits or {})
+        _check_number(where, value, limits or {})
         if float not in wanted and not float(cast(float, value)).is_integer():
             raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
-    if all(_origin(member) is tuple and set(typing.get_args(member)) == {float, ...} for member in wanted):
+    elif all(kind == tuple[float, ...] for kind in wanted):
+        value = plain(value)
         if not isinstance(value, (list, tuple)):
-            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {brief(value)}")
+            raise ScheduleError(f"{where} must be a list of numbers, one per pair, as in [1,1.5,2], not {brief(value)}")
         for item in value:
-            check_number(where, item, limits or {})
-    return tuple(value) if isinstance(value, list) and any(_origin(member) is tuple for member in wanted) else value
+            _check_number(where, item, limits or {})
+    is_tuple = isinstance(value, list) and any(typing.get_origin(kind) is tuple for kind in kinds)
+    return tuple(cast("list[object]", value)) if is_tuple else value
 
 
-def check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
+def _check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
     """Refuses a value that is not a number, not finite, or out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
-    _finite(where, value)
+    if not -LARGEST < value < LARGEST:  # larger ones would overflow in the formulas
+        finite = value == value and abs(value) != math.inf
+        wanted = f"a number below {LARGEST:g} in size" if finite else "a finite number"
+        raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
     if "above" in limits and value <= limits["above"]:
         raise ScheduleError(f"{where} must be greater than {limits['above']}, not {brief(value)}")
 
 
-def _finite(where: str, value: float) -> float:
-    """Returns a number; refuses NaN, infinities, and numbers that would overflow in the formulas."""
-    if -LARGEST < value < LARGEST:
-        return value
-    wanted = "a finite number" if value != value or abs(value) == math.inf else f"a number below {LARGEST:g} in size"
-    raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
+def read_text(hint: object, text: str) -> object:
+    """Reads a field's value from text: JSON, unless the annotation asks for text or a path.
 
-
-def cast_text(where: str, hint: object, text: str) -> object:
-    """Parses a text by the field's annotation.
-
-    Raises:
-        ScheduleError: the text does not fit, or is not finite.
+    Numbers of a float's field become floats. A text that is no JSON stays text, which :func:`check_value` may refuse.
     """
-    members = _members(hint)
-    if type(None) in members and text.lower() in ("none", "null"):
+    kinds = _kinds(hint)
+    if type(None) in kinds and text.lower() in ("none", "null"):
         return None
-    wanted = [member for member in members if member is not type(None)]
-    for member in wanted:
-        try:
-            return _cast(where, member, text)
-        except ScheduleError:
-            raise
-        except (ValueError, KeyError):
-            continue
-    words: list[str] = []
-    for member in wanted:
-        choices = typing.get_args(member) if _origin(member) is Literal else ()
-        name = getattr(member, "__name__", str(member))
-        words += map(str, choices) if choices else [_KINDS.get(name, name)]
-    raise ScheduleError(f"{where} must be {' or '.join(words)}, not {brief(text)}")
-
-
-_KINDS = {"float": "a number", "int": "a whole number", "bool": "true or false"}
-"""Words for types, by their names."""
-
-
-def _cast(where: str, hint: object, text: str) -> object:
-    origin = _origin(hint)
-    if origin is Literal:
-        return {str(choice): choice for choice in typing.get_args(hint)}[text]
-    if origin in (tuple, list, Sequence):
-        if not (text.startswith("[") and text.endswith("]")):
-            raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {brief(text)}")
-        inner = next((argument for argument in typing.get_args(hint) if argument is not Ellipsis), object)
-        items = [cast_text(where, inner, part.strip()) for part in split(text[1:-1]) if part.strip()]
-        return tuple(items) if origin is tuple else items
-    if hint is bool:
-        return {"true": True, "false": False}[text.lower()]
-    if hint is int or hint is float:
-        if not is_plain(text):
-            raise ValueError(text)
-        return _finite(where, int(text) if hint is int else float(text))
-    if hint is str:
+    if str in kinds:
         return text
-    if isinstance(hint, type) and issubclass(hint, Path):
+    if Path in kinds:
         return local_path(text)
-    try:  # without an annotation: JSON if possible, else text
-        value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
+    value: object = text
+    try:
+        value = json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
     except (ValueError, RecursionError):
-        return text
-    return _finite(where, value) if isinstance(value, float) else value
+        if (int in kinds or float in kinds) and is_plain(text):  # numbers that JSON does not have, such as .5
+            with contextlib.suppress(ValueError):
+                value = float(text)
+    if any(kind is float or float in typing.get_args(kind) for kind in kinds):
+        return [_as_float(item) for item in value] if isinstance(value, list) else _as_float(value)
+    return value
 
 
-def split(text: str) -> list[str]:
-    """Splits at the commas outside ``[]``, ``{}``, ``()`` and double quotes."""
-    parts, depth, quoted = [""], 0, False
-    for character in text:
-        quoted ^= character == '"'
-        depth += 0 if quoted else (character in "[{(") - (character in "]})")
-        if character == "," and depth == 0 and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += character
-    if depth or quoted:
-        raise ScheduleError(f"a bracket or a quote in {brief(text)} is not closed")
-    return parts
+def _as_float(value: object) -> object:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return float(cast(int, value)) if is_whole else value
 
 
-def _members(hint: object) -> tuple[object, ...]:
+def _kinds(hint: object) -> tuple[object, ...]:
+    """Returns the types that an annotation allows."""
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _origin(hint: object) -> object:
-    return typing.get_origin(hint) or (hint if hint in (tuple, list) else None)

@@ -7,27 +7,26 @@ or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``,
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from dataclasses import dataclass, field, replace
+from inspect import isroutine
+from typing import cast
 
 from ..errors import ConfigError, ScheduleError
 from ..files import local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
-from .fields import PROVENANCE, Parameter, cast_text, check_value, parameters, split
+from .fields import PROVENANCE, Parameter, check_value, parameters, read_text
 from .user_code import load, load_json, read_json_object
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
+_COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")  # not inside brackets or braces
 _LONG = 8
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,56 +34,48 @@ class Spec:
     """A schedule's class with the fields given so far; :meth:`build` creates the schedule.
 
     Attributes:
-        make: the class, or a function or non-dataclass object.
+        make: the class, or the schedule itself, while none of its fields is changed.
         fields: the given values, already of their fields' types; an inner schedule is a Spec.
         named: the name that the user gave.
         file: the ``.json`` file that it was read from, as named by the user.
-        ready: the passed or named schedule, while none of its fields is changed.
     """
 
     make: type | Schedule
     fields: Mapping[str, object] = field(default_factory=dict)
     named: str = ""
     file: str = field(default="", compare=False)
-    ready: Schedule | None = None
 
     @classmethod
     def of(cls, schedule: Schedule) -> Spec:
         """Returns the Spec of a schedule object, with its non-default fields."""
-        values = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
-        ready = {
-            key: value for key, value in values.items() if isinstance(value, Schedule) and not isinstance(value, type)
-        }
-        inside = {key: cls.of(value) for key, value in ready.items()}
-        make = type(schedule) if dataclasses.is_dataclass(schedule) else schedule
-        return cls(make, values | inside, ready=schedule)
+        changed = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
+        return cls(schedule, {key: cls.of(value) if _is_schedule(value) else value for key, value in changed.items()})
 
     @property
     def label(self) -> str:
         """The name for messages: the registered name, else the class's or function's."""
-        return label_of(self.make if self.ready is None else self.ready)
+        return label_of(self.make)
 
     @property
     def text(self) -> str:
-        """The spec on one line."""
-        return _line(self._name, self.fields)
-
-    @property
-    def plainest(self) -> str:
-        """The spec on one line with only the non-default fields."""
-        return _line(self.label, self._changed(), plainest=True)
+        """The spec on one line; an inner schedule is its name, followed by its own fields."""
+        flat: dict[str, object] = {}
+        for key, value in self.fields.items():
+            flat |= {key: value._name, **value.fields} if isinstance(value, Spec) else {key: value}
+        given = ",".join(f"{key}={_word(value)}" for key, value in flat.items())
+        return f"{self._name}:{given}" if given else self._name
 
     @property
     def _name(self) -> str:
-        return self.named if self.named and self.ready is None else self.label
+        return self.named if self.named and isinstance(self.make, type) else self.label
 
-    def _changed(self) -> dict[str, object]:
-        """Returns the given non-default fields, in the order of the class."""
-        if self.ready is not None:
-            return dict(self.fields)
-        known = self._parameters()
+    def plainest(self) -> Spec:
+        """Returns the spec with its registered name and only the non-default fields, in the order of the class."""
+        known = parameters(self.make)
         given = {key: self.fields[key] for key in known if key in self.fields}
-        return {key: value for key, value in given.items() if _differs(value, known[key].default)}
+        changed = {key: value for key, value in given.items() if _differs(value, known[key].default)}
+        inner = {key: value.plainest() for key, value in changed.items() if isinstance(value, Spec)}
+        return replace(self, fields=changed | inner, named="")
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule, or its inner one, has this field."""
@@ -98,25 +89,30 @@ class Spec:
     def lacks(self, key: str) -> bool:
         """Whether the field exists and was not given. A default of 1 counts as given, because it means no extension."""
         taker = self._taker(key)
-        return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
+        return taker is not None and self.get(key) is None and parameters(taker.make)[key].default != 1
 
     def needs(self, key: str) -> bool:
         """Whether the schedule cannot be built without this field."""
         taker = self._taker(key)
-        return taker is not None and key not in taker.fields and taker._parameters()[key].required
+        return taker is not None and key not in taker.fields and parameters(taker.make)[key].required
 
     def _taker(self, key: str) -> Spec | None:
         """Returns the spec that a field belongs to: this one, or its inner one."""
-        inner = self._inner()
-        return self if key in self._parameters() else None if inner is None else inner._taker(key)
+        if key in parameters(self.make):
+            return self
+        return next((taker for inner in self._inner().values() if (taker := inner._taker(key))), None)
+
+    def _inner(self) -> dict[str, Spec]:
+        """Returns the field with the inner schedule, if any."""
+        return {key: value for key, value in self.fields.items() if isinstance(value, Spec)}
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
-        """Returns a copy with fields from text, cast by their annotations; they replace earlier values."""
-        return self._with(given, cast_text)
+        """Returns a copy with fields from text, read by their annotations; they replace earlier values."""
+        return self._with(given, read_text)
 
     def with_fields(self, **given: object) -> Spec:
         """Returns a copy with fields from values."""
-        return self._with(given, check_value)
+        return self._with(given, lambda hint, value: value)
 
     def build(self) -> Schedule:
         """Creates the schedule.
@@ -124,50 +120,37 @@ class Spec:
         Raises:
             ScheduleError: a field is missing, unknown, of the wrong type or out of range.
         """
-        if self.ready is not None:
-            return self.ready
-        values = {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
-        return build(cast(type, self.make), values)
+        if not isinstance(self.make, type):
+            return self.make
+        return build(
+            self.make, {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
+        )
 
-    def _parameters(self) -> dict[str, Parameter]:
-        return parameters(self.make)
-
-    def _holder(self) -> str | None:
-        """Returns the field for an inner schedule, if any."""
-        return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
-
-    def _inner(self) -> Spec | None:
-        """Returns the inner schedule, if any."""
-        inner = self.fields.get(self._holder() or "")
-        return inner if isinstance(inner, Spec) else None
-
-    def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
+    def _with(self, given: Mapping[str, object], read: Callable[..., object]) -> Spec:
         if not given:
             return self
-        known, holder = self._parameters(), self._holder()
-        own = {key: self._value(known[key], value, read) for key, value in given.items() if key in known}
-        named = self.named if self.ready is None else ""
-        spec = dataclasses.replace(self, fields={**self.fields, **own}, named=named, ready=None)
-        passed_on = {key: value for key, value in given.items() if key not in known}
-        inner = spec._inner()
-        if not passed_on:
-            return spec
-        if inner is None:
-            key = next(iter(passed_on))
-            wrong, own = f"{self.label} has no field {brief(key)}", ", ".join(known) or "none"
-            if holder is not None:
-                raise ScheduleError(f"{wrong}; give {holder}=SCHEDULE, which may have it")
-            raise ScheduleError(f"{wrong}; {suggest(key, known, f'it has {own}')}")
-        return dataclasses.replace(spec, fields={**spec.fields, str(holder): inner._with(passed_on, read)})
+        known = parameters(self.make)
+        own = {
+            key: self._value(known[key], read(known[key].hint, value)) for key, value in given.items() if key in known
+        }
+        is_class = isinstance(self.make, type)
+        make, named = (self.make, self.named) if is_class else (type(self.make), "")
+        spec = replace(self, make=make, fields={**self.fields, **own}, named=named)
+        others = {key: value for key, value in given.items() if key not in known}
+        inner = {key: value._with(others, read) for key, value in spec._inner().items()}
+        if others and not inner:
+            key, has = next(iter(others)), ", ".join(known) or "none"
+            raise ScheduleError(f"{self.label} has no field {brief(key)}; {suggest(key, known, f'it has {has}')}")
+        return replace(spec, fields={**spec.fields, **inner})
 
-    def _value(self, parameter: Parameter, value: T, read: Callable[[str, object, T], object]) -> object:
+    def _value(self, parameter: Parameter, value: object) -> object:
         where = f"{self.label}: {parameter.name}"
         if not _holds_schedule(parameter.hint):
-            return read(where, parameter.hint, value)
-        if isinstance(value, Schedule) and not isinstance(value, type):
-            return Spec.of(value)
+            return check_value(where, parameter.hint, value)
+        if _is_schedule(value):
+            return Spec.of(cast(Schedule, value))
         inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
-        if not isinstance(inner, Spec) or inner.fields or inner._holder():
+        if not isinstance(inner, Spec) or inner.fields:
             raise ScheduleError(
                 f"{where} takes the name of a schedule, not {brief(value)}; give its fields after it, as in "
                 f"{self.label}:{parameter.name}=yarn,factor=8"
@@ -175,12 +158,20 @@ class Spec:
         return inner
 
 
+ParsedSpec = Spec | Mapping[str, Spec]
+"""A parsed schedule, or one per layer type."""
+
+
+def _is_schedule(value: object) -> bool:
+    return isinstance(value, Schedule) and not isinstance(value, type)
+
+
 def _holds_schedule(hint: object) -> bool:
     """Whether a field of this annotation takes an inner schedule."""
-    return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn)) or hint in ("Schedule", "BuiltIn")
+    return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn))
 
 
-def parse(spec: object) -> Spec | dict[str, Spec]:
+def parse(spec: object) -> ParsedSpec:
     """Parses a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
 
     Args:
@@ -196,10 +187,8 @@ def parse(spec: object) -> Spec | dict[str, Spec]:
         return _from_text(spec.strip())
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
-    if isinstance(spec, type):
-        return load_class(spec)
     if isinstance(spec, Schedule):
-        return Spec.of(spec)
+        return load_class(spec)
     raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
 
 
@@ -230,8 +219,11 @@ def to_dict(schedule: object) -> dict[str, object]:
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
     content: dict[str, object] = {"name": label_of(schedule)}
     for name, value in kept:
-        inner = to_dict(value) if callable(value) else None
-        content |= {name: _plain(value)} if inner is None else {**inner, name: inner["name"], "name": content["name"]}
+        if callable(value):
+            inner = to_dict(value)
+            content |= {**inner, name: inner["name"], "name": content["name"]}
+        else:
+            content[name] = json.loads(json.dumps(value, default=str))
     return content
 
 
@@ -245,10 +237,10 @@ def load_class(make: object, named: str = "") -> Spec:
     if not isinstance(make, Schedule) or not any("__call__" in vars(c) for c in kind.__mro__):
         what = f"class {make.__name__} has no __call__(self, rope, length)" if isinstance(make, type) else repr(make)
         raise ScheduleError(f"{named or label_of(make)} is not a schedule: {what}; see `ropescale schedules`")
-    return Spec(make, named=named) if isinstance(make, type) else dataclasses.replace(Spec.of(make), named=named)
+    return Spec(make, named=named) if isinstance(make, type) else replace(Spec.of(make), named=named)
 
 
-def _from_text(text: str) -> Spec | dict[str, Spec]:
+def _from_text(text: str) -> ParsedSpec:
     if not text:
         raise ScheduleError("the schedule is empty; give a name, e.g. yarn:factor=8")
     if text.startswith("{"):
@@ -256,18 +248,18 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
     name, colon, rest = text.partition(":")
     match = None if _WORD.match(text) else _FILE.fullmatch(text)
     if match:
-        name, rest = match["name"], match["fields"]
-        colon = "" if rest is None else ":"
+        name, rest = match["name"], match["fields"] or ""
+        colon = match["fields"] is not None
         spec = _from_json_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
         spec = _named(name)
     if not colon:
         return spec
-    single, given = one(spec, name), {}
-    for part in split(rest or ""):  # commas inside brackets, braces and quotes belong to the value
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not key or not equals or not value:
-            first = next(iter(single._parameters()), "key")
+    single, given = one(spec, name), dict[str, str]()
+    for part in _COMMA.split(rest):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not key or not value:
+            first = next(iter(parameters(single.make)), "key")
             raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {name}:{first}=...")
         if key in given:
             raise ScheduleError(f"{name}: {key} is given twice; remove one")
@@ -275,20 +267,15 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
     return single.with_text(given)
 
 
-def _from_json_file(name: str) -> Spec | dict[str, Spec]:
+def _from_json_file(name: str) -> ParsedSpec:
     """Reads a schedule's file, and records the file in its specs."""
     try:
-        parsed = parse(load_json(local_path(name)))
+        return mapped(parse(load_json(local_path(name))), lambda part: replace(part, file=name))
     except RecursionError:
-        raise ScheduleError(
-            f"{name} refers to itself, directly or through other files; give numbers, or a name"
-        ) from None
-    if isinstance(parsed, Spec):
-        return dataclasses.replace(parsed, file=name)
-    return {layers: dataclasses.replace(part, file=name) for layers, part in parsed.items()}
+        raise ScheduleError(f"{name} refers to itself; give numbers, or a name") from None
 
 
-def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
+def _from_mapping(given: Mapping[str, object]) -> ParsedSpec:
     given = {key: value for key, value in given.items() if key != PROVENANCE}
     for value in given.values():
         if isinstance(value, str) and "::" in value:
@@ -301,12 +288,12 @@ def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
     if "rope_type" in given or "type" in given:
         kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
         raise ScheduleError(f'these are rope parameters, not a schedule; write {{"name": {kind}, ...}}')
-    if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
+    if not given or not all(isinstance(value, (str, Mapping, Spec)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
     return {layers: one(parse(value), layers) for layers, value in given.items()}
 
 
-def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
+def one(spec: ParsedSpec, where: str) -> Spec:
     """Returns the single spec for every layer type; raises an error that starts with ``where`` if there are several."""
     if isinstance(spec, Spec):
         return spec
@@ -315,8 +302,8 @@ def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
 
 def _held(schedule: object) -> list[tuple[Parameter, object]]:
     """Returns a schedule's fields and values; for other classes than dataclasses, the arguments stored by name."""
-    taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
-    return [(field, getattr(schedule, name)) for name, field in taken.items() if hasattr(schedule, name)]
+    known = {} if isroutine(schedule) else parameters(type(schedule))
+    return [(field, getattr(schedule, name)) for name, field in known.items() if hasattr(schedule, name)]
 
 
 def _differs(value: object, default: object) -> bool:
@@ -324,16 +311,6 @@ def _differs(value: object, default: object) -> bool:
         return bool(value != default)
     except Exception:  # arrays compare element by element
         return True
-
-
-def _line(label: str, fields: Mapping[str, object], plainest: bool = False) -> str:
-    """Returns a name and fields on one line; an inner schedule is its name, followed by its own fields."""
-    flat = dict(fields)
-    for key, value in fields.items():
-        if isinstance(value, Spec):
-            flat |= {key: value.label, **value._changed()} if plainest else {key: value._name, **value.fields}
-    given = ",".join(f"{key}={_word(value)}" for key, value in flat.items())
-    return f"{label}:{given}" if given else label
 
 
 def _word(value: object) -> str:
@@ -349,16 +326,6 @@ def _word(value: object) -> str:
     return " ".join(str(value).split())
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
-
-
 def resolve(
     spec: object,
     rope: Rope,
@@ -370,7 +337,7 @@ def resolve(
     """Creates the schedule for one geometry from a spec and further options.
 
     Args:
-        spec: as for :func:`parse`; from a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
+        spec: as for :func:`parse`, for all layer types.
         factor: the extension factor; short for the field ``factor``.
         target_length: the target context in tokens; determines a missing factor.
         overrides: fields as text, which replace those of the spec.
@@ -379,15 +346,7 @@ def resolve(
         ScheduleError: as for :func:`parse`; or the factor is missing, given twice, or contradicts the target length; or
             the target is shorter than the trained length.
     """
-    parsed = parse(spec)
-    if isinstance(parsed, Mapping):
-        if rope.layer_type is None:
-            raise ScheduleError(
-                f"the schedule is given per layer type ({listed(parsed)}), and this model keeps one table for all its "
-                "layers; give one schedule"
-            )
-        parsed = parsed.get(rope.layer_type) or _named("as-is")
-    chosen = parsed.with_text(overrides or {})
+    chosen = one(parse(spec), "a geometry").with_text(overrides or {})
     if factor is not None:
         stated = chosen.get("factor")
         if isinstance(stated, (int, float)) and stated != factor:
@@ -423,13 +382,14 @@ def _with_target(spec: Spec, trained: int, target: int) -> Spec:
     return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
 
 
-ParsedSpec = Spec | Mapping[str, Spec]
-"""A parsed schedule, or one per layer type."""
-
-
 def parts_of(spec: ParsedSpec) -> list[Spec]:
     """Returns the specs of a parsed schedule: one, or one per layer type."""
     return list(spec.values()) if isinstance(spec, Mapping) else [spec]
+
+
+def mapped(spec: ParsedSpec, change: Callable[[Spec], Spec]) -> ParsedSpec:
+    """Returns a parsed schedule with its spec, or that of every layer type, changed."""
+    return {key: change(part) for key, part in spec.items()} if isinstance(spec, Mapping) else change(spec)
 
 
 def takes(spec: ParsedSpec, key: str) -> bool:
@@ -446,31 +406,22 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
     specs = [parse(each) for each in schedules]
     if not any(takes(spec, "factor") for spec in specs):
         raise ScheduleError("factor is given, but no schedule takes a factor; name one, such as yarn", "factor")
-    given = ",".join(f"{factor:g}" for factor in factors)
+    for part in (part for spec in specs for part in parts_of(spec) if part.get("factor") is not None):
+        given = ",".join(f"{factor:g}" for factor in factors)
+        raise ScheduleError(f"{part.text} has its own factor, and factors {given} are given; remove one", "factor")
     scaled: list[ParsedSpec] = []
     for spec in specs:
-        for part in parts_of(spec):
-            if part.get("factor") is not None:
-                raise ScheduleError(
-                    f"{part.text} has its own factor, and factors {given} are given; remove one", "factor"
-                )
-        if not takes(spec, "factor"):
-            scaled.append(spec)
-        elif isinstance(spec, Spec):
-            scaled += [spec.with_fields(factor=factor) for factor in dict.fromkeys(factors)]
-        else:
-            scaled += [
-                {key: part.with_fields(factor=factor) if part.accepts("factor") else part for key, part in spec.items()}
-                for factor in dict.fromkeys(factors)
-            ]
+        made = [
+            mapped(spec, lambda part, f=factor: part.with_fields(factor=f) if part.accepts("factor") else part)
+            for factor in dict.fromkeys(factors)
+        ]
+        scaled += made if takes(spec, "factor") else [spec]
     return scaled
 
 
 def spelled_out(spec: ParsedSpec) -> str:
     """Returns a parsed schedule on one line, with its given fields: ``yarn:factor=8``."""
-    if isinstance(spec, Mapping):
-        return json.dumps({layers: part.text for layers, part in spec.items()})
-    return spec.text
+    return json.dumps({key: part.text for key, part in spec.items()}) if isinstance(spec, Mapping) else spec.text
 
 
 def file_of(spec: ParsedSpec) -> str:
@@ -481,12 +432,15 @@ def file_of(spec: ParsedSpec) -> str:
 
 def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
     """Whether two parsed specs denote the same schedule."""
-    if isinstance(one, Spec) and isinstance(other, Spec):
-        same = one.make is other.make or (one.named == other.named and bool(one.named))
-        return same and one.plainest == other.plainest
-    if isinstance(one, Spec) or isinstance(other, Spec) or one.keys() != other.keys():
-        return False
-    return all(is_same(one[layers], other[layers]) for layers in one)
+    return _identity(one) == _identity(other)
+
+
+def _identity(spec: ParsedSpec) -> object:
+    """Returns what two specs of one schedule have in common, however they are spelled."""
+    if isinstance(spec, Mapping):
+        return {key: _identity(part) for key, part in spec.items()}
+    kind = spec.make if isinstance(spec.make, type) or isroutine(spec.make) else type(spec.make)
+    return spec.named if "::" in spec.named else kind, spec.plainest().text
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import os
@@ -10,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from ..errors import CheckpointError, ScheduleError
 from ..files import Damaged, local_path, parse_json, read_bytes, sha256
@@ -27,11 +26,8 @@ def load(name: str) -> object:
         ScheduleError: the file or module does not exist, its import fails, or it lacks the attribute.
     """
     where, _, attribute = name.rpartition("::")
-    if name.removesuffix("::").endswith(".py"):
-        raise _which(local_path(name.removesuffix("::")))
     if not where or not attribute:
-        wanted = "path/to/file.py::Class or package.module::Class"
-        raise ScheduleError(f"{brief(name)} does not name a schedule; write {wanted}")
+        raise ScheduleError(f"{name} names no class; write path/to/file.py::Class or package.module::Class")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
     module = _from_file(local_path(where)) if is_file else _guarded(where, lambda: importlib.import_module(where))
     try:
@@ -41,24 +37,6 @@ def load(name: str) -> object:
         public = [key for key, value in own.items() if callable(value) and not key.startswith("_")]
         otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
         raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
-
-
-def _which(path: Path) -> ScheduleError:
-    """Returns the error for a file named without a class; lists its schedules by parsing, without running it."""
-    _check_file(path)
-    content = read_bytes(path)
-    tree = _guarded(str(path), lambda: ast.parse(content))
-    names = [node.name for node in tree.body if _is_schedule(node) and not node.name.startswith("_")]
-    if not names:
-        return ScheduleError(f"{path} has no class with __call__(self, rope, length), as a schedule needs")
-    return ScheduleError(f"{path} has {listed(names)}; name one, as in {path}::{names[0]}")
-
-
-def _is_schedule(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
-    """Whether a statement appears to define a callable with ``(rope, length)``."""
-    if isinstance(node, ast.FunctionDef):
-        return len(node.args.posonlyargs + node.args.args) == 2
-    return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
 
 
 def _check_file(path: Path) -> None:

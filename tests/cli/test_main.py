@@ -200,4 +200,4 @@ def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, 
     assert "| depth  | int   | 3        |" in page
     described = json.loads(ran("schedules", f"{tmp_path}/own.py::thirds", "--json").out)
     assert (described["fields"], described["length_dependent"]) == ([], True)
-    assert "own.py has Half, thirds; name one" in ran("schedules", f"{tmp_path}/own.py", code=2).err
+    assert "own.py names no class; write path/to/file.py::Class" in ran("schedules", f"{tmp_path}/own.py", code=2).err

@@ -360,7 +360,10 @@ def test_a_missing_factor_is_named(name: str) -> None:
         (lambda: Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
         (lambda: Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
         (lambda: Table(factors=(1.0, math.nan)), "table: factors must be a finite number"),
-        (lambda: create("table", factors="1,2"), "table: factors must be a list of numbers, one per pair, not '1,2'"),
+        (
+            lambda: create("table", factors="1,2"),
+            "table: factors must be a list of numbers, one per pair, as in [1,1.5,2], not",
+        ),
         (lambda: create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
         (lambda: create("resonance", over=3), "over takes the name of a schedule, not 3"),
     ],
