@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import abbreviated, brief, cut, definitions, markdown
@@ -34,18 +33,19 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     are those of `ropescale patch`; each of several schedules takes the options that it has.
     """
     from ..inspecting import compare, inspect
-    from ..inspecting.drawing import draw_comparison, draw_geometry
+    from ..inspecting.drawing import by_layer, draw
     from ..output.plotting import save
 
     if len(schedules) > 1:
         inspection = compare(model, schedules, **options)
-        draw, pages = partial(draw_comparison, inspection.layers), map(_compared, inspection.layers.values())
+        layers = inspection.layers
+        pages = map(_compared, layers.values())
     else:
         inspection = inspect(model, *schedules, **options)
-        draw, pages = partial(draw_geometry, inspection.geometries), map(_page, inspection.geometries)
+        layers, pages = by_layer(inspection.geometries), map(_page, inspection.geometries)
     tell(note=inspection.notes, warning=inspection.warnings)
     if plot is not None:
-        save(draw(), plot)
+        save(draw(layers), plot)
     print_result(as_json, inspection.to_dict, lambda: "\n\n".join(pages), plot)
 
 

@@ -79,7 +79,7 @@ class Geometry:
 
     def turns(self) -> list[float]:
         """Returns every pair's full turns inside the trained length or the attention window."""
-        return [self.seen(self.rope.original_length) / _wavelength(f) for f in self.rope.inv_freq()]
+        return [self.seen(self.rope.original_length) / wavelength for wavelength in self.rope.wavelengths()]
 
     @property
     def label(self) -> str | None:
@@ -91,27 +91,28 @@ class Geometry:
 
     def pairs(self) -> list[Pair]:
         """Returns every pair, in order."""
-        before = [
-            Pair(i, f, _wavelength(f), turns, turns >= 1)
-            for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.turns()))
+        before = self.rope.inv_freq()
+        turns = self.turns()
+        pairs = [
+            Pair(i, f, wavelength, turns[i], turns[i] >= 1)
+            for i, (f, wavelength) in enumerate(zip(before, self.rope.wavelengths()))
         ]
         if self.frequencies is None:
-            return before
-        new = self.frequencies.inv_freq
+            return pairs
+        new, length = self.frequencies, self.seen(self.target_length or self.rope.original_length)
         # infinite for a stopped pair, NaN for a pair that never turned
-        divisors = [pair.inv_freq / f if f else math.inf if pair.inv_freq else math.nan for pair, f in zip(before, new)]
+        divisors = [b / f if f else math.inf if b else math.nan for b, f in zip(before, new.inv_freq)]
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
-        length = self.seen(self.target_length or self.rope.original_length)
         return [
             replace(
                 pair,
                 new_inv_freq=f,
-                new_wavelength=_wavelength(f),
-                new_turns=length / _wavelength(f),
+                new_wavelength=wavelength,
+                new_turns=length / wavelength,
                 divisor=divisor,
                 kind=_kind(divisor, most),
             )
-            for pair, f, divisor in zip(before, new, divisors)
+            for pair, f, wavelength, divisor in zip(pairs, new.inv_freq, new.wavelengths, divisors)
         ]
 
     def unturned(self) -> list[int]:
@@ -141,10 +142,6 @@ class Geometry:
         }
 
 
-def _wavelength(inv_freq: float) -> float:
-    return 2 * math.pi / inv_freq if inv_freq else math.inf
-
-
 def _kind(divisor: float, most: float) -> str:
     if math.isnan(divisor):
         return "still"
@@ -157,22 +154,12 @@ def _kind(divisor: float, most: float) -> str:
     return "divided" if divisor >= most * NEARLY_MOST else "blended"
 
 
-_HEAD = 128
-"""The head size for which the paper computed its bound."""
-
 _BLOCK = 512
-_SAME = 1e-9
+_FEW = 1e-3
+"""The smallest share of the distances that is worth a warning; the paper's own thetas are below it."""
 
 _MOST = 2**18
 """The most distances to check, evenly spaced: about a second of one core with 64 pairs."""
-
-
-def least_theta(length: float) -> float:
-    """Returns the paper's fit of the smallest theta for a context in tokens and heads of 128: ``0.0424 L^1.628``.
-
-    Figure 1 of the paper. Smaller heads need more.
-    """
-    return 0.0424 * length**1.628
 
 
 @dataclass(frozen=True)
@@ -202,7 +189,7 @@ def reversals(inv_freq: Sequence[float], length: int, still: float = 0.0) -> Rev
     step = -(-length // _MOST) | 1  # odd, so that it detects pairs with a power of two as their wavelength
     distances = range(0, length, step)
     # With e(x) = (cos x f, sin x f), sum cos((a - b) f) = e(a) . e(b) = pairs - |e(a) - e(b)|^2 / 2: one call in C.
-    farthest = math.sqrt(2 * (len(inv_freq) + still)) + _SAME
+    farthest = math.sqrt(2 * (len(inv_freq) + still)) + SAME
     near = [_embedding(-distance, inv_freq) for distance in distances[:_BLOCK]]
     found: list[int] = []
     for start in range(0, len(distances), _BLOCK):
@@ -217,42 +204,19 @@ def _embedding(position: int, inv_freq: Sequence[float]) -> tuple[float, ...]:
 
 
 def bound_warnings(geometries: Iterable[Geometry], configuration: Configuration) -> Iterator[str]:
-    """Yields a warning for every layer type whose theta is too small for its target length."""
+    """Yields a warning for every layer type whose frequencies are too fast for its target length."""
     unrotated = configuration.section.get("qk_nope_head_dim")  # latent attention rotates a separate slice
     beside = unrotated if isinstance(unrotated, int) and unrotated > 0 else 0
     for geometry in geometries:
-        length = geometry.seen(geometry.target_length or geometry.rope.original_length)
-        table = list(geometry.frequencies.inv_freq) if geometry.frequencies else geometry.rope.inv_freq()
-        series = _series(table, geometry.rope.rotary_dim)
-        if series and geometry.rope.rotary_dim >= _HEAD and series[0] >= least_theta(length * series[1]):
-            continue  # the paper's fit is for such heads
-        still = (geometry.rope.head_dim - geometry.rope.rotary_dim + beside) / 2
-        negative = reversals(table, length, still)
-        if negative is None:
-            continue
-        own = series[0] if series and series[1] == 1 else None
-        which = f"theta {geometry.rope.theta:,.0f} is too small"
-        if geometry.frequencies is not None:
-            which += f", under {geometry.schedule} too,"
-            which = which if own is None else f"{geometry.schedule} makes theta {own:,.0f}, too small"
-        layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
-        enough = ""
-        if own is not None and own < least_theta(length):
-            three_digits = float(f"{least_theta(length):.3g}")
-            enough = f"; heads of {_HEAD} need about {three_digits:,.0f}"
-        yield (
-            f"{which} for {length:,} tokens{layers}: at {100 * negative.share:.2g}% of the distances, first at "
-            f"{negative.first:,}, similar tokens get less attention than random ones (Men et al. 2024, "
-            f"arXiv:2405.14591), which retrieval shows and perplexity may not{enough}"
-        )
-
-
-def _series(table: Sequence[float], rotary_dim: int) -> tuple[float, float] | None:
-    """Returns theta and the step of frequencies ``step theta^(-2i/d)``; None for other frequencies."""
-    if len(table) < 2 or min(table) <= 0 or table[0] <= table[-1]:
-        return None
-    step, last = table[0], len(table) - 1
-    ratio = (table[-1] / step) ** (1 / last)
-    if any(abs(f / (step * ratio**i) - 1) > _SAME for i, f in enumerate(table)):
-        return None
-    return ratio ** (-rotary_dim / 2), step
+        rope, length = geometry.rope, geometry.seen(geometry.target_length or geometry.rope.original_length)
+        table = list(geometry.frequencies.inv_freq) if geometry.frequencies else rope.inv_freq()
+        negative = reversals(table, length, (rope.head_dim - rope.rotary_dim + beside) / 2)
+        if negative is not None and negative.share >= _FEW:
+            under = f", under {geometry.schedule} too," if geometry.frequencies else ""
+            layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
+            yield (
+                f"theta {rope.theta:,.0f} is too small{under} for {length:,} tokens{layers}: at "
+                f"{100 * negative.share:.2g}% of the distances, first at {negative.first:,}, similar tokens get less "
+                "attention than random ones (Men et al. 2024, arXiv:2405.14591), which retrieval shows and perplexity "
+                "may not"
+            )

@@ -10,7 +10,6 @@ from typing import Unpack
 from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
 from ..checkpoints.metadata.record import original_config
-from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import ONLY_V5_KEYS, Configuration, unread_by_v4
 from ..configs.section import LARGEST
 from ..errors import ScheduleError
@@ -203,9 +202,7 @@ def names_in(requests: Mapping[str, Request]) -> dict[str, str]:
 def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:
     """Returns the geometry of each layer type of a configuration, before and after the schedule."""
     now = Configuration.read(config, request.original_length)
-    plan, length = _plan(now, request), request.target_length
-    found = {key: _geometry(rope, plan, length, rope) for key, rope in now.ropes.items()}
-    return tuple(replace(geometry, window=window_of(now, key)) for key, geometry in found.items())
+    return _geometries(now, now, _plan(now, request), request.target_length)
 
 
 def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Request) -> Inspection:
@@ -224,12 +221,8 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
         for rope in now_ropes.values()
         if plan is None and rope.max_length > rope.original_length and not rope.is_scaled
     ]
-    files = read_files(folder)
-    length = request.target_length or (meant_for(files) if stays else None)
-    geometries = tuple(
-        replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))
-        for key, there in now_ropes.items()
-    )
+    files = _read_files(folder)
+    geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     if request.target_length or not stays:
         remarks += bound_warnings(geometries, now)
     # Patching with the schedule fixes one pitfall.
@@ -245,21 +238,36 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
     return make_plan(configuration.raw, replace(request, replace_scaling=replaced))
 
 
-def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
-    """Returns a layer type's geometry under the plan; without one, under its current scaling, or as trained.
+def _geometries(
+    now: Configuration, before: Configuration, plan: Plan | None, target_length: int | None
+) -> tuple[Geometry, ...]:
+    """Returns the geometry of each layer type under the plan; without one, under its current scaling, or as trained.
 
-    ``rope`` is the geometry that the schedule builds on, ``there`` the configuration's current one.
+    Args:
+        now: the current configuration.
+        before: the configuration that the schedule builds on.
     """
-    layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if there.is_scaled else None
-    if plan and (layer := plan.layers.get(layer_type)):
-        table = layer.table(plan.length)
-        varies = length_dependent(layer.schedule)
-        return Geometry(layer_type, layer.rope, describe(layer.schedule), table, plan.length, scaling, varies=varies)
-    if rope.is_scaled:
-        length = target_length or rope.max_length
-        varies = length_dependent(from_rope_parameters(rope)[0])
-        return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling, varies=varies)
-    return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
+    geometries = []
+    for key, there in now.ropes.items():
+        rope, layer = before.ropes[key], plan.layers.get(key) if plan else None
+        geometry = Geometry(
+            key,
+            rope,
+            target_length=plan.length if plan else target_length,
+            scaling=there.scaling if there.is_scaled else None,
+            window=window_of(now, key),
+        )
+        if plan and layer:
+            table, varies = layer.table(plan.length), length_dependent(layer.schedule)
+            geometry = replace(
+                geometry, rope=layer.rope, schedule=describe(layer.schedule), frequencies=table, varies=varies
+            )
+        elif rope.is_scaled:
+            length, varies = target_length or rope.max_length, length_dependent(from_rope_parameters(rope)[0])
+            table = stock_table(rope, length)
+            geometry = replace(geometry, schedule="as it is", frequencies=table, target_length=length, varies=varies)
+        geometries.append(geometry)
+    return tuple(geometries)
 
 
 Files = Mapping[str, Mapping[str, object]]
@@ -311,31 +319,14 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
 
 
 def _config_traps(configuration: Configuration) -> Iterator[str]:
-    text, kind, special = configuration.section, configuration.model_type, configuration.family
-    if kind in ("mixtral", "minimax") and text.get("head_dim") is None:
-        yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
-    if special.derives_attention_scale:
-        yield f"{kind} accepts no scaling but longrope; other schedules are saved through its per-pair lists"
-    if "longrope" in special.not_native:
-        yield f"{kind} never uses long_factor in transformers 5; both lists must be the same"
-    if special.takes_only_theta:
-        yield f"{kind} accepts no scaling type at all; only its rope_theta can change"
-    if kind.startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
-        yield "gemma4 fails its own validation of longrope unless allow_global_per_layer_attribute_access is true"
     if unread_by_v4(configuration):
         yield ONLY_V5_KEYS
-    for rope in configuration.ropes.values():
-        scaling = rope.scaling
-        if "attn_factor" in scaling and "attention_factor" not in scaling:
-            yield "transformers ignores attn_factor; it reads attention_factor"
-        if rope.layer_type and scaling.get("truncate") is False:
-            yield f"transformers 5 ignores truncate: false in per-layer-type parameters ({rope.layer_type})"
-        if rope.rotary_dim % 2:
-            yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
+    if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):
+        yield "transformers ignores attn_factor; it reads attention_factor"
 
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
-    text, longest, meant = configuration.section, configuration.max_length, meant_for(files)
+    text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
         yield f"this checkpoint was extended to {meant} tokens (ropescale.json), and {what} says {longest}"
@@ -352,7 +343,7 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
         yield f"sliding_window is {window}: layers with sliding attention never attend further back"
 
 
-def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
+def _read_files(folder: Path) -> dict[str, Mapping[str, object]]:
     """Reads the existing files next to ``config.json`` that :func:`traps` checks.
 
     Raises:
@@ -362,7 +353,7 @@ def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
     return {name: read_json(folder / name) for name in names if (folder / name).exists()}
 
 
-def meant_for(files: Files) -> int | None:
+def _meant_for(files: Files) -> int | None:
     """Returns the target context, in tokens, of a patched checkpoint, which can differ from its stated maximum."""
     length = files.get("ropescale.json", {}).get("length")
     return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST else None

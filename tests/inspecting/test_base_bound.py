@@ -9,7 +9,7 @@ from configurations import write_checkpoint
 
 from ropescale import Rope
 from ropescale.inspecting import inspect
-from ropescale.inspecting.geometry import Reversals, least_theta, reversals
+from ropescale.inspecting.geometry import Reversals, reversals
 from ropescale.schedules import create
 
 WIDE = {**LLAMA, "head_dim": 128, "max_position_embeddings": 4096}
@@ -25,13 +25,6 @@ def test_the_smallest_theta_is_the_papers_to_its_two_digits(length, theta):
     within = [float(each) for each in np.linspace(0.96 * theta, 1.04 * theta, 161)]
     assert any(holds(each, length) for each in within)
     assert not any(holds(each, length) for each in np.linspace(0.5 * theta, 0.9 * theta, 21))
-
-
-def test_the_papers_fit_is_near_its_table():
-    table = {1024: 4.3e3, 4096: 2.7e4, 8192: 8.4e4, 32768: 6.4e5, 131072: 7.8e6, 524288: 6.4e7, 1048576: 5.1e8}
-    ratios = [least_theta(length) / theta for length, theta in table.items()]
-    assert min(ratios) > 0.5 and max(ratios) < 1.6
-    assert np.exp(np.mean(np.log(ratios))) == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +60,6 @@ def said(tmp_path):
 def test_theta_is_compared_with_the_target_and_nothing_is_said_without_one(said):
     (warning,) = said(WIDE, target_length="32k")
     assert warning.startswith("theta 10,000 is too small for 32,768 tokens: at ")
-    assert warning.endswith("; heads of 128 need about 952,000")  # 0.0424 x 32768^1.628
     assert said(WIDE) == said(WIDE, "as-is") == []
 
 
@@ -79,31 +71,12 @@ def test_the_first_distance_is_where_the_sum_changes_its_sign(said):
     assert f"at {share}% of the distances, first at {negative.argmax():,}, similar tokens" in warning
 
 
-def test_a_theta_that_the_paper_finds_large_enough_is_not_warned_of(said):
-    assert said({**WIDE, "rope_theta": 1e6}, target_length="32k") == []  # the fit: 951,887
-    assert len(said({**WIDE, "rope_theta": 9e5}, target_length="32k")) == 1
-
-
-@pytest.mark.parametrize(
-    ("schedule", "begins"),
-    [
-        ("ntk:factor=8", "ntk:factor=8 makes theta 82,685, too small for 32,768 tokens"),  # 10000 x 8^(128/126)
-        ("abf:rope_theta=500000", "abf:rope_theta=500000 makes theta 500,000, too small for 32,768 tokens"),
-        ("yarn:factor=8", "theta 10,000 is too small, under yarn:factor=8 too, for 32,768 tokens"),
-        ("linear:factor=8", "theta 10,000 is too small, under linear:factor=8 too, for 32,768 tokens"),
-    ],
-)
-def test_a_schedule_is_judged_by_the_theta_that_it_makes_or_by_its_own_frequencies(said, schedule, begins):
+@pytest.mark.parametrize("schedule", ["ntk:factor=8", "yarn:factor=8"])
+def test_a_schedule_is_judged_by_its_own_frequencies(said, schedule):
     (warning,) = said(WIDE, schedule, target_length="32k")
-    assert warning.startswith(begins)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "length"), [("abf:rope_theta=1e6", "32k"), ("linear:factor=32", "8k"), ("ntk:factor=32", "8k")]
-)
-def test_a_schedule_that_suffices_is_not_warned_of(said, schedule, length):
-    assert len(said({**WIDE, "max_position_embeddings": 256}, target_length=length)) == 1
-    assert said({**WIDE, "max_position_embeddings": 256}, schedule, target_length=length) == []
+    assert warning.startswith(f"theta 10,000 is too small, under {schedule} too, for 32,768 tokens")
+    assert len(said({**WIDE, "max_position_embeddings": 256}, target_length="8k")) == 1
+    assert said({**WIDE, "max_position_embeddings": 256}, "ntk:factor=32", target_length="8k") == []
 
 
 def test_layers_that_see_a_window_are_judged_by_it(said):

@@ -90,8 +90,6 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_scaling": LINEAR}, {}, "already scaled"),
         ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
-        ({"model_type": "mixtral", "head_dim": None}, {}, "write head_dim"),
-        ({"model_type": "phi3"}, {}, "accepts no scaling but longrope"),
         *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length {limit}, below max_position_em")
           for limit in (128, -math.inf)),
         *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),

@@ -18,7 +18,7 @@ import ropescale
 from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
 from ropescale.inspecting import Geometry
-from ropescale.inspecting.drawing import draw_geometry
+from ropescale.inspecting.drawing import by_layer, draw
 from ropescale.schedules import Yarn
 
 pytest.importorskip("matplotlib")
@@ -44,20 +44,22 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
 
 
 def test_a_notebook_shows_the_picture_without_a_backend():
-    figure = draw_geometry([SCHEDULED])
+    figure = draw({"all": [SCHEDULED]})
     png = figure._repr_png_()  # what IPython asks an object for
-    assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == tuple(figure.get_size_inches() * 100)
+    size = [round(inches * 100) for inches in figure.get_size_inches()]
+    assert png.startswith(b"\x89PNG") and list(struct.unpack(">II", png[16:24])) == size
 
 
 def test_a_pair_is_a_whole_number_on_the_axis():
     rope = Rope(8, 10000.0, 256)
-    for axes in draw_geometry([Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)]).axes:
+    scheduled = Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)
+    for axes in draw({"all": [scheduled]}).axes:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
 def test_the_left_panel_shows_wavelengths_before_and_after_and_marks_both_lengths():
-    left, right = draw_geometry([SCHEDULED]).axes
+    left, right, _ = draw({"all": [SCHEDULED]}).axes
     found = curves(left)
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
     assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
@@ -68,23 +70,24 @@ def test_the_left_panel_shows_wavelengths_before_and_after_and_marks_both_length
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
 
 
-def test_the_right_panel_shows_the_turns_in_each_length():
-    _, right = draw_geometry([SCHEDULED]).axes
+def test_the_others_show_the_turns_in_each_length_and_the_slowdown():
+    _, right, slowdown = draw({"all": [SCHEDULED]}).axes
     found = curves(right)
     last = 256 / (2 * math.pi * 10000 ** (62 / 64))
-    assert found["as trained, in 256 tokens"][31] == pytest.approx(last, rel=1e-12)
-    assert found["unchanged, in 2,048"][31] == pytest.approx(8 * last, rel=1e-12)
-    assert found["yarn:factor=8, in 2,048"][31] == pytest.approx(last, rel=1e-12)
+    assert found["as trained"][31] == pytest.approx(last, rel=1e-12)
+    assert found["unchanged, in 2,048 tokens"][31] == pytest.approx(8 * last, rel=1e-12)
+    assert found["yarn:factor=8"][31] == pytest.approx(last, rel=1e-12)
+    assert curves(slowdown)["yarn:factor=8"][31] == pytest.approx(8, rel=1e-12)
 
 
 def test_each_layer_type_has_its_row():
-    figure = draw_geometry([Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE)])
+    figure = draw(by_layer([Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE)]))
     assert len(figure.axes) == 4
     assert "sliding_attention" in figure.axes[2].get_title(loc="left")
 
 
 def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
-    left, _ = draw_geometry([Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]).axes
+    left, _ = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
@@ -105,7 +108,7 @@ def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
 def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, name, words):
     (tmp_path / "out.png").mkdir()
     with pytest.raises(RopescaleError, match=words):
-        plotting.save(draw_geometry([SCHEDULED]), tmp_path / name)
+        plotting.save(draw({"all": [SCHEDULED]}), tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
@@ -184,4 +187,4 @@ def test_without_matplotlib_the_extra_is_named_and_a_want_of_memory_is_told_apar
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(RopescaleError, match=words):
-        draw_geometry([SCHEDULED])
+        draw({"all": [SCHEDULED]})
