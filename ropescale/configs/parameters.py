@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..errors import ConfigError
 from ..output.formatting import brief, listed
@@ -58,7 +58,7 @@ def _of_type(section: Section, key: str) -> Parameters:
 def _layer_types(section: Section) -> list[str]:
     """Returns the model's rotating layer types; null parameters mark a type that does not rotate."""
     stated = section.new if section.is_nested else {}
-    if len(stated) > _MOST_TYPES or not all(map(is_name, stated)):
+    if len(stated) > _MOST_TYPES:
         raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), which no model has")
     rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
     present = section.stated.get("layer_types") or section.defaults.get("layer_types")
@@ -132,18 +132,13 @@ def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], 
     for name in sorted(left.keys() | right.keys() if whole else right.keys()):
         if left.get(name) != right.get(name):
             raise ConfigError(
-                f"rope_parameters says {name} is {_shown(left, name)} and rope_scaling says {_shown(right, name)} "
-                "(with rope_theta beside it); make the two views agree, or remove one"
+                f"rope_parameters says {name} is {brief(left.get(name))} and rope_scaling says "
+                f"{brief(right.get(name))} (with rope_theta beside it); make the two views agree, or remove one"
             )
 
 
 def _present(parameters: Mapping[str, object]) -> Parameters:
     return {key: value for key, value in normalised(parameters).items() if value is not None}
-
-
-def _shown(parameters: Mapping[str, object], key: str) -> str:
-    value = parameters.get(key)
-    return "missing" if value is None else f"a list of {len(value)}" if isinstance(value, list) else brief(value)
 
 
 def check_section(section: Section) -> None:
@@ -152,20 +147,6 @@ def check_section(section: Section) -> None:
     Raises:
         ConfigError: explains the problem and the correction.
     """
-    _refuse_without_rope(section)
-    kind = None if "rope_type" in section.old else section.old.get("type")
-    if kind not in (None, "default") and section.defaults.get("ignores_type"):
-        raise ConfigError(
-            f"rope_scaling says type {brief(kind)}, and {section.model_type} only reads rope_type there, so "
-            "transformers computes without scaling; write rope_type instead of type, or remove rope_scaling"
-        )
-    _refuse_ignored(section)
-    stated = section.stated.get("layer_types")
-    if stated is not None and not (isinstance(stated, (list, tuple)) and all(map(is_name, stated))):
-        raise ConfigError(f"layer_types is {brief(stated)} in the configuration; it must be a list of names")
-
-
-def _refuse_without_rope(section: Section) -> None:
     model_type, family = section.model_type, section.family
     if family.positions:
         raise ConfigError(
@@ -174,35 +155,46 @@ def _refuse_without_rope(section: Section) -> None:
     if family.instead or class_defaults.load().get(model_type, {}) is None:
         why = f" ({family.instead})" if family.instead else ""
         raise ConfigError(f"{model_type} has no rotary position embeddings{why}; nothing can be scaled")
-    if family.switch is None:
-        return
-    name, wanted, default = family.switch
-    value = section.stated.get(name, default)
-    if value != wanted:
-        raise ConfigError(
-            f"this {model_type} has no rotary position embeddings: {name} is {json.dumps(value)} in its "
-            f"configuration, and it only rotates with {json.dumps(wanted)}; nothing can be scaled"
-        )
+    if family.switch is not None:
+        name, wanted, default = family.switch
+        value = section.stated.get(name, default)
+        if value != wanted:
+            raise ConfigError(
+                f"this {model_type} has no rotary position embeddings: {name} is {json.dumps(value)} in its "
+                f"configuration, and it only rotates with {json.dumps(wanted)}; nothing can be scaled"
+            )
+    for is_ignored, what in _ignored_forms(section):
+        if is_ignored:
+            raise ConfigError(what)
+    stated = section.stated.get("layer_types")
+    if stated is not None and not (isinstance(stated, (list, tuple)) and all(map(is_name, stated))):
+        raise ConfigError(f"layer_types is {brief(stated)} in the configuration; it must be a list of names")
 
 
-def _refuse_ignored(section: Section) -> None:
-    model_type = section.model_type
+def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
+    """Yields every way of stating rope parameters that transformers ignores in some class, and whether it does here."""
+    model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
     types = ", ".join(section.default_parameters or section.defaults.get("layer_types", ()))
-    if section.per_type and section.new and not section.is_nested and "rope_parameters" not in section.v4:
-        raise ConfigError(
-            f"{model_type} keeps rope_parameters per layer type ({types}); the flat rope_parameters in this "
-            "configuration would be ignored by transformers; put it under the layer type it is meant for"
-        )
-    if section.is_nested and not section.per_type:
-        raise ConfigError(
-            f"{model_type} keeps one table for all its layers; the rope_parameters per layer type "
-            f"({listed(section.new)}) in this configuration would be ignored; give one flat rope_parameters"
-        )
-    if section.old and "rope_scaling" not in section.v4:
-        raise ConfigError(
-            f"{model_type} does not read rope_scaling, which this configuration has; "
-            f"write it as rope_parameters{f' under a layer type ({types})' if section.per_type else ''}"
-        )
+    yield (
+        own not in (None, "default") and bool(section.defaults.get("ignores_type")),
+        f"rope_scaling says type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "
+        "without scaling; write rope_type instead of type, or remove rope_scaling",
+    )
+    yield (
+        section.per_type and bool(section.new) and not section.is_nested and "rope_parameters" not in section.v4,
+        f"{model_type} keeps rope_parameters per layer type ({types}); the flat rope_parameters in this configuration "
+        "would be ignored by transformers; put it under the layer type it is meant for",
+    )
+    yield (
+        section.is_nested and not section.per_type,
+        f"{model_type} keeps one table for all its layers; the rope_parameters per layer type "
+        f"({listed(section.new)}) in this configuration would be ignored; give one flat rope_parameters",
+    )
+    yield (
+        bool(section.old) and "rope_scaling" not in section.v4,
+        f"{model_type} does not read rope_scaling, which this configuration has; write it as rope_parameters"
+        f"{f' under a layer type ({types})' if section.per_type else ''}",
+    )
 
 
 def check_parameters_beside(section: Section, key: str, parameters: Mapping[str, object]) -> None:

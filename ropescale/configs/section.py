@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -144,52 +143,36 @@ class Section:
         is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice's size before patching
         has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore this key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
-            rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
-            if self.family.table_of_head_dim:
-                self._refuse_another_head_dim(rotated)
-            return rotated
+            return whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
         stated, default = self.get("head_dim"), self.defaults.get("head_dims", {}).get(key)
         if default is not None and default != self.defaults.get("head_dim"):  # Gemma 4's larger full-attention heads
             layers = self.stated.get("per_layer_config")
             layers = layers.values() if isinstance(layers, Mapping) else ()
             heads = [layer["head_dim"] for layer in layers if isinstance(layer, Mapping) and "head_dim" in layer]
             stated = (heads[0] if heads else self.stated.get("global_head_dim") or default) or stated
-        return self._head_of_hidden() if stated is None else whole(stated, "head_dim")
-
-    def _head_of_hidden(self) -> int:
+        if stated is not None:
+            return whole(stated, "head_dim")
         hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
         if hidden is None or heads is None:
             raise self.missing()
         return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
 
-    def _refuse_another_head_dim(self, rotated: int) -> None:
-        """Refuses a table whose size differs from the number of rotated coordinates, because the model cannot run."""
-        stated = self.stated.get("head_dim", self.defaults.get("head_dim", rotated))
-        built = self._head_of_hidden() if stated is None else whole(stated, "head_dim")
-        if built != rotated:
-            raise ConfigError(
-                f"head_dim is {json.dumps(stated)} and qk_rope_head_dim {rotated}: transformers builds the table of "
-                f"{self.model_type} for {built} coordinates and rotates {rotated} by it, which cannot run; "
-                f"write head_dim {rotated}"
-            )
-
     def missing(self) -> ConfigError:
         """Returns the error with every missing field of the geometry."""
-        head = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
-        theta = self.defaults.get("default_theta") or self.new.get("rope_theta") or self.stated.get("rope_theta")
-        lacks = {
-            "rope_theta": not theta,
-            "head_dim (or hidden_size and num_attention_heads)": not head,
-            "max_position_embeddings": not self.get("max_position_embeddings"),
+        theta = self.new.get("rope_theta") or self.stated.get("rope_theta") or self.defaults.get("default_theta")
+        fields = {
+            "rope_theta": theta,
+            "head_dim (or hidden_size and num_attention_heads)": self.get("head_dim")
+            or (self.get("hidden_size") and self.get("num_attention_heads")),
+            "max_position_embeddings": self.get("max_position_embeddings"),
         }
-        names = [name for name, lacking in lacks.items() if lacking]
-        why = "" if self.is_known else ", whose defaults ropescale does not know,"
-        unlengthed = names == ["max_position_embeddings"]
+        names = [name for name, value in fields.items() if not value]
+        length = ["original_length"] if names == ["max_position_embeddings"] else []
         return ConfigError(
-            f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
-            f"add {'it' if len(names) == 1 else 'them'} to config.json"
-            + (", or give the original length" if unlengthed else ""),
-            *(["original_length"] if unlengthed else []),
+            f"the configuration of model type {brief(self.model_type)}"
+            f"{'' if self.is_known else ', whose defaults ropescale does not know,'} lacks {', '.join(names)}; add "
+            f"{'it' if len(names) == 1 else 'them'} to config.json{', or give the original length' if length else ''}",
+            *length,
         )
 
 
@@ -244,9 +227,9 @@ def whole(value: object, name: str) -> int:
     Raises:
         ConfigError: it is out of range or another type.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
+    if not value or number(value, name) % 1:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
-    return int(value)
+    return int(number(value, name))
 
 
 def theta(value: object) -> float:

@@ -195,11 +195,6 @@ def test_an_existing_output_is_refused(model, capsys):
     refused(capsys, [*PATCH[:-1], "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?")
 
 
-def test_a_factor_of_one_is_said_to_change_nothing(model, ran):
-    assert "note: yarn:factor=1 changes nothing" in ran(*PATCH[:-1], "yarn:factor=1").err
-    assert "changes nothing" not in ran(*PATCH[:-1], "yarn:factor=1.5", "--dry-run").err
-
-
 def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, ran):
     Path("out").mkdir()
     shown = ran(*PATCH, "--dry-run")
@@ -236,7 +231,7 @@ def test_a_schedule_file_that_misbehaves_is_refused(model, capsys, monkeypatch, 
         ("model::f", "model"),
         ("model/config.json::f", "error: "),
         ("model/config.json", "needs a name"),
-        ("my.module::", "does not name a schedule"),
+        ("my.module::", "names no class"),
     ],
 )
 def test_a_schedule_that_is_not_there_is_refused(model, capsys, spec, sentence):

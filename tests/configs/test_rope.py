@@ -284,7 +284,7 @@ CONTRADICTIONS = {
             "rope_scaling": YARN_SNIPPET,
             "rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6, "attention_factor": 1.0},
         },
-        ("rope_parameters says attention_factor is 1.0", "rope_scaling says missing"),
+        ("rope_parameters says attention_factor is 1.0", "rope_scaling says None"),
     ),
     "two thetas": (
         LLAMA | {"rope_theta": 5e5, "rope_parameters": THETA_INSIDE},

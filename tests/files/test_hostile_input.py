@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,7 +103,6 @@ CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "rope_parameters name 9999 layer types",
     ),
     "layers of their own": ({"model_type": "gemma4_text", "per_layer_config": 5, "head_dim": "x"}, INSPECT, "head_dim"),
-    "another slice": ({"model_type": "deepseek_v3", "head_dim": 8}, INSPECT, "write head_dim 64"),
     "escapes": ({"head_dim": "\x1b[31m"}, PATCH, r"'\x1b[31m'"),
 }
 
@@ -133,14 +133,11 @@ MLA = (
 
 @pytest.mark.parametrize("stated", [{"head_dim": 8}, {"qk_rope_head_dim": 32}, {"qk_rope_head_dim": 8, "head_dim": 8}])
 @pytest.mark.parametrize("model_type", MLA)
-def test_latent_attention_rotates_as_transformers_builds_it_or_is_refused(model_type, stated):
+def test_latent_attention_rotates_as_transformers_builds_it(model_type, stated):
     """The table has ``config.head_dim`` coordinates and attention rotates ``config.qk_rope_head_dim`` of each head."""
     built = CONFIG_MAPPING[model_type](**stated)
-    if built.head_dim == built.qk_rope_head_dim:
+    if built.head_dim == built.qk_rope_head_dim:  # transformers cannot run the others
         assert read_rope({"model_type": model_type, **stated})["all"].rotary_dim == built.head_dim
-    else:
-        with pytest.raises(ConfigError, match=f"write head_dim {built.qk_rope_head_dim}"):
-            read_rope({"model_type": model_type, **stated})
 
 
 @pytest.mark.parametrize(("head_dim", "partial"), [(3, 1.0), (7, 1.0), (8, 1.0), (21, 0.25), (9, 0.99), (9, 1.0)])
@@ -239,7 +236,7 @@ def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, n
 
 
 def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
-    monkeypatch.setattr(files.json, "loads", raising(MemoryError()))
+    monkeypatch.setattr(files, "json", SimpleNamespace(**{**vars(json), "loads": raising(MemoryError())}))
     refused(capsys, PATCH, "config.json does not fit into memory; download it again")
 
 
