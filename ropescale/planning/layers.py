@@ -98,13 +98,6 @@ class PlannedLayer:
         """Whether no frequency changes at a length."""
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
-    def stretches_by_one(self, length: int) -> bool:
-        """Whether its factor is 1, so that the model's output stays the same."""
-        factor = getattr(innermost(self.schedule), "factor", 0)
-        if self.current.is_scaled or length_dependent(self.schedule) or factor != 1:
-            return False
-        return self.table(length).attention_scale == self.rope.table_scale and self.leaves_all(length)
-
     def refuse_undeclared(self, length: int) -> None:
         """Refuses a schedule that depends on the length without declaring it: it would be frozen silently.
 

@@ -104,6 +104,8 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     if not chosen:
         if request.freeze_at is not None:
             raise ScheduleError("as-is changes nothing, so it cannot be frozen; name a schedule")
+        for rope in original.ropes.values():
+            from_rope_parameters(rope)  # refuses scaling that cannot be read
         return Plan(request, original, original, {}, original.max_length)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {
@@ -111,6 +113,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         for key, rope in base_geometry(original, chosen, request).items()
     }
     # Check idle schedules before the length, so that the error names the first cause.
+    _refuse_idle(list(layers.values()), request.freeze_at)
     notes = [*_notes_on_start(original, layers, request)]
     reach = {key: layer.reach for key, layer in layers.items()}
     # Sliding-window layers do not determine the context, unless no other layers rotate.
@@ -161,6 +164,16 @@ def is_as_is(spec: object) -> bool:
     """
     parsed = parse(spec)
     return not isinstance(parsed, Mapping) and parsed.text == "as-is"
+
+
+def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
+    """Refuses frozen schedules that change no frequency at their length."""
+    if length is not None and all(layer.is_frozen and layer.leaves_all(length) for layer in layers):
+        raise ScheduleError(
+            f"{describe(layers[0].requested)} frozen at {length} tokens leaves every frequency unchanged: the trained "
+            f"length is {layers[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer "
+            "length"
+        )
 
 
 def _refuse_moved(
@@ -239,11 +252,7 @@ def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
 def _notes_on_start(
     configuration: Configuration, layers: Mapping[str, PlannedLayer], request: Request
 ) -> Iterator[str]:
-    """Yields notes on the configuration's lengths, on unchanged layers, on freezing and on replaced scaling.
-
-    Raises:
-        ScheduleError: no schedule changes anything at the frozen length.
-    """
+    """Yields notes on the configuration's lengths, on unchanged layers and on replaced scaling."""
     ropes, kinds = configuration.ropes, configuration.layer_types
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding-window layers change as well"
@@ -261,29 +270,8 @@ def _notes_on_start(
         )
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
-    if request.freeze_at is not None:
-        yield from _notes_on_freezing(list(layers.values()), request.freeze_at)
     if request.replace_scaling:
         yield from _notes_on_replaced_scaling(list(layers.values()), request)
-
-
-def _notes_on_freezing(layers: Sequence[PlannedLayer], length: int) -> Iterator[str]:
-    """Yields the effect of freezing on every layer type's schedule; refuses if none changes anything."""
-    idle = [layer for layer in layers if layer.is_frozen and layer.leaves_all(length)]
-    if idle and len(idle) == len(layers):
-        raise ScheduleError(
-            f"{describe(idle[0].requested)} frozen at {length} tokens leaves every frequency unchanged: the trained "
-            f"length is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer "
-            "length"
-        )
-    for layer in layers:
-        label = describe(layer.requested)
-        if layer in idle:
-            yield f"{label} leaves every frequency unchanged at {length} tokens"
-        elif layer.is_frozen:
-            yield f"{label} is frozen at {length} tokens; that table serves every length"
-        else:
-            yield f"{label} is the same at every length, so freezing has no effect at {length} tokens"
 
 
 def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
@@ -339,12 +327,6 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
         raise ScheduleError(f"{next(iter(idle.values()))}; choose another schedule, such as linear or ntk")
     for key, text in idle.items():
         yield f"{key}: {text}"
-    labels = [layer.label for layer in layers.values() if layer.stretches_by_one(length)]
-    if labels and len(labels) == len(layers):
-        yield (
-            f"{listed(dict.fromkeys(labels))} changes nothing: frequencies and attention scale stay the same; give a "
-            "factor, such as 4"
-        )
     shortest = min(layer.rope.original_length for layer in layers.values())
     if length > 512 * shortest:  # beyond any published context (arXiv:2402.13753)
         yield (

@@ -515,6 +515,7 @@ def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way
     frozen = make_plan(LLAMA, spec, freeze_at=16384)
     assert frozen.unsavable is None
     assert frozen.length == frozen.config["max_position_embeddings"] == 16384
+    assert make_plan(LLAMA, "yarn:factor=8", freeze_at=6000).config == make_plan(LLAMA, "yarn:factor=8").config
     assert_same_tables(frozen.tables, stock_tables(frozen.config))
 
 
@@ -526,26 +527,12 @@ def test_a_frozen_dynamic_schedule_is_the_closed_form_at_that_length():
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
-def test_freezing_a_fixed_schedule_changes_nothing_and_says_so():
-    frozen, plain = make_plan(LLAMA, "yarn:factor=8", freeze_at=6000), make_plan(LLAMA, "yarn:factor=8")
-    assert frozen.config == plain.config
-    assert [note for note in frozen.notes if note not in plain.notes] == [
-        "yarn:factor=8 is the same at every length, so freezing has no effect at 6000 tokens"
-    ]
-
-
 @pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
 def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
     for length in (2048, 4096):
         with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency unchanged.*is 4096"):
             make_plan(LLAMA, spec, freeze_at=length)
     assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
-
-
-def test_layers_that_stay_plain_when_frozen_are_named_beside_those_that_change():
-    spec = {"full_attention": "dynamic:factor=4", "sliding_attention": "linear:factor=2"}
-    plan = make_plan(GEMMA3, spec, freeze_at=8192)
-    assert "dynamic:factor=4 leaves every frequency unchanged at 8192 tokens" in plan.notes
 
 
 def test_stock_dynamic_is_saved_natively():
@@ -763,6 +750,12 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
     sliding["rope_type"] = "defaul"
     with pytest.raises(ScheduleError, match="rope_type is 'defaul'"):
         make_plan(config, "yarn:factor=4")
+
+
+def test_as_is_of_scaling_that_cannot_be_read_is_refused():
+    config = in_v5(LLAMA, rope_type="dynamic")
+    with pytest.raises(ScheduleError, match="dynamic needs factor"):
+        make_plan(config, "as-is", replace_scaling=True)
 
 
 def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
