@@ -155,13 +155,9 @@ class Store:
 
     def begin(self, about: Facts) -> None:
         """Stores the facts of the current run."""
-        self._write("DELETE FROM notes WHERE name = 'last'")
-        self.note("last", about)
+        self._write("DELETE FROM notes")
+        self._write("INSERT INTO notes VALUES ('last', ?)", json.dumps(about))
         self._commit()
-
-    def note(self, name: str, content: Facts) -> None:
-        """Stores a note that does not affect numbers, such as a process's time."""
-        self._write("INSERT INTO notes VALUES (?, ?)", name, json.dumps(content))
 
     def close(self) -> None:
         """Commits, and closes the files."""

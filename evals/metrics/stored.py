@@ -21,7 +21,6 @@ from ...output.formatting import escaped
 from ..checking import Count, Length
 from ..data.documents import Document
 from ..data.windows import prefix
-from ..scoring.batches import Cost
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 
@@ -89,9 +88,8 @@ class Pass:
         table_sha256: a hash of the live tables.
         lengths: the lengths of the pass, ascending; the last one was fed.
         nll: per window, the NLL of each scored token in nats, fp32 [scored].
-        forward_passes: the number of windows run; 0 if another schedule had the same tables.
-        cost: the cost of its windows, even if another schedule ran them.
-        split_batches: the number of batches scored in parts because memory ran out.
+        forward_passes, positions: the number of windows and of positions run for it; 0 if another schedule had the same
+            tables.
         key: identifies all that the numbers depend on; passes with the same key share them.
     """
 
@@ -100,8 +98,7 @@ class Pass:
     lengths: tuple[int, ...]
     nll: list[np.ndarray]
     forward_passes: int
-    cost: Cost | None = None
-    split_batches: int = 0
+    positions: int = 0
     key: object = None
 
 
@@ -174,14 +171,12 @@ class Truncation:
         stride: the tokens that a window scores.
         table_sha256: a hash of the tables.
         nll: per window of the measurement, the NLL of each token at positions [L0, longest length) in nats, fp32.
-        split_batches: the number of batches scored in parts because memory ran out.
     """
 
     length: int
     stride: int
     table_sha256: str
     nll: list[np.ndarray] = field(repr=False)
-    split_batches: int = 0
 
     @property
     def forward_passes(self) -> int:
@@ -192,23 +187,6 @@ class Truncation:
     def positions(self) -> int:
         """The number of fed positions."""
         return positions_of(map(len, self.nll), self.length, self.stride)
-
-    @property
-    def scored(self) -> int:
-        """The number of scored tokens."""
-        return sum(map(len, self.nll))
-
-    @property
-    def cost(self) -> dict[str, object]:
-        """The cost, as in results.json."""
-        return {
-            "schedule": "truncation",
-            "lengths": [self.length],
-            "forward_passes": self.forward_passes,
-            "positions": self.positions,
-            "scored": self.scored,
-            "split_batches": self.split_batches,
-        }
 
     @property
     def facts(self) -> dict[str, int]:

@@ -207,7 +207,7 @@ class RecommendRun:
             # A pass with all needed lengths has one table, so it gives every length.
             shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
             beyond = (BEYOND, FAR, OTHERS) if each.lengths[-1] == self.objective.target else ()
-            self.fed += each.cost.positions if each.cost and each.forward_passes else 0
+            self.fed += each.positions
             for number, nll in zip(windows, each.nll, strict=True):
                 masks = self._masks[number]
                 sums = {column: _sum(nll, masks[column]) for column in (*shorter, *beyond)}

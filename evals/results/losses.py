@@ -19,7 +19,6 @@ from ...files import parse_json, sha256
 from .. import checking
 from ..checking import Wrong
 from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
-from ..scoring.batches import Cost
 from .folder import LOSSES, RESULTS, Results, refusing_damage
 
 _LARGEST = 2**36
@@ -54,7 +53,7 @@ def to_bytes(stored: Stored) -> bytes:
         ],
         "truncation": [entry(cut, {f"truncation @ {cut.length}": cut.nll})] if cut else [],
     }  # fmt: skip
-    return save(tensors, {_KEY: json.dumps(index, default=asdict)})
+    return save(tensors, {_KEY: json.dumps(index)})
 
 
 _ARRAYS = ("nll", "kl", "same", "key")
@@ -94,9 +93,8 @@ def _read(index: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[s
     windows = [each.pop("windows") for each in index["documents"]]
     passes, compared, cut = [], [], None
     for one in index["passes"]:
-        (nll,), cost = split(one), one.pop("cost")
-        lengths = tuple(one.pop("lengths"))
-        passes.append(Pass(**one, lengths=lengths, nll=nll, cost=Cost(**cost) if cost else None))
+        (nll,), lengths = split(one), tuple(one.pop("lengths"))
+        passes.append(Pass(**one, lengths=lengths, nll=nll))
     for one in index["divergences"]:
         kl, same = split(one)
         compared.append(Divergence(**one, kl=kl, same=same))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -164,31 +164,16 @@ class Result(Stored, Saved):
 
     @property
     def cost(self) -> list[dict[str, object]]:
-        """The cost of every pass, of every comparison of predictions, and of truncation.
-
-        For a pass: windows, tokens fed and scored, and their ratio to feeding every document once.
-        """
-        passes = [
-            {
-                "schedule": run.schedule,
-                "lengths": list(run.lengths),
-                "forward_passes": run.forward_passes,
-                **(asdict(run.cost) | {"useful_fraction": run.cost.useful_fraction} if run.cost else {}),
-                "split_batches": run.split_batches,
-            }
-            for run in self.passes
+        """The windows and positions fed for every pass, every comparison of predictions, and truncation."""
+        parts = [
+            *((run.schedule, list(run.lengths), run) for run in self.passes),
+            *((f"{each.schedule} against {each.baseline}", [each.length], each) for each in self.divergences),
+            *((("truncation", [self.truncation.length], self.truncation),) if self.truncation else ()),
         ]
-        compared = [
-            {
-                "schedule": divergence.schedule,
-                "compared_with": divergence.baseline,
-                "lengths": [divergence.length],
-                "forward_passes": divergence.forward_passes,
-                "positions": divergence.positions,
-            }
-            for divergence in self.divergences
+        return [
+            {"schedule": name, "lengths": lengths, "forward_passes": run.forward_passes, "positions": run.positions}
+            for name, lengths, run in parts
         ]
-        return [*passes, *compared, *([self.truncation.cost] if self.truncation else [])]
 
     def protocol_line(self) -> str:
         """Returns a sentence on the measurement's protocol."""

@@ -18,7 +18,7 @@ from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables, WithTables, names_for, trained_length, variants
 from ..scoring import memory
-from ..scoring.batches import Batch, BatchPlan, Cost, Feed, Scored
+from ..scoring.batches import Batch, BatchPlan, Feed, Scored
 from ..statistics.intervals import PERCENT
 from ..store import Shelf, Store
 from .answering import AnswerScorer, Score
@@ -79,8 +79,8 @@ class RetrievalRun:
             store: keeps finished batches, which are not asked again.
             group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
         """
-        device, work = self.answerer.device, partial(memory.work, self.answerer.model)
-        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device, work)
+        work = partial(memory.work, self.answerer.model)
+        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, work)
         with evaluating(self.answerer.model):
             held = (variant.tables(self.prompt_set.lengths) for variant in self.variants)
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
@@ -160,8 +160,7 @@ class RetrievalRun:
             size = self._together(prompts[same[0].document])
             parts = (same[start : start + size] for start in range(0, len(same), size))
             batches += [Batch(number, part, positions) for number, part in enumerate(parts, len(batches))]
-        sizes, fed = tuple(feed.window.count for feed in feeds), sum(batch.fed for batch in batches)
-        return BatchPlan(tuple(batches), sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
+        return BatchPlan(tuple(batches), tuple(feed.window.count for feed in feeds))
 
     def _together(self, prompt: Prompt) -> int:
         """Returns the number of prompts like this per batch."""

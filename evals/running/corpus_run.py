@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from ...errors import DataError, RopescaleError
 from ..data import chats
@@ -20,14 +19,14 @@ from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, positions_of
 from ..parallel.processes import Group, World
 from ..results.result import Result
-from ..scoring.batches import Batch, BatchPlan, plan_pass
+from ..scoring.batches import Batch, BatchPlan, Scored, plan_pass
 from ..statistics.intervals import PERCENT
-from ..store import Store
+from ..store import Shelf, Store
 from . import fingerprints
 from .corpus import Corpus
 from .options import PerplexityOptions
 from .progress import Notes
-from .runner import Facts, Runner, ScoresBatches, Task, task_of
+from .runner import Facts, Runner, Task
 from .variants import HeldPass, HeldTables, WithTables, names_for, passes_of
 
 
@@ -52,6 +51,39 @@ class Job(HeldPass):
         return self.tables.rotation, self.plan.sha256
 
 
+class ScoresBatches(Protocol):
+    """A scorer of batches: the executor of a loaded model, or a server."""
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the NLL of the scored tokens of a batch."""
+        ...
+
+
+def task_of(
+    title: str, job: Job, executor: ScoresBatches, finish: Callable[[list[np.ndarray]], None], **facts: object
+) -> Task:
+    """Returns the task that scores a job.
+
+    Args:
+        finish: called with the losses of each document.
+        facts: further facts that determine the losses, besides the length, the tables and the plan.
+    """
+    tables, plan = job.tables, job.plan
+
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+        scored = executor.score(batch)
+        tables.check()  # keep nothing that was scored with other tables
+        return [scored]
+
+    def finished(shelves: Sequence[Shelf]) -> None:
+        finish(plan.assembled({number: each.nll for number, each in shelves[0].batches.items()}))
+
+    about = {"length": job.lengths[-1], "rotation": tables.rotation, "plan": plan.sha256, **facts}
+    # A server scores several batches at once, and another server may continue a run.
+    stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
+    return Task(title, plan, [about], score, finished, tables.live, stream=stream, confirm=confirm)
+
+
 class CorpusRun(ABC):
     """An interruptible measurement of a corpus: :meth:`result` has the complete passes.
 
@@ -64,14 +96,12 @@ class CorpusRun(ABC):
         trained_length: the model's trained context, if known.
         title: the title of a round of a larger run, which announces everything else; "" for a run of its own.
         about: further facts that the next run in the same folder is compared with.
-        device: the device, stored with the speed.
         facts: the facts that determine the numbers of every pass, in addition to the pass's own.
         model_facts: the "model" part of results.json.
         batch_tokens: the most positions fed together.
     """
 
     variants: Sequence[WithTables]
-    device: torch.device | str
     facts: Facts
     model_facts: ModelFacts
 
@@ -112,7 +142,7 @@ class CorpusRun(ABC):
 
     def _runner(self, store: Store, group: Group) -> Runner:
         part = "in this round" if self.title else "to go"
-        return Runner(self.facts, store, group, self.notes, self.device, self.work, part)
+        return Runner(self.facts, store, group, self.notes, self.work, part)
 
     # --- Implemented for a loaded model and for servers ---
 
@@ -161,19 +191,19 @@ class CorpusRun(ABC):
             else:  # as few passes as the tables allow
                 jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
         compared = self._comparing(jobs)
-        rest = sum(job.plan.cost.positions for job in distinct(jobs))
+        rest = sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
             self.corpus, self.trained_length, self.as_trained, rest, self.batch_tokens, self._stride
         )
         last = []
         if planned:
-            self._stride = planned.stride
-            last = [planned.task(self._scoring(planned.tables, None), partial(setattr, self, "truncation"))]
+            self._stride, title = planned.stride, f"truncation to {planned.lengths[-1]:,}"
+            scoring, finish = self._scoring(planned.tables, None), partial(self._finish_truncation, planned)
+            last = [task_of(title, planned, scoring, finish, truncation=planned.stride)]
         tasks = []
         for job in jobs:
-            length, scoring = job.lengths[-1], self._scoring(job.tables, self.corpus.bos)
-            title = self.title or f"{job.label} at {length:,}"
-            tasks.append(task_of(title, job.plan, length, job.tables, scoring, partial(self._finish, job)))
+            title = self.title or f"{job.label} at {job.lengths[-1]:,}"
+            tasks.append(task_of(title, job, self._scoring(job.tables, self.corpus.bos), partial(self._finish, job)))
         runner.take([*tasks, *compared, *last])
         return jobs, compared, last, told
 
@@ -270,21 +300,23 @@ class CorpusRun(ABC):
             self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
         return self._plans[length]
 
-    def _finish(self, job: Job, nll: list[np.ndarray], split: int) -> None:
+    def _finish(self, job: Job, nll: list[np.ndarray]) -> None:
         """Adds a completely scored pass to the results."""
-        again = any(each.key == job.key for each in self.passes)
+        fed = 0 if any(each.key == job.key for each in self.passes) else 1
         self.passes.append(
             Pass(
                 schedule=job.label,
                 table_sha256=job.tables.table_sha256,
                 lengths=job.lengths,
                 nll=nll,
-                forward_passes=0 if again else job.plan.cost.forwards,
-                cost=job.plan.cost,
-                split_batches=split,
+                forward_passes=fed * job.plan.windows,
+                positions=fed * job.plan.positions,
                 key=job.key,
             )
         )
+
+    def _finish_truncation(self, job: TruncationJob, nll: list[np.ndarray]) -> None:
+        self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
 
     def _announce_special(self) -> None:
         if again := self.corpus.skipped.get("duplicates"):
@@ -336,33 +368,14 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Truncating:
-    """The plan of truncation.
+class TruncationJob(Job):
+    """The pass of truncation, whose length is the trained one.
 
     Attributes:
-        tables: the model's training tables.
-        length, stride: the windows' length and stride.
-        plan: the batches.
+        stride: the stride of its windows.
     """
 
-    tables: HeldTables
-    length: int
     stride: int
-    plan: BatchPlan
-
-    def task(self, executor: ScoresBatches, finish: Callable[[Truncation], None]) -> Task:
-        """Returns the task of truncation.
-
-        Args:
-            executor: an executor without BOS before windows.
-            finish: called with the losses.
-        """
-
-        def finished(nll: list[np.ndarray], split: int) -> None:
-            finish(Truncation(self.length, self.stride, self.tables.table_sha256, nll, split))
-
-        title = f"truncation to {self.length:,}"
-        return task_of(title, self.plan, self.length, self.tables, executor, finished, truncation=self.stride)
 
 
 def plan_truncation(
@@ -372,7 +385,7 @@ def plan_truncation(
     rest: int,
     batch_tokens: int,
     before: int | None = None,
-) -> tuple[Truncating | None, str]:
+) -> tuple[TruncationJob | None, str]:
     """Plans truncation at the requested stride, the last run's, or the smallest candidate that costs at most the rest.
 
     Args:
@@ -420,4 +433,4 @@ def plan_truncation(
     stop = prefix(longest, corpus.has_bos).stop  # of each document, up to the longest length
     plan = plan_pass([stop] * len(corpus.documents), trained, stride, False, batch_tokens, windows)
     told = f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
-    return Truncating(tables, trained, stride, plan), told
+    return TruncationJob(tables, (trained,), plan, stride), told

@@ -62,7 +62,6 @@ class PerplexityRun(CorpusRun):
         self.variants = made
         refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
         self.scorer = Scorer(model, options.logits_bytes)
-        self.device = self.scorer.device
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
         self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
             self.scorer.model, corpus.lengths[-1], options.logits_bytes
@@ -154,23 +153,13 @@ class PerplexityRun(CorpusRun):
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Announces the cost of the run."""
         own = distinct(jobs)
+        total = sum(job.plan.positions for job in own)
         if self.options.stride is not None:  # a prefix costs one pass, which needs no note
-            for job in sorted(own, key=lambda job: job.lengths):
-                cost = job.plan.cost
-                self.notes.tell(
-                    f"{job.label} at {job.lengths[-1]:,}: {cost.forwards:,} window{'s' * (cost.forwards != 1)}, "
-                    f"{cost.positions:,} tokens fed for {cost.scored:,} scored ({cost.useful_fraction:.1%}), "
-                    f"{cost.times_one_pass:,.1f} times one pass"
-                )
-            total, times = (
-                sum(getattr(job.plan.cost, name) for job in own) for name in ("positions", "times_one_pass")
-            )
-            self.notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+            self.notes.tell(f"{total:,} tokens to feed, in {sum(job.plan.windows for job in own):,} windows")
         for task in compared if compared and compared[0].facts else ():
-            fed = (1 + len(task.facts)) * task.plan.cost.positions
-            share = fed / sum(job.plan.cost.positions for job in own)
+            fed = (1 + len(task.facts)) * task.plan.positions
             length = short_length(self.corpus.lengths, self.trained_length)
-            self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({share:.0%})")
+            self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({fed / total:.0%})")
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # the largest estimated memory
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
@@ -298,8 +287,8 @@ def comparing(
                     length=length,
                     kl=kl,
                     same=same,
-                    forward_passes=share * plan.cost.forwards,
-                    positions=share * plan.cost.positions,
+                    forward_passes=share * plan.windows,
+                    positions=share * plan.positions,
                 )
             )
         finish(found)

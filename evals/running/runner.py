@@ -16,16 +16,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 
-import numpy as np
-import torch
-
 from ...errors import CheckpointError, RunError
+from ...output.formatting import listed
 from ..parallel.processes import Group, World
 from ..results.folder import refuse_loss
+from ..results.saving import Saved
 from ..scoring.batches import Batch, BatchPlan, Scored, cost, owners
 from ..store import Facts, Shelf, Store, opened
 from .progress import Notes, Progress, duration
-from .variants import HeldTables
 
 LONG_SECONDS = 60
 """The shortest run in seconds that announces its duration."""
@@ -65,47 +63,6 @@ class Task:
     confirm: Callable[[Batch, Scored], None] | None = None
 
 
-class ScoresBatches(Protocol):
-    """A scorer of batches: the executor of a loaded model, or a server."""
-
-    def score(self, batch: Batch) -> Scored:
-        """Returns the NLL of the scored tokens of a batch."""
-        ...
-
-
-def task_of(
-    title: str,
-    plan: BatchPlan,
-    length: int,
-    tables: HeldTables,
-    executor: ScoresBatches,
-    finish: Callable[[list[np.ndarray], int], None],
-    **facts: object,
-) -> Task:
-    """Returns the task that scores a plan with given tables.
-
-    Args:
-        length: positions of the windows.
-        finish: called with the losses of each document, and the number of batches scored in parts.
-        facts: further facts that determine the losses, besides the length, the tables and the plan.
-    """
-
-    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-        scored = executor.score(batch)
-        tables.check()  # keep nothing that was scored with other tables
-        return [scored]
-
-    def finished(shelves: Sequence[Shelf]) -> None:
-        found = shelves[0].batches
-        nll = plan.assembled({number: each.nll for number, each in found.items()})
-        finish(nll, sum(each.parts > 1 for each in found.values()))
-
-    about = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, **facts}
-    # A server scores several batches at once, and another server may continue a run.
-    stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
-    return Task(title, plan, [about], score, finished, tables.live, stream=stream, confirm=confirm)
-
-
 @dataclass
 class _Shelved:
     """A task with its shelves, and the batches assigned to this process."""
@@ -140,7 +97,6 @@ class Runner:
         store: the store of finished batches.
         group: the processes that share the work.
         notes: receives notes for the user.
-        device: the device, stored with the speed.
         work: returns the work per token in a window of some positions, in any unit, to estimate the remaining time.
         part: the words after the estimated time, such as "to go".
     """
@@ -151,11 +107,10 @@ class Runner:
         store: Store,
         group: Group,
         notes: Notes,
-        device: torch.device | str,
         work: Callable[[int], float] = lambda positions: 1.0,
         part: str = "to go",
     ) -> None:
-        self.facts, self.store, self.group, self.notes, self.device = facts, store, group, notes, device
+        self.facts, self.store, self.group, self.notes = facts, store, group, notes
         self._work, self._part = work, part
         self._tasks: list[_Shelved] = []
         self._fed, self._seconds = 0, 0.0
@@ -209,7 +164,7 @@ class Runner:
         elif done:
             self.notes.tell(f"resuming: {done} of {total} batches are done")
         elif last and (changed := _changes(last, about)):
-            self.notes.tell(f"starting a new run: {changed}; the old batches stay in resume/")
+            self.notes.tell(f"starting a new run with another {changed}; the old batches stay in resume/")
         return done < total
 
     def run(self, about: Facts) -> None:
@@ -303,31 +258,13 @@ class Runner:
             self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
 
     def _note_timing(self) -> None:
-        """Stores this process's time, separate from the results, which do not depend on it."""
+        """Reports this process's time."""
         if not self._fed:
             return
-        world, speed = self.group.world, self._fed / self._seconds
-        self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {speed:,.0f} tokens/s")
-        place: dict[str, object] = {"device": str(self.device), "threads": torch.get_num_threads()}
-        if world.size > 1:
-            place |= {"rank": world.rank, "processes": world.size}
-        if world.team > 1:
-            place |= {"team": world.team}
-        if world.writes:
-            self.store.note(
-                "timing", {"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place}
-            )
+        self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {self._fed / self._seconds:,.0f} tokens/s")
 
 
-class Writable(Protocol):
-    """A result with a ``save`` method."""
-
-    def save(self, folder: Path, /, force: bool = False, files: Mapping[str, bytes] = ...) -> object:
-        """Writes it into a folder."""
-        ...
-
-
-R = TypeVar("R", bound=Writable, covariant=True)
+R = TypeVar("R", bound=Saved, covariant=True)
 
 
 class Measurement(Protocol[R]):
@@ -396,9 +333,7 @@ def carry_out(
     return result
 
 
-def _keep(
-    measurement: Measurement[Writable], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]
-) -> None:
+def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]) -> None:
     """Writes the complete parts of an interrupted run, and reports the stored steps."""
     if not store.finished:
         if store.is_empty:
@@ -415,21 +350,10 @@ def _keep(
 
 
 def _changes(last: Facts, about: Facts) -> str:
-    """Describes the differences to the last run in the same folder."""
+    """Names the differences to the last run in the same folder."""
     before, now = ({**each, **cast(Facts, each.get("facts", {}))} for each in (last, about))
-    changed = []
-    for name in now:
-        if name in ("facts", "schedules") or before.get(name) == now[name]:
-            continue
-        pair = (before.get(name), now[name])
-        old, new = (",".join(map(str, each)) if isinstance(each, list) else str(each).lower() for each in pair)
-        changed.append(_CHANGED.get(name) or f"{name.replace('_', '-')} {old} became {new}")
-    return ", ".join(changed)
+    names = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
+    return listed([_NAMES.get(name, name.replace("_", " ")) for name in names])
 
 
-_CHANGED = {
-    "weights": "the weights differ",
-    "config_sha256": "config.json differs",
-    "text": "the text differs",
-    "tokens": "the tokens differ",
-}
+_NAMES = {"config_sha256": "configuration"}

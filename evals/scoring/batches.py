@@ -72,40 +72,26 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The cost of a plan.
-
-    Attributes:
-        forwards: the number of windows.
-        positions: the number of fed tokens, including BOS.
-        scored: the number of scored tokens.
-        times_one_pass: positions, relative to feeding every document once.
-    """
-
-    forwards: int
-    positions: int
-    scored: int
-    times_one_pass: float
-
-    @property
-    def useful_fraction(self) -> float:
-        """The scored tokens per fed token."""
-        return self.scored / self.positions
-
-
-@dataclass(frozen=True)
 class BatchPlan:
     """The batches of a pass over all documents.
 
     Attributes:
         batches: the batches, longest windows first, so that memory problems appear at once.
         sizes: per document, the number of scored tokens.
-        cost: the total cost.
     """
 
     batches: tuple[Batch, ...]
     sizes: tuple[int, ...]
-    cost: Cost
+
+    @property
+    def windows(self) -> int:
+        """The number of windows."""
+        return sum(len(batch.feeds) for batch in self.batches)
+
+    @property
+    def positions(self) -> int:
+        """The number of fed tokens, including BOS."""
+        return sum(batch.fed for batch in self.batches)
 
     @cached_property
     def sha256(self) -> str:
@@ -160,9 +146,7 @@ def plan_pass(
     sizes = [0] * len(tokens)
     for feed in feeds:
         sizes[feed.document] += feed.window.count
-    once = sum(n if stride is not None else min(n, length - bos) for n in tokens) + bos * len(tokens)
-    fed = sum(batch.fed for batch in batches)
-    return BatchPlan(tuple(batches), tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
+    return BatchPlan(tuple(batches), tuple(sizes))
 
 
 def _positions(feed: Feed, bos: bool) -> int:

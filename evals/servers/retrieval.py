@@ -63,7 +63,7 @@ class ServedRetrieval(RetrievalRun):
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Queries the servers in turn; :attr:`answers` has all complete ones even after an interruption."""
         store = store or Store()
-        runner = Runner(self.facts, store, group or Group(World()), self.notes, "server")
+        runner = Runner(self.facts, store, group or Group(World()), self.notes)
         try:
             lengths = self.prompt_set.lengths
             runner.take([self._task(length, each.held) for each in self.servers for length in lengths])

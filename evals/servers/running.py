@@ -54,7 +54,6 @@ class ServedRun(CorpusRun):
         about = facts_of(servers, options.path, tokenizer)
         super().__init__(corpus, options, labelled, about.trained)
         self.variants = self.servers = servers
-        self.device = "server"
         self.model_facts = about.model
         for server in servers:
             server.client.notes = self.notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -307,14 +306,14 @@ def test_a_shorter_length_more_needs_no_pass_when_prefixes_are_measured(tmp_path
 
 
 CHANGES = [
-    ({"model": llama(1)}, "the weights differ"),
-    ({"model": llama(rms_norm_eps=1e-3)}, "config.json differs"),
-    ({"bos": 3}, "bos none became 3"),
-    ({"stride": 11}, "stride 12 became 11"),
-    ({"batch_tokens": 96}, "batch-tokens 160 became 96"),
-    ({"logits_bytes": 2**20}, "logits-bytes 67108864 became 1048576"),
-    ({"max_docs": 2}, "the text differs, the tokens differ"),
-    ({"model": llama().to(torch.bfloat16)}, "the weights differ, dtype float32 became bfloat16"),
+    ({"model": llama(1)}, "weights"),
+    ({"model": llama(rms_norm_eps=1e-3)}, "configuration"),
+    ({"bos": 3}, "bos"),
+    ({"stride": 11}, "stride"),
+    ({"batch_tokens": 96}, "batch tokens"),
+    ({"logits_bytes": 2**20}, "logits bytes"),
+    ({"max_docs": 2}, "text, tokens"),
+    ({"model": llama().to(torch.bfloat16)}, "weights, dtype"),
 ]
 
 
@@ -322,7 +321,7 @@ CHANGES = [
 def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scored, change, sentence):
     before = records_in(out)
     measured(out, schedules=[], **change)
-    assert f"starting a new run: {sentence}; the old batches stay in resume/" in lines
+    assert f"starting a new run with another {sentence}; the old batches stay in resume/" in lines
     assert len(scored) >= 6 and records_in(out) == before + len(scored)
 
 
@@ -394,7 +393,7 @@ def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, sc
         "ropescale.evals.running.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
     )
     measured(out, schedules=[])
-    assert scored and f"{fact} {arithmetic(llama())[fact]} became {value}" in lines[0]
+    assert scored and f"another {fact};" in lines[0]
 
 
 def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
@@ -403,14 +402,6 @@ def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, 
     monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 2**20)  # a smaller machine
     second = measured(tmp_path, schedules=[], batch_tokens=None)
     assert scored == [] and second.protocol["batch_tokens"] == first.protocol["batch_tokens"] == 8192
-
-
-def test_how_long_it_took_is_apart_from_the_results(whole):
-    with closing(sqlite3.connect(whole / "resume" / "0.sqlite")) as file:
-        ((line,),) = file.execute("SELECT content FROM notes WHERE name = 'timing'").fetchall()
-    assert json.loads(line).keys() == {"tokens", "seconds", "tokens_per_second", "device", "threads"}
-    cost = json.loads((whole / "results.json").read_text())["cost"]
-    assert json.loads(line)["tokens"] == sum(each["positions"] for each in cost if each["forward_passes"])
 
 
 # --- the command line ---

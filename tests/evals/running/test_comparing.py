@@ -122,7 +122,7 @@ def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were
 def test_the_shorter_lengths_take_no_forward_pass_and_have_intervals():
     ids = documents(5, 140)
     result, alone = (perplexity(llama(), ids, lengths, SCHEDULES[:1]) for lengths in ([16, 32, 64], [32]))
-    assert [each["lengths"] for each in result.cost if "compared_with" in each] == [[64]]
+    assert [each["lengths"] for each in result.cost if " against " in each["schedule"]] == [[64]]
     ours, theirs = at(result, SCHEDULES[0], 32), at(alone, SCHEDULES[0], 32)
     for name in ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-6)
@@ -148,7 +148,7 @@ def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypat
     states = Scorer.states
     monkeypatch.setattr(Scorer, "states", lambda self, ids, chunk: rows.append(len(ids)) or states(self, ids, chunk))
     result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
-    compared = [each for each in result.cost if "compared_with" in each]
+    compared = [each for each in result.cost if " against " in each["schedule"]]
     assert [each["forward_passes"] for each in compared] == [8, 4, 0] and sum(rows) == 12
     assert [each["positions"] for each in compared] == [8 * 64, 4 * 64, 0]
     same = at(result, "base", 64)  # the baseline's own tables

@@ -31,7 +31,6 @@ def main() -> None:
         print(f"{row.length:,} positions: perplexity {row.ppl:,.2f}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{seconds:,.0f} s, {cpu:,.0f} s of CPU time over {os.cpu_count()} threads; load {os.getloadavg()[0]:.1f}")
-    print("in chunks with a key-value cache" if result.cost[0]["split_batches"] else "in one forward", end="; ")
     print(f"peak of the process {peak / 1e9:.2f} GB")
 
 
