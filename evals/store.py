@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import stat
 import sys
@@ -236,7 +235,7 @@ def last_run(out: Path) -> dict[str, object]:
     """Returns the facts of the last run in an output folder without changing it; empty if unknown."""
     path = out / FOLDER / "0.sqlite"
     try:
-        if not _is_ours(path):
+        if not stat.S_ISREG(path.lstat().st_mode):
             return {}
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return _last_in(connection)
@@ -256,16 +255,11 @@ def refuse_if_busy(out: Path) -> None:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Returns a foreign ``resume/`` or file in it, which a run must not overwrite; None without one."""
+    """Returns a foreign ``resume/``, which a run must not write into; None without one."""
     if not os.path.lexists(folder):
         return None
-    if folder.is_symlink() or not folder.is_dir():
-        return folder
-    lock = folder / "lock"
-    if not os.path.lexists(lock):
-        return folder if any(folder.iterdir()) else None
-    is_own = _is_regular(lock) and re.fullmatch(rb"|[0-9]+\s.{,999}", _start(lock, 1010), re.DOTALL)
-    return None if is_own else lock
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    return None if is_folder and ((folder / "lock").is_file() or not any(folder.iterdir())) else folder
 
 
 @contextmanager
@@ -280,11 +274,11 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
     with _locked(folder):
         try:
             with _translated(folder):
-                for path in [*sorted(folder.glob("*.sqlite-journal")), *sorted(folder.glob("*.sqlite"))]:
-                    if path.name.partition(".")[0].isdecimal() and os.path.lexists(path) and not _is_whole(path):
+                for path in _files(folder):
+                    if not _is_whole(path):
                         move_aside(path, "is damaged, or was not written by a run")
-                for path in _files(folder) if fresh else ():
-                    path.unlink()
+                    elif fresh:
+                        path.unlink()
             yield
         except BaseException:
             for each in made:
@@ -309,46 +303,24 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("*.sqlite")) if path.stem.isdecimal() and _is_regular(path)]
+    return [path for path in sorted(folder.glob("*.sqlite")) if path.stem.isdecimal()]
 
 
 def _is_whole(path: Path) -> bool:
-    if path.suffix == ".sqlite-journal":  # SQLite applies it, or deletes it if its database is missing
-        return _is_regular(path) and _is_ours(path.with_suffix(".sqlite")) and _start(path, 8) in _JOURNALS
-    if not _is_ours(path):
+    """Whether a file is an undamaged database of a run."""
+    if not stat.S_ISREG(path.lstat().st_mode):
         return False
     try:
         with closing(sqlite3.connect(path)) as connection:
+            if not path.stat().st_size:
+                return True
             for query in _READ:
                 connection.execute(f"{query} LIMIT 0")
-            return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+            checked = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "quick_check")]
+            return checked == [_APPLICATION, "ok"]
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise  # an error of the disk, not of a file without our tables
-        return False
-
-
-_JOURNALS = (b"", bytes(8), bytes.fromhex("d9d505f920a163d7"))
-"""Beginnings of SQLite's journals: not synchronized yet, or valid."""
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether the path is a regular SQLite file of ropescale, or an empty file."""
-    if not _is_regular(path):
-        return False
-    start = _start(path, 72)
-    return not start or (start[:16] == b"SQLite format 3\0" and start[68:] == _APPLICATION.to_bytes(4, "big"))
-
-
-def _start(path: Path, count: int) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(count)
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
         return False
 
 
