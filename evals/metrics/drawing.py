@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...output.formatting import abbreviated
 from ...output.plotting import COLOURS, in_style
 from ..statistics.intervals import PERCENT
@@ -39,37 +41,18 @@ def new() -> tuple[Figure, Axes]:
 ASIDE = 0.05
 """The horizontal distance of two schedules' points at one length, in octaves."""
 
-FEW = 3
-"""The most lines with bands; with more, only the baseline has one, because bands overlap."""
-
 
 def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Plots a line per schedule, with a band for its intervals if visible.
+    """Plots a line per schedule with interval bars, shifted so that they do not overlap.
 
     Args:
         curves: by label, in the order of the schedules.
     """
-    baseline = stored.schedules.index(stored.baseline) if stored.baseline in stored.schedules else 0
     for number, (label, points) in enumerate(curves.items()):
-        axes.plot(
-            [point[0] for point in points], [point[1] for point in points], label=stored.named(label), **_style(number)
-        )
-        banded = [point for point in points if point[2] is not None]
-        if banded and (len(curves) <= FEW or number == baseline):
-            x, _, low, high = zip(*banded)
-            axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
-
-
-def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Plots a line per schedule with interval bars, shifted so that they do not overlap."""
-    for place, (label, points) in enumerate(curves.items()):
-        number, aside = stored.schedules.index(label), 2 ** (ASIDE * (place - (len(curves) - 1) / 2))
-        x, y = [point[0] * aside for point in points], [point[1] for point in points]
-        axes.plot(x, y, label=stored.named(label), **_style(number))
-        for at, (_, _, low, high) in zip(x, points, strict=True):
-            if low is not None and high is not None:
-                axes.vlines(at, low, high, color=_colour(number), linewidth=1.5)
-                axes.plot([at, at], [low, high], linestyle="", marker="_", color=_colour(number), markersize=7)
+        x, y, low, high = np.array(points, float).T  # NaN for a missing bound
+        aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
+        errors = np.maximum([y - low, high - y], 0)
+        axes.errorbar(x * aside, y, errors, label=stored.named(label), capsize=3, elinewidth=1, **_style(number))
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -89,11 +72,7 @@ def _style(number: int) -> dict[str, Any]:
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
     # The first line is wider, so that it remains visible under another with the same values.
-    return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
-
-
-def _colour(number: int) -> str:
-    return LINES[number % len(LINES)]
+    return {"color": LINES[number % len(LINES)], "marker": marker, "linestyle": line, **size}
 
 
 def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
@@ -151,12 +130,8 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | None = None) -> Figure:
-    """Adds the title, the legend and the trained length.
-
-    Args:
-        drawn: the name of the intervals' marks; None for bands, or for the baseline's band if there are many lines.
-    """
+def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
+    """Adds the title, the legend and the trained length."""
     low, high = axes.get_xlim()
     if result.trained_length and low < result.trained_length < high:
         axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
@@ -170,9 +145,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
             fontsize=8,
             color="#555555",
         )
-    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.named(result.baseline))}")
-    bands = f", {shown}: {PERCENT}" if axes.collections else ""
-    about = f"{Path(result.model['path']).name}, {rests_on(result)}{bands}"
+    about = f"{Path(result.model['path']).name}, {rests_on(result)}, bars: {PERCENT}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)

@@ -95,13 +95,10 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 
     Within a run its interval holds for all comparisons together.
     """
-    if not ours.same_tokens(theirs, length):
-        return None
-    if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
+    measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
+    if not measured or not ours.same_tokens(theirs):
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    if one.shares != other.shares or not one.sums:
-        return None
     return ours.estimate(one.minus(other), one.shares, level(ours) if ours is theirs else LEVEL)
 
 

@@ -52,7 +52,7 @@ class PerplexityRow:
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws a line per schedule with its 95% band, on logarithmic axes, and marks the trained length.
+    """Draws a line per schedule with its 95% bars, on logarithmic axes, and marks the trained length.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -62,14 +62,13 @@ def draw(stored: Stored) -> Figure:
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
     for row in rows:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    alone = len(stored.lengths) == 1
-    (drawing.bars if alone else drawing.lines)(axes, stored, curves)
+    drawing.lines(axes, stored, curves)
     axes.set_yscale("log")
     drawing.keep_near(axes, curves)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     drawing.plain_numbers(axes)
-    return drawing.finish(figure, axes, stored, stored.title, "bars" if alone else None)
+    return drawing.finish(figure, axes, stored, stored.title)
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):

@@ -5,8 +5,7 @@ Every figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -17,6 +16,7 @@ import numpy as np
 from annotated_types import Len
 from typing_extensions import TypedDict
 
+from ...files import sha256
 from ...output.formatting import escaped
 from ..checking import Count, Length
 from ..data.documents import Document
@@ -130,7 +130,6 @@ class Identity:
     Attributes:
         ids_sha256: the hash of its windows' tokens, in order.
         scored: the ranges of these tokens whose losses count; None for all of them.
-        at: by length, the hash of the tokens within it.
         source: the document's source, if there are several.
         size: the tokens per window, if it has several windows and ``scored``; else None.
     """
@@ -139,23 +138,24 @@ class Identity:
     sha256: str
     ids_sha256: str
     scored: list[Annotated[list[Count], Len(2, 2)]] | None = None
-    at: dict[str, str] = field(default_factory=dict)
     source: str = ""
     size: Length | None = None
 
     @classmethod
-    def of(cls, windows: Sequence[Document], stops: Mapping[int, int | None]) -> Identity:
-        """Returns the identity of a document.
-
-        Args:
-            stops: by length, the number of a window's tokens within it; None for all.
-        """
+    def of(cls, windows: Sequence[Document]) -> Identity:
+        """Returns the identity of a document from its windows."""
         marks = [each.scored for each in windows if each.scored is not None]
         scored = ranges_of(np.concatenate(marks)).tolist() if marks else None
         ids = [np.asarray(window.ids, "<i8") for window in windows]
-        at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
         size = len(ids[0]) if marks and len(ids) > 1 else None
-        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at, windows[0].source, size)
+        return cls(
+            windows[0].name,
+            windows[0].sha256,
+            sha256(b"".join(each.tobytes() for each in ids)),
+            scored,
+            windows[0].source,
+            size,
+        )
 
 
 @dataclass(frozen=True)
@@ -408,8 +408,7 @@ class Stored(Measured):
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        stops = {length: None if self.sliding else prefix(length, self.bos).stop for length in self.lengths}
-        return [Identity.of(each, stops) for each in self.of_texts(self.documents)]
+        return [Identity.of(each) for each in self.of_texts(self.documents)]
 
     def same_text(self, other: Stored) -> bool:
         """Whether the same texts were cut into windows in the same way."""
@@ -422,14 +421,9 @@ class Stored(Measured):
         """The settings that determine windows and scored tokens."""
         return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
 
-    def same_tokens(self, other: Stored, length: int) -> bool:
-        """Whether both scored the same tokens at a length, so that losses can be paired."""
-        if self is other:
-            return True
-        if self.same_text(other) and (self.ids == other.ids or self.lengths[-1] == other.lengths[-1]):
-            return self.ids == other.ids
-        at = [[text.at.get(str(length)) for text in each.identified()] for each in (self, other)]
-        return all(map(all, at)) and at[0] == at[1] and self._how == other._how  # windows of another largest length
+    def same_tokens(self, other: Stored) -> bool:
+        """Whether both scored the same tokens, so that losses can be paired."""
+        return self is other or (self.same_text(other) and self.ids == other.ids)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -441,13 +435,6 @@ def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
     """Returns, per window, the fp64 sum and the number of its values, without NaN."""
     known = [value[~np.isnan(value)] for value in values]
     return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
-
-
-def _sha256(parts: Iterable[np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for each in parts:
-        digest.update(each.tobytes())
-    return digest.hexdigest()
 
 
 def ranges_of(marks: np.ndarray) -> np.ndarray:

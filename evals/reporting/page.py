@@ -20,7 +20,7 @@ from ..metrics import METRICS, by_position
 from ..metrics.against_truncation import verdict
 from ..metrics.best import worse_than_a_guess
 from ..metrics.cells import change_cell, interval_cell
-from ..metrics.drawing import FEW, LINES
+from ..metrics.drawing import LINES
 from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
 from ..results.folder import Results, read_results
@@ -88,7 +88,7 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
         f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
         "compare their bits per byte"
         for (name, one), (other, two) in itertools.combinations(measured, 2)
-        if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
+        if one.same_text(two) and not one.same_tokens(two)
     ]
 
 
@@ -111,6 +111,9 @@ Symbols and dashes tell series apart in grey print.
 """
 
 _SYMBOLS = tuple(_MARKERS)
+
+FEW = 3
+"""The most series with bands; with more, only the baseline has one, because bands overlap."""
 
 TALL = 8
 """The most series whose list stays on the screen."""

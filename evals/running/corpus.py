@@ -135,7 +135,10 @@ class Corpus:
         """
         options, tokenizer = self.options, self._tokenizer
         encoder = None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens)
-        sources, silent = self._placed(given)
+        silent: list[Document] = []
+        self.bos = data_documents.bos_id(self.bos_option, tokenizer)
+        sources = self._placed(given, silent)
+        sources = itertools.chain(list(itertools.islice(sources, 1)), sources)  # determines BOS
         longest = prefix(self.lengths[-1], self.has_bos)
         if options.stride is None:
             per_text = options.windows if isinstance(options.windows, int) else None
@@ -155,9 +158,11 @@ class Corpus:
             limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
         cutter = Cutter(limits, encoder)
         cuts = cutter.cuts(sources, options.max_docs)
-        skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
-        self.skipped = skipped | _counted(without_assistant=silent, duplicates=cutter.skipped["duplicates"])
+        reasons = {"without_assistant": len(silent), "duplicates": cutter.skipped["duplicates"]}
+        self.skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
+        self.skipped |= {reason: number for reason, number in reasons.items() if number}
         if not cuts:
+            chats.answered(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]
@@ -167,61 +172,41 @@ class Corpus:
             if tokens < longest.stop:  # nothing would be measured at the longest length
                 raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
             return
-        stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
-        chats.answered(self.documents, stops)  # so that every length has a result
+        chats.answered(self.documents, self._stops)  # so that every length has a result
         measured = [cut.measured for cut in cuts if cut.measured is not None]
         units, total = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
         if len(measured) == len(cuts) and len(units) == 1 and total:
             part = sum(measured)
             self.share = {"measured": part, "whole": total, "unit": units.pop(), "share": part / total}
 
-    def _placed(self, given: Iterable[Source]) -> tuple[Iterable[Source], int]:
-        """Determines BOS, and strips it from documents that start with it.
+    @property
+    def _stops(self) -> dict[int, int | None]:
+        """By length, the number of a document's tokens within it; None for all."""
+        whole = self.options.stride is not None
+        return {n: None if whole else prefix(n, self.has_bos).stop for n in self.lengths}
 
-        If the first one is a document, reads all of them, up to ``max_docs`` that reach the longest length.
+    def _placed(self, given: Iterable[Source], silent: list[Document]) -> Iterator[Source]:
+        """Strips BOS from documents that start with it, and checks that all have the same; the first determines it.
 
-        Returns:
-            The remaining documents, and the number of chats without an assistant token.
+        Args:
+            silent: gets the documents without a token to score, which are left out.
         """
-        given, tokenizer = iter(given), self._tokenizer
-        first = next(given, None)
-        if not isinstance(first, Document):
-            self.bos = data_documents.bos_id(self.bos_option, tokenizer)
-
-            def placed(each: Source) -> Source:
-                if not isinstance(each, Document):
-                    return each
-                (document,), bos = data_documents.placed([each], self.bos_option, tokenizer)
-                if bos != self.bos:
-                    raise data_documents.unequal_bos(each.name)
-                return document
-
-            return ([] if first is None else itertools.chain([first], map(placed, given))), 0
-        made: list[Document] = []
-        texts: list[Source] = []
-        long: set[str] = set()
-        needed = max(self.lengths[-1], self.options.min_tokens)
-        for each in itertools.chain([first], given):
-            if not isinstance(each, Document):
-                texts.append(each)
-                continue
-            made.append(each)
-            if len(each.ids) >= needed and (each.scored is None or each.scored.any()):
-                long.add(each.sha256)  # duplicates do not count
-            if len(long) == self.options.max_docs:
-                break
-        made, self.bos = data_documents.placed(made, self.bos_option, tokenizer)
-        if self.bos is None and texts and data_documents.bos_id(self.bos_option, tokenizer) is not None:
-            raise data_documents.unequal_bos(first.name)
-        first_only = self.options.windows == 1 and self.options.stride is None
-        stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
-        made, silent = chats.answered(made, stops)
-        return [*made, *texts], silent
-
-
-def _counted(**skipped: int) -> dict[str, int]:
-    """Returns the counts of skipped documents by reason."""
-    return {reason: number for reason, number in skipped.items() if number}
+        first = None
+        for each in given:
+            if isinstance(each, Document):
+                (source,), bos = data_documents.placed([each], self.bos_option, self._tokenizer)
+            else:
+                source, bos = each, data_documents.bos_id(self.bos_option, self._tokenizer)
+            if first is None:
+                first, self.bos = each, bos
+            elif bos != self.bos and not (isinstance(source, Document) and not source.ids):
+                raise data_documents.unequal_bos((each if bos is None else first).name)
+            if isinstance(source, Document) and source.ids and source.scored is not None:
+                one_window = self.options.windows == 1 and self.options.stride is None
+                if not source.scored[: self._stops[self.lengths[-1]] if one_window else None].any():
+                    silent.append(source)
+                    continue
+            yield source
 
 
 # --- Interleaving documents of several sources

@@ -383,9 +383,11 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
     assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4 as at 130"]]
     assert not list(tmp_path.iterdir())
-    curve = seen[0].axes[0].lines[1]
-    assert curve.get_xdata().tolist() == [16, 64, 130]
-    assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
+    curve, _, (bars,) = seen[0].axes[0].containers[1].lines
+    rows = [row for row in result.rows if row.schedule == "dynamic:factor=4"]
+    assert curve.get_ydata().tolist() == [row.ppl for row in rows]
+    drawn = [segment[:, 1].tolist() for segment in bars.get_segments()]
+    assert drawn == [pytest.approx([row.ppl_low, row.ppl_high]) for row in rows]
 
 
 MODELS = ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]
