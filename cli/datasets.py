@@ -14,10 +14,10 @@ def command(as_json: bool) -> None:
 
     An existing path takes precedence over a name. Texts are streamed; their commit is recorded with the result.
     """
-    from ..evals.data.sources.dataset import DATASETS
+    from ..evals.data.named_datasets import DATASETS, MOST
 
     if as_json:
-        print_json([{"name": name, **dataclasses.asdict(each)} for name, each in DATASETS.items()])
+        print_json([{"name": name, **dataclasses.asdict(each), "documents": MOST} for name, each in DATASETS.items()])
         return
-    rows = [[name, each.source, each.split, each.field, str(each.documents)] for name, each in DATASETS.items()]
+    rows = [[name, each.source, each.split, each.field, str(MOST)] for name, each in DATASETS.items()]
     show(markdown(["name", "on the Hub", "split", "field", "at most"], rows, right=[4]))

@@ -12,9 +12,8 @@ from .output.formatting import brief
 LONGEST = 2**40
 """The longest length, beyond any context."""
 
-_DIGITS = 1000
 _UNITS = {"": 1, "k": 1024, "m": 1024**2}
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
+_LENGTH = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([km]?)", re.IGNORECASE | re.ASCII)
 
 
 def is_plain(text: str) -> bool:
@@ -31,14 +30,14 @@ def parse_length(text: str | int) -> int:
     text = getattr(text, "tolist", lambda: text)()  # numpy's integers
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {brief(text)}")
-    if len(text) > _DIGITS if isinstance(text, str) else abs(text) >= 10**_DIGITS:  # beyond Python's limit on digits
-        raise DataError(f"a length of more than {_DIGITS} digits is beyond any context; the longest is {LONGEST}")
-    match = _LENGTH.fullmatch(str(text).strip())
-    if not match:
+    if isinstance(text, int):
+        tokens = Fraction(text)
+    elif match := _LENGTH.fullmatch(text.strip()):
+        tokens = Fraction(match[1]) * _UNITS[match[2].lower()]
+    else:
         raise DataError(f"{brief(text)} is not a length; write a number of tokens like 4096, 4k, 128k or 1m")
-    tokens = Fraction(match[1]) * _UNITS[match[2].lower()]
     if tokens > LONGEST:
-        raise DataError(f"the length {str(text)[:40]!r} is beyond any context; the longest is {LONGEST}")
+        raise DataError(f"the length {brief(text)} is beyond any context; the longest is {LONGEST}")
     if tokens.denominator != 1:
         raise DataError(f"{brief(text)} is {float(tokens):g} tokens; a length is a whole number of tokens")
     if tokens < 1:

@@ -67,16 +67,11 @@ def sources_of(
         score: one of :data:`SCORES`.
 
     Raises:
-        DataError: as for :func:`rendered`; or texts have no tokenizer, texts and token ids are mixed, or the
-            assistant's tokens are requested for a document that is not a chat.
+        DataError: as for :func:`rendered`; or texts have no tokenizer, or the assistant's tokens are requested
+            for a document that is not a chat.
     """
-    kinds = set()
     for number, each in enumerate([documents] if isinstance(documents, (str, Text, TextFile)) else documents):
         made = named(f"document {number}", each)
-        if isinstance(made, (Text, TextFile)) or (isinstance(made, Document) and made is not each):
-            kinds.add(isinstance(made, Document))
-        if len(kinds) > 1:
-            raise DataError("documents are a mixture of texts and token ids; give one or the other")
         if isinstance(made, Document):
             source = made
         elif tokenizer is None:
@@ -135,10 +130,10 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
         if offsets is None:
             raise _inexact(chat, "the tokenizer has no offsets (it is a slow one)")
         template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
-        write = partial(_written, chat, tokenizer)
-        if _GENERATION.search(template):
-            spans = _marked_spans(chat, write, template, text)
+        if re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", template):
+            spans = _marked_spans(chat, tokenizer, template)
         else:
+            write = partial(_written, chat, tokenizer)
             added = getattr(tokenizer, "added_tokens_decoder", {}).values()
             ends = {*map(str, tokenizer.all_special_tokens), *(token.content for token in added if token.special)}
             spans = _turn_spans(chat, write, text, tuple(ends))
@@ -174,26 +169,24 @@ def _has_scored(document: Document, stop: int | None) -> bool:
     return document.scored is None or not len(document.ids) or bool(document.scored[:stop].any())
 
 
+def _messages(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """Returns messages without empty keys."""
+    return [{key: value for key, value in each.items() if value is not None} for each in messages]
+
+
 def _written(
-    chat: Chat,
-    tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Message],
-    *,
-    chat_template: str | None = None,
-    prompt: bool = False,
+    chat: Chat, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, prompt: bool = False
 ) -> str:
     """Renders messages of a chat.
 
     Raises:
         DataError: the template refuses them, or renders a lone surrogate.
     """
-    given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
         text = tokenizer.apply_chat_template(
-            given,  # type: ignore[arg-type]
+            _messages(messages),  # type: ignore[arg-type]
             tools=chat.tools,  # type: ignore[arg-type]
             tokenize=False,
-            chat_template=chat_template,
             add_generation_prompt=prompt,
         )
         text = cast(str, text)
@@ -211,22 +204,18 @@ def _written(
 # --- the assistant's part ---
 
 
-_GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
-_START, _STOP = "\ufdd0", "\ufdd1"
-"""Noncharacters, which no text contains (Unicode 3.4, D14)."""
+def _marked_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, template: str) -> Iterable[Span]:
+    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``."""
+    from transformers.utils.chat_template_utils import render_jinja_template
 
-
-def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> Iterable[Span]:
-    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``, by rendering a marker at each."""
-
-    def mark(tag: re.Match[str]) -> str:
-        return f"{{%{tag[1]} if true %}}{{{{ '{_STOP if tag[2] else _START}' }}}}{{% endif {tag[3]}%}}"
-
-    pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, chat_template=_GENERATION.sub(mark, template)))
-    if "".join(pieces) != text or len(pieces) % 2 == 0:
-        raise _inexact(chat, "the template's text changes if its {% generation %} marks are rendered")
-    edges = np.cumsum([len(piece) for piece in pieces]).tolist()
-    return zip(edges[:-1:2], edges[1::2], strict=True)
+    _, [spans] = render_jinja_template(
+        [_messages(chat.messages)],
+        tools=chat.tools,  # type: ignore[arg-type]
+        chat_template=template,
+        return_assistant_tokens_mask=True,
+        **tokenizer.special_tokens_map,
+    )
+    return cast("Iterable[Span]", spans)
 
 
 def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:

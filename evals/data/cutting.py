@@ -37,8 +37,8 @@ class Limits:
         needed: the minimum tokens of a text; at least ``size``.
         windows: the most windows per text; None for no limit.
         total: the most windows of all texts, but at least one per text; None for no limit.
-        placed: whether a file's windows need its full text's hash and their positions in it, which requires reading it
-            completely.
+        placed: whether windows need their full text's hash and their positions in it, for which a file is read into
+            memory.
     """
 
     size: int
@@ -79,7 +79,7 @@ class Cutter:
         self.limits, self._encoder = limits, cast(TextEncoder, encoder)
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
-        self._known: dict[tuple[int, str], list[TextFile | None]] = {}
+        self._known: set[tuple[int, str]] = set()
 
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
         """Returns the windows of the first ``most`` sufficiently long texts.
@@ -90,7 +90,9 @@ class Cutter:
         found: list[Cut] = []
         held: list[Source] = []
         total = self.limits.total
-        for text in texts:
+        for each in texts:
+            in_memory = self.limits.placed and isinstance(each, TextFile)
+            text = Text(each.name, each.text) if in_memory else each
             first = self._first(text)
             if first is None or self._is_known(text, first):
                 continue
@@ -103,14 +105,14 @@ class Cutter:
         return self._shared_out(found, held) if len(held) == len(found) else found
 
     def _is_known(self, text: Source, first: Cut) -> bool:
-        """Whether the text is a duplicate; counts it, because duplicates are not independent."""
-        file = text if isinstance(text, TextFile) else None
-        begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
-        alike = self._known.setdefault((first.whole, begins), [])  # texts in memory are hashed completely
-        known = any(not each or not file or each.file_sha256 == file.file_sha256 for each in alike)
+        """Whether the text is a duplicate; counts it, because duplicates are not independent.
+
+        Files are alike if they have the same size and the same first window; texts in memory are hashed completely.
+        """
+        begins = first.windows[0].ids_sha256 if isinstance(text, TextFile) else first.windows[0].sha256
+        known = (first.whole, begins) in self._known
         self.skipped["duplicates"] += known
-        if not known:
-            alike.append(file)
+        self._known.add((first.whole, begins))
         return known
 
     def _shared_out(self, found: list[Cut], held: Sequence[Source]) -> list[Cut]:
@@ -134,7 +136,7 @@ class Cutter:
                 cut = replace(cut, windows=[text])
         else:
             head = _alone(text, self._encoder, 0, size, needed)
-            tokens, cut = head.found, _of_text(text, [head], self.limits.placed)
+            tokens, cut = head.found, _of_text(text, [head])
         if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
@@ -154,7 +156,7 @@ class Cutter:
             return _of_document(text, size, most)
         clearly = most and first.measured is not None and text.size > _CLEARLY * most * first.measured
         found = None if clearly else _whole(text, self._encoder, size, most, placed)
-        return found or _of_text(text, _spread(text, self._encoder, size, most or 1), self.limits.placed)
+        return found or _of_text(text, _spread(text, self._encoder, size, most or 1))
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
@@ -210,13 +212,10 @@ def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -
     return found
 
 
-def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) -> Cut:
+def _of_text(text: Text | TextFile, windows: Sequence[_Window]) -> Cut:
     sha256 = _identity(text, [each.read for each in windows])
     sizes = [each.bytes for each in windows]
     made = [_document(text, each.tokens, each.read.start, sha256) for each in windows]
-    if placed and isinstance(text, TextFile):
-        through = text.read_through
-        made = [replace(each, offset=through.before(each.offset), text_sha256=through.sha256) for each in made]
     return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
 
 

@@ -11,7 +11,6 @@ are merged into a longer one, up to the full text.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +21,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-LOG = logging.getLogger(__name__)
 
 PIECE = 2**16
 """Characters per piece; a tokenizer takes up to 250 bytes per character."""
@@ -95,7 +92,6 @@ class TextEncoder:
         self.tokenizer = tokenizer
         self.fast = bool(getattr(tokenizer, "is_fast", False))
         self._how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
-        self._wide = 4.5  # the estimated number of characters per token
 
     def whole(self, reading: Iterable[str]) -> Encoded:
         """Encodes a full text."""
@@ -107,35 +103,25 @@ class TextEncoder:
         The following text can change only a piece's last tokens, so :data:`MARGIN` of them, up to a space, are not
         used.
         """
-        if count * self._wide > PIECE or not self.fast:
-            return self._first_of_many(reading, count)
-        pieces, text, ended = iter(reading), "", False
-        while True:
-            wanted = int((count + 2 * MARGIN) * self._wide) + 64
-            while len(text) < wanted and not ended:
-                more = next(pieces, None)
-                ended = more is None
-                text += more or ""
-            cut = text if ended and len(text) <= 2 * wanted else text[:wanted]
-            found = self._piece(cut)
-            if (len(cut) == len(text) and ended) or (len(found.ids) >= count + MARGIN and _spaced(found, count)):
+        pieces, text, size = iter(reading), "", 6 * (count + 2 * MARGIN)
+        while self.fast and size <= PIECE:
+            while len(text) <= size and (more := next(pieces, "")):
+                text += more
+            found = self._piece(text[:size])
+            if len(text) <= size or (len(found.ids) >= count + MARGIN and _spaced(found, count)):
+                return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
+            size *= 2
+        parts: list[Encoded] = []
+        for tokens in self.stream(chain([text], pieces)):
+            parts.append(tokens)
+            if sum(map(len, parts)) >= count:
                 break
-            self._wide = max(1.25 * self._wide, 1.1 * len(cut) / max(1, len(found.ids)))
-            if count * self._wide > PIECE:
-                return self._first_of_many(chain([text], pieces), count)
-        if len(found.ids) > count:
-            self._wide = 0.9 * self._wide + 0.1 * 1.15 * int(found.ends[count]) / (count + 1)
-        return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
+        return joined(parts).part(0, count)
 
     def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
         """Yields the tokens of a text in pieces; concatenated, they equal those of the full text."""
         if not self.fast or not self._joints_known:
             text = "".join(reading)
-            if len(text) > 16 * PIECE:
-                size = f"{len(text):,}"
-                LOG.warning(
-                    "the tokenizer does not show where a text can be cut; %s characters are encoded at once", size
-                )
             if self.fast:
                 yield self._settled(piece := self._piece(text), len(piece.ids), 0)
             else:
@@ -155,15 +141,6 @@ class TextEncoder:
             before += len(left.text[:start].encode())
             left = right
         yield self._settled(left, len(left.ids), before)
-
-    def _first_of_many(self, reading: Iterable[str], count: int) -> Encoded:
-        parts, found = [], 0
-        for tokens in self.stream(reading):
-            parts.append(tokens)
-            found += len(tokens)
-            if found >= count:
-                break
-        return joined(parts).part(0, count)
 
     def _joined(self, left: _Piece, more: str) -> tuple[int, _Piece, int] | None:
         """Tokenizes the end of a piece together with the following text.
@@ -269,17 +246,14 @@ def byte_places(text: str, ends: np.ndarray) -> np.ndarray:
 
 def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
     """Yields a text in pieces of ``size`` characters; the last one may be shorter."""
-    held, count = [], 0
+    text = ""
     for piece in reading:
-        held.append(piece)
-        count += len(piece)
-        if count > size:
-            text = "".join(held)
-            stop = count - count % size - (count % size == 0) * size
-            yield from (text[at : at + size] for at in range(0, stop, size))
-            held, count = [text[stop:]], count - stop
-    if count:
-        yield "".join(held)
+        text += piece
+        stop = max(0, len(text) - 1) // size * size
+        yield from (text[at : at + size] for at in range(0, stop, size))
+        text = text[stop:]
+    if text:
+        yield text
 
 
 def _spaced(piece: _Piece, count: int) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import codecs
 import hashlib
 import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ...errors import DataError
-from ...files import sha256_of
 
 SMALL = 4 * 2**20
 """The largest file in bytes that is read completely, for validation and its content's hash."""
@@ -22,8 +25,32 @@ BLOCK = 2**16
 """Bytes per read of a file."""
 
 
+JSON_LINES = (".jsonl", ".ndjson")
+"""Extensions of JSON lines files."""
+
+_TABLE = "a table; make it JSONL or parquet"
+_COMPRESSED = "compressed; unpack it first"
+_NO_TEXT = {
+    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _COMPRESSED),
+}
+
+
 class NoText(DataError):
     """A file that is not plain text; folders skip it."""
+
+
+@contextmanager
+def _readable(name: object) -> Iterator[None]:
+    """Raises an error of the disk as one that names the text.
+
+    Raises:
+        DataError: the text cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True)
@@ -88,36 +115,10 @@ class TextFile:
         found = self.path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
-    @cached_property
-    def file_sha256(self) -> str:
-        """The hash of the bytes of the whole file.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        try:
-            return sha256_of(self.path)
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from None
-
-    @cached_property
-    def read_through(self) -> Reading:
-        """A completed reading of the file, with the text's hash and line ends.
-
-        Raises:
-            DataError: it cannot be read, or is not UTF-8 text.
-        """
-        with self.reading() as reading:
-            for _ in reading:
-                pass
-        return reading
-
     def reading(self, offset: int = 0) -> Reading:
         """Reads from a byte offset; see :class:`Reading`."""
-        try:
+        with _readable(self.path):
             return Reading(self.name, open(self.path, "rb"), offset)
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from None
 
 
 class Reading:
@@ -174,17 +175,8 @@ class Reading:
 
     def taken(self, size: int) -> int:
         """Returns the number of file bytes of the first ``size`` bytes of text, whose line ends may be shorter."""
-        pairs = self._line_ends
+        pairs = np.concatenate([np.empty(0, np.int64), *self._pairs])
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
-
-    def before(self, place: int) -> int:
-        """Returns the number of text bytes before a byte of the file."""
-        place -= self.start
-        return place - int(np.searchsorted(self._line_ends, place, side="right"))
-
-    @property
-    def _line_ends(self) -> np.ndarray:
-        return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
     def _piece(self) -> str:
         """Reads a block. Text before an invalid byte is kept, because it may suffice."""
@@ -226,7 +218,53 @@ class Reading:
         return self._file.seek(offset + line)
 
     def _read(self, count: int) -> bytes:
-        try:
+        with _readable(self.name):
             return self._file.read(count)
-        except OSError as error:
-            raise DataError(f"{self.name} cannot be read: {error.strerror or error}") from None
+
+
+def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text | TextFile:
+    """Reads a text file; refuses structured formats, whose syntax would be measured as text.
+
+    A large UTF-8 file is read on demand. Its start must be text; later invalid bytes are refused when they are reached.
+
+    Args:
+        encoding: Default: UTF-8.
+        rows: whether the file has JSON lines.
+
+    Raises:
+        NoText: it does not decode (checked at the start of a large file), is compressed, or is a table.
+        DataError: it cannot be read.
+    """
+    suffix = path.suffix.lower()
+    kind = "lines of JSON; give the file itself" if suffix in JSON_LINES and not rows else _NO_TEXT.get(suffix)
+    if kind:
+        raise NoText(f"{path} is {kind}, or a text that should be called .txt")
+    text: Text | TextFile = TextFile(str(path), path)
+    with _readable(path):
+        if encoding is not None or text.size <= SMALL:
+            text = decoded(str(path), path.read_bytes(), encoding)
+    if suffix not in JSON_LINES:
+        with text.reading() as reading:
+            # An invalid byte at the end of the first block is detected in the second.
+            begin = "".join(islice(reading, 2))
+        if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
+            raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
+    return text
+
+
+def decoded(name: str, raw: bytes, encoding: str | None) -> Text:
+    """Decodes a full text, with line ends of any kind.
+
+    Raises:
+        NoText: it does not decode, or holds a zero byte.
+    """
+    if encoding is None:
+        return Text(name, "".join(Reading(name, io.BytesIO(raw))))
+    try:
+        text = raw.decode(encoding)
+    except UnicodeError as error:
+        at = f"byte {error.start} does not decode" if isinstance(error, UnicodeDecodeError) else f"{error}"
+        raise NoText(f"{name} is not {encoding} text: {at}; name another encoding", "encoding") from None
+    if "\0" in text:
+        raise NoText(f"{name} is not {encoding} text: it has a zero character; name another encoding", "encoding")
+    return Text(name, text.replace("\r\n", "\n").replace("\r", "\n"))

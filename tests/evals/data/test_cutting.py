@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from configurations import write_files
 from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
@@ -157,21 +156,13 @@ def test_without_the_places_of_tokens_windows_do_not_overlap(file, limits):
     assert (found.measured, found.whole, found.in_bytes) == (count * 1000, len(LINES), False)
 
 
-def test_files_of_one_size_that_only_begin_alike_are_two(file, tmp_path):
-    texts = {name: LINES[:5000] + end for name, end in (("b.txt", "0"), ("c.txt", "1"), ("d.txt", "0"))}
-    files = [TextFile(name, write_files(tmp_path, texts) / name) for name in texts]
-    cutter = Cutter(Limits(100, 100, windows=1), TextEncoder(byte_tokenizer()))
-    assert [each.windows[0].name for each in cutter.cuts(files)] == ["b.txt", "c.txt"]
-    assert cutter.skipped["duplicates"] == 1
-
-
-@pytest.mark.parametrize("limits", [{"windows": 1}, {"windows": 3}, {"total": 7}])
+@pytest.mark.parametrize("limits", [{"windows": 3}, {"total": 7}])
 def test_windows_know_the_hash_of_the_text_and_their_places_in_it_if_that_is_wanted(tmp_path, limits):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n").encode())
     whole = hashlib.sha256(LINES.encode()).hexdigest()
     cutter = Cutter(Limits(100, 100, **limits, placed=True), TextEncoder(byte_tokenizer()))
     (found,) = cutter.cuts([TextFile("a", tmp_path / "a.txt")])
-    assert {each.text_sha256 for each in found.windows} == {whole} != {found.windows[0].sha256}
+    assert {each.sha256 for each in found.windows} == {whole}
     for each in found.windows:
         assert bytes(each.ids).decode() == LINES[each.offset : each.offset + 100]
         assert KeySpans({whole: [(each.offset, each.offset + 9)]}).marks(each).sum() == 9

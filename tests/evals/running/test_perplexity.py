@@ -213,9 +213,7 @@ def test_two_schedules_of_one_name_are_told_apart_or_refused():
         )
 
 
-def test_mixed_documents_are_refused():
-    with pytest.raises(DataError, match="mixture"):
-        perplexity(llama(), ["text", [1, 2, 3]], [2], tokenizer=byte_tokenizer())
+def test_texts_need_a_tokenizer():
     with pytest.raises(DataError, match="give tokenizer="):
         perplexity(llama(), ["text"], [2])
 

@@ -15,7 +15,7 @@ PARTS = (
     "verifying/test_decoding.py",
     "checkpoints/test_checkpoints.py",
     "cli/test_main.py",
-    "evals/data/sources/test_sources.py",
+    "evals/data/test_sources.py",
     "evals/results/test_results.py",
     "evals/running/test_naive_loop.py",
     "evals/searching/test_search.py",

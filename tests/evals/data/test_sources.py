@@ -25,9 +25,9 @@ from ropescale.evals.data.documents import (
     special_tokens,
     tokenize,
 )
+from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
-from ropescale.evals.data.sources.dataset import DATASETS
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions
 
@@ -230,8 +230,8 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
         "run/resume/0.sqlite": "{}",
     }
     write_files(tmp_path, files)
-    assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}', "of the user"]
-    assert "3 files are not text (run/REPORT.md of a run, run/results.json of a run" in caplog.text
+    assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}']
+    assert "4 files are not text (run/REPORT.md of a run, run/notes.md of a run" in caplog.text
 
 
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):

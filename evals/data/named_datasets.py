@@ -1,0 +1,153 @@
+"""Datasets with one document per row: a saved folder of ``datasets``, a Hub id, or a short name.
+
+On the Hub, a name is ``owner/name`` or ``owner/name:config``. All datasets with a short name are stored as parquet.
+KVPress's copies have an instruction before each text, and a row per question, so texts recur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...checkpoints.locating import hub_silence
+from ...errors import DataError
+from ...files import local_path
+from ...output.formatting import first_line
+from .rows import ReadOptions, Row, RowDocument, documents_of
+
+if TYPE_CHECKING:
+    import datasets
+
+    Loaded: TypeAlias = (
+        datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict
+    )
+
+
+@dataclass(frozen=True)
+class NamedDataset:
+    """A Hub dataset with a short name.
+
+    Attributes:
+        source: its id, and after a colon its configuration.
+        split, field: the default split and field of the texts.
+        revision: a branch other than the main one.
+    """
+
+    source: str
+    split: str
+    field: str
+    revision: str | None = None
+
+
+MOST = 100
+"""The most documents that are read of a dataset with a short name."""
+
+DATASETS = {
+    "pg19": NamedDataset("emozilla/pg19-test", "test", "text"),
+    "govreport": NamedDataset("ccdv/govreport-summarization:document", "test", "report"),
+    "govreport-scrolls": NamedDataset("emozilla/govreport-test-tokenized", "test", "input"),  # LongPPL's
+    "longbench-v2": NamedDataset("zai-org/LongBench-v2", "train", "context", "refs/convert/parquet"),
+    "longbench-narrativeqa": NamedDataset("Xnhyacinth/LongBench:narrativeqa", "test", "context"),
+    "longbench-qasper": NamedDataset("Xnhyacinth/LongBench:qasper", "test", "context"),
+    "longbench-govreport": NamedDataset("Xnhyacinth/LongBench:gov_report", "test", "context"),
+    "infinitebench-books": NamedDataset("MaxJeblick/InfiniteBench:longbook_sum_eng", "test", "context"),
+    "infinitebench-code": NamedDataset("MaxJeblick/InfiniteBench:code_debug", "test", "context"),
+    "loogle": NamedDataset("simonjegou/loogle:longdep_summarization", "test", "context"),
+    "zero-scrolls": NamedDataset("simonjegou/zero_scrolls", "test", "context"),
+    "ruler-16k": NamedDataset("simonjegou/ruler:16384", "test", "context"),
+}
+
+
+def is_saved(source: str) -> bool:
+    """Whether this is a folder from ``save_to_disk``."""
+    return bool(source) and any((local_path(source) / name).exists() for name in ("state.json", "dataset_dict.json"))
+
+
+def is_name(source: str) -> bool:
+    """Whether this may be the name of a dataset, and no path."""
+    path = local_path(source)
+    return bool(source) and not (
+        path.exists() or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix
+    )
+
+
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+    """Reads the documents of a split; for a short name, streams the first rows and records their commit.
+
+    Raises:
+        DataError: the folder cannot be read, neither the Hub nor its cache has the dataset, or it lacks the split or
+            the field.
+    """
+    import datasets
+
+    named = None if is_saved(source) else DATASETS.get(source)
+    if is_saved(source):
+        try:
+            loaded = datasets.load_from_disk(str(local_path(source)))
+        except Exception as error:
+            raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+    elif named is None:
+        loaded = _on_hub(source, asked.streaming)
+    else:
+        commit = _commit(source, named)
+        loaded = _on_hub(named.source, True, commit)
+        asked = replace(asked, split=asked.split or named.split)
+        asked.resolved[source] = f"{named.source}@{commit}, {asked.split}"
+    rows, part = _rows(loaded, source, asked.split)
+    if named and asked.prompt_field is None:  # prompts are sorted by task, so the first ones would be of one task
+        asked, rows = replace(asked, text_field=asked.text_field or named.field), islice(rows, MOST)
+        asked.resolved[source] += f", {asked.text_field}, at most {MOST} documents"
+    return documents_of(rows, part, asked, source)
+
+
+def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:
+    """Loads all splits of a dataset.
+
+    Raises:
+        DataError: the dataset is neither on the Hub nor in its cache.
+    """
+    import datasets
+    from datasets import config
+
+    name, _, configuration = source.partition(":")
+    silence, offline = hub_silence(name, kind="dataset"), config.HF_HUB_OFFLINE
+    # Online, it would retry for half a minute before it reads its cache.
+    config.HF_HUB_OFFLINE = offline or silence is not None
+    try:
+        return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
+    except Exception as error:
+        why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor is it in the cache"
+        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None
+    finally:
+        config.HF_HUB_OFFLINE = offline
+
+
+def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:
+    """Returns the numbered rows of the requested split, else of "test" or the only split, and the split's name.
+
+    The rows have Python values, independent of the dataset's format.
+    """
+    if isinstance(loaded, dict):
+        wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))
+        if wanted not in loaded:
+            wrong = "has several splits" if split is None else f"has no split {split!r}"
+            raise DataError(f"{source} {wrong}; choose one: {', '.join(map(str, loaded))}", "split")
+        loaded, source = loaded[wanted], f"{source} {wanted}"
+    elif split is not None:
+        raise DataError(f"split is given, and {source} has one part, without splits; leave it out", "split")
+    return enumerate(loaded.with_format(None)), f"{source} row"
+
+
+def _commit(source: str, named: NamedDataset) -> str:
+    """Returns a dataset's current commit."""
+    from huggingface_hub import HfApi
+
+    name = named.source.partition(":")[0]
+    try:
+        return str(HfApi().dataset_info(name, revision=named.revision, timeout=10).sha)
+    except Exception as error:
+        raise DataError(
+            f"{source!r} is {name} on the Hub, which cannot be read: {first_line(error)}; give a file or folder"
+        ) from None

@@ -1,0 +1,231 @@
+"""Documents in the rows of a table: JSON lines, parquet, and the rows of datasets.
+
+A row contains a text, a chat (``messages``) or token ids (``input_ids``), by the type of its field.
+
+``datasets`` does not read the files, because it does not report the line of an error, treats a row without the field as
+empty, fails on dates outside Python's range in unused columns, and takes a second to start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, cast
+
+from ...errors import DataError
+from ...files import local_path
+from ...output.formatting import cut, first_line
+from .chats import Chat
+from .documents import Document, of_ids
+from .prompts import PromptFields, PromptRow, prompt_row
+from .texts import Text, text_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Row = Mapping[str, object]
+RowDocument = Text | Chat | Document | PromptRow
+
+CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
+"""The default fields of chats, of token ids, and of a chat's tools."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options for reading a source.
+
+    Attributes:
+        split: the dataset's split.
+        text_field: the field of a row with the document.
+        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
+            depth.
+        encoding: the encoding of text files. Default: UTF-8.
+        prompt_field: the fields of a prompt and its answers, which are read from each row instead of a text.
+        streaming: read a Hub dataset only as far as needed.
+        left_out: collects the names of a folder's skipped files.
+        resolved: collects the dataset and commit of a short name.
+    """
+
+    split: str | None = None
+    text_field: str | None = None
+    glob: str | None = None
+    encoding: str | None = None
+    prompt_field: PromptFields | None = None
+    streaming: bool = False
+    left_out: list[str] = field(default_factory=list, compare=False)
+    resolved: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode("utf-8" if self.encoding is None else self.encoding)
+        except (LookupError, ValueError):
+            raise DataError(
+                f"the encoding {self.encoding!r} is unknown; name one that Python supports, like latin-1, cp1252 or "
+                "utf-16",
+                "encoding",
+            ) from None
+        if self.prompt_field is not None and self.text_field is not None:
+            raise DataError("text_field is for texts, and each row is a prompt with answers; drop it", "text_field")
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the given options."""
+        return [each.name for each in fields(self) if each.compare and getattr(self, each.name) not in (None, False)]
+
+
+def json_lines(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+    """Reads the documents of a file of JSON lines, lazily.
+
+    Raises:
+        DataError: a line is not a JSON object, or lacks the field; names it.
+    """
+    return documents_of(_json_lines(source, asked), f"{source} line", asked, source)
+
+
+def parquet(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+    """Reads the documents of a parquet file, lazily.
+
+    Raises:
+        DataError: the file cannot be read, or a row lacks the field; names the row.
+    """
+    return documents_of(_parquet(source, asked), f"{source} row", asked, source)
+
+
+def _json_lines(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
+    """Yields the numbered rows of a file of JSON lines.
+
+    Raises:
+        DataError: a line is not a JSON object; names it.
+    """
+    for number, line in enumerate(_lines(text_of(local_path(source), asked.encoding).reading()), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
+            raise DataError(f"{source} line {number} is not JSON that can be read; one object per line") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
+        yield number, row
+
+
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    begun: list[str] = []
+    for piece in pieces:
+        first, *rest = piece.split("\n")
+        begun.append(first)
+        for line in rest:
+            yield "".join(begun)
+            begun = [line]
+    yield "".join(begun)
+
+
+def _parquet(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(local_path(source)) as file:
+            names = file.schema_arrow.names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise DataError(f"{source} has {names.count(twice[0])} columns named {twice[0]!r}; rename all but one")
+            batches = file.iter_batches(_TOGETHER, columns=_columns(file.schema_arrow, asked))
+            yield from enumerate(
+                row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist()
+            )
+    except (UnicodeDecodeError, OverflowError) as error:
+        raise DataError(f"{source} holds a value that Python cannot read ({error}); write the file again") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
+
+
+_TOGETHER = 64
+"""Rows per read. They are converted to Python objects one by one, because lists of ids create many."""
+
+
+def _columns(schema: pyarrow.Schema, asked: ReadOptions) -> list[str] | None:
+    """Names the columns that may contain documents; None for all. Others may contain unsupported dates."""
+    kinds = {each.name: str(each.type) for each in schema}
+    if asked.prompt_field is not None:
+        return [name for name, kind in kinds.items() if re.search("string|int", kind)]
+    known = {"text": "", CHAT: "list", IDS: "list"}
+    guessed = next((name for name, kind in known.items() if name in kinds and kind in kinds[name]), None)
+    wanted = asked.text_field or guessed
+    if wanted is not None and wanted in kinds:
+        return [name for name in (wanted, TOOLS) if name in kinds]
+    return [name for name, kind in kinds.items() if "string" in kind] or None
+
+
+def documents_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, source: str) -> Iterator[RowDocument]:
+    """Yields the document, or the prompt with answers, of each numbered row.
+
+    The default field is "text", "messages", "input_ids", or the only string field, by the first row.
+
+    Args:
+        part: the prefix of the rows' names.
+
+    Raises:
+        DataError: the field is missing or has another type.
+    """
+    text_field = asked.text_field
+    for number, row in rows:
+        name = f"{part} {number}"
+        if asked.prompt_field is not None:
+            yield prompt_row(row, asked.prompt_field, name, source)
+            continue
+        if text_field is None:
+            text_field = _guess_field(row, source)
+        if text_field not in row:
+            raise DataError(f"{name} has no field {text_field!r}; it has {', '.join(row) or 'none'}")
+        value = row[text_field]
+        if isinstance(value, list) and value:
+            is_chat = isinstance(value[0], dict)
+            yield _chat(name, text_field, value, row) if is_chat else _ids(name, text_field, value)
+        elif value is None or isinstance(value, (str, list)):
+            yield Text(name, str(value or ""))
+        else:
+            kind = type(value).__name__
+            raise DataError(f"{name}: field {text_field!r} holds {kind}, not text, messages or token ids")
+
+
+def _guess_field(row: Row, source: str) -> str:
+    for name, kind in (("text", object), (CHAT, list), (IDS, list)):
+        if name in row and isinstance(row[name], kind):
+            return name
+    strings = [key for key, value in row.items() if isinstance(value, str)]
+    if len(strings) != 1:
+        raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
+    return strings[0]
+
+
+def _ids(name: str, field: str, value: list[object]) -> Document:
+    for at, each in enumerate(value):
+        if type(each) is not int or not 0 <= each < 2**31:
+            wrong = cut(repr(each), 40)
+            raise DataError(f"{name}: field {field!r} has {wrong} at {at}, which is neither a token id nor a message")
+    return of_ids(name, cast(list[int], value), "ids")
+
+
+def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
+    """Validates a chat's messages; its tools may be a list or JSON.
+
+    Raises:
+        DataError: a message is invalid; names it.
+    """
+    for number, each in enumerate(value, start=1):
+        if not isinstance(each, dict) or not isinstance(each.get("role"), str):
+            raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
+        if not isinstance(each.get("content"), (str, list, type(None))):
+            raise DataError(f"{name}: the content of message {number} of {field!r} is not text")
+    tools = row.get(TOOLS)
+    try:
+        tools = json.loads(tools) if isinstance(tools, str) and tools else tools
+    except (ValueError, RecursionError):
+        raise DataError(f"{name}: field 'tools' is not JSON that can be read; give a list of objects") from None
+    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise DataError(f"{name}: field 'tools' is not a list of objects; correct it or leave it out")
+    return Chat(name, cast(list[dict[str, object]], value), cast("list[dict[str, object]] | None", tools or None))

@@ -1,0 +1,293 @@
+"""Sources of texts: files, folders, datasets and standard input.
+
+Nothing is dropped silently: empty and short documents are counted. Text files are read as in Python: UTF-8, line ends
+of any kind become ``\\n``, a leading byte-order mark is not text.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from ...errors import DataError
+from ...files import local_path
+from .. import checking
+from . import named_datasets
+from .chats import Chat, Unread
+from .documents import Document
+from .prompts import PromptFields, PromptRow
+from .rows import ReadOptions, RowDocument, json_lines, parquet
+from .texts import JSON_LINES, NoText, Text, TextFile, decoded, text_of
+
+LOG = logging.getLogger(__name__)
+
+
+# --- Kinds of sources
+
+
+def _standard_input(source: str, asked: ReadOptions) -> Iterator[Text]:
+    yield decoded("standard input", sys.stdin.buffer.read(), asked.encoding)
+
+
+def _text_file(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
+    text = text_of(local_path(source), asked.encoding)
+    if isinstance(text, Text) and not text.text.strip():
+        raise DataError(f"{source} is empty; give a file with text in it")
+    yield text
+
+
+def _folder(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
+    """Reads all files except hidden ones, also in subfolders; skips and names files that are not text or of a run.
+
+    For prompts, reads every JSON lines file, as RULER's generators write them, one folder per task.
+
+    Raises:
+        DataError: there is no text, or a file cannot be read.
+    """
+    files = _files(source, asked.glob)
+    if asked.prompt_field is not None:
+        paths = [path for path in files if path.suffix.lower() in JSON_LINES]
+        if not paths:
+            raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
+        yield from chain.from_iterable(json_lines(str(path), asked) for path in paths)
+        return
+    found, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
+    for path in files:
+        name = str(path.relative_to(local_path(source)))
+        if runs.intersection(path.parents):
+            asked.left_out.append(f"{name} of a run")
+            continue
+        try:
+            text = text_of(path, asked.encoding, rows=False)
+        except NoText:
+            asked.left_out.append(name)
+        else:
+            found += 1
+            yield text
+    if not found:
+        raise DataError(
+            f"no text in {source}: {no_texts(asked.left_out)}; give text files, or name their encoding", "encoding"
+        )
+
+
+def _files(source: str, glob: str | None) -> list[Path]:
+    """Returns the matching files, ordered by path.
+
+    Raises:
+        DataError: no file matches, or the pattern leaves the folder.
+    """
+    root, pattern = local_path(source), "*" if glob is None else glob
+    try:
+        paths = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
+        below = [path.relative_to(root) for path in paths if path != root]
+    except (ValueError, NotImplementedError):  # absolute, or out of the folder
+        raise DataError(f"glob {glob!r} is not a pattern of files in {root}; write it like *.txt", "glob") from None
+    visible = [path for path in below if not any(part[0] == "." for part in path.parts)]
+    files = sorted(root / path for path in visible if (root / path).is_file())
+    if not files:
+        what = "files" if glob is None else f"file that fits {glob!r}"
+        raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
+    return files
+
+
+def _is_run(results: Path) -> bool:
+    """Whether a file is the ``results.json`` of a run."""
+    with suppress(checking.Wrong):
+        return {"schema", "versions", "rows"} <= checking.parsed(results).keys()
+    return False
+
+
+def no_texts(files: list[str]) -> str:
+    """Describes the number and first names of files that are not text."""
+    more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
+    what = "1 file is not text" if len(files) == 1 else f"{len(files):,} files are not text"
+    return f"{what} ({', '.join(files[:3])}{more})"
+
+
+class Kind(NamedTuple):
+    """A kind of source.
+
+    Attributes:
+        what: its name in messages.
+        takes: whether a source is of this kind.
+        read: reads the documents lazily, including empty ones.
+        uses: the reading options that apply.
+    """
+
+    what: str
+    takes: Callable[[str], bool]
+    read: Callable[[str, ReadOptions], Iterable[Unread]]
+    uses: tuple[str, ...]
+
+
+def _is_file(*suffixes: str) -> Callable[[str], bool]:
+    return lambda source: local_path(source).is_file() and local_path(source).suffix.lower() in suffixes
+
+
+_ROWS = ("text_field", "prompt_field")
+
+KINDS = (
+    Kind("standard input", lambda source: source == "-", _standard_input, ("encoding",)),
+    Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
+    Kind(
+        "a folder of text files",
+        lambda source: bool(source) and local_path(source).is_dir(),
+        _folder,
+        ("glob", "prompt_field", "encoding"),
+    ),
+    Kind("a file of rows", _is_file(*JSON_LINES), json_lines, (*_ROWS, "encoding")),
+    Kind("a file of rows", _is_file(".parquet"), parquet, _ROWS),
+    Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ("encoding",)),
+    Kind("a dataset", named_datasets.is_name, named_datasets.read, (*_ROWS, "split", "streaming")),
+)
+"""The kinds in order; the first one that takes a source reads it."""
+
+
+# --- Reading
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One or several sources, with their reading options.
+
+    Attributes:
+        names: sources as for :func:`read_texts`.
+        asked: the reading options; each must apply to at least one source.
+        concat: whether to join all documents of a source into one, with blank lines between them.
+    """
+
+    names: Sequence[str]
+    asked: ReadOptions = field(default_factory=ReadOptions)
+    concat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.asked.streaming and self.concat:
+            raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
+        twice = next((name for number, name in enumerate(self.names) if name in self.names[:number]), None)
+        if twice is not None:
+            raise DataError(f"source {twice} is given twice; give each source once", "source")
+
+    @property
+    def name(self) -> str:
+        """The names of all sources; a short name that was read includes its dataset."""
+        known = self.asked.resolved
+        return ", ".join(f"{name} ({known[name]})" if name in known else name for name in self.names)
+
+    @property
+    def left_out(self) -> str:
+        """Names the skipped files of folders read so far; empty without any."""
+        if not self.asked.left_out:
+            return ""
+        return f"{no_texts(self.asked.left_out)}; name the encoding of text that is not UTF-8"
+
+    def refuse_endless(self, max_docs: int | None) -> None:
+        """Refuses to read an unlimited stream.
+
+        Raises:
+            DataError: the number of documents is not limited.
+        """
+        if self.asked.streaming and not max_docs:
+            raise DataError(
+                "streaming is given, and a stream may be endless; limit its documents with max_docs",
+                "streaming",
+                "max_docs",
+            )
+
+    def texts(self) -> dict[str, Iterator[Unread]]:
+        """Reads the sources' documents lazily, except the first one.
+
+        Raises:
+            DataError: as :func:`read_texts`.
+        """
+        kinds = {name: next((kind for kind in KINDS if kind.takes(name)), None) for name in self.names}
+        for name, kind in kinds.items():
+            if kind is None:
+                raise DataError(
+                    f"no file or folder at {name!r}; give a file, a folder, a dataset's name on the Hub, or -"
+                )
+            for option in self.asked.given:
+                if not any(other and option in other.uses for other in kinds.values()):
+                    raise DataError(
+                        f"{option} is given, and {name} is {kind.what}, which does not use it; leave it out", option
+                    )
+        return {name: self._read(name, kind) for name, kind in kinds.items() if kind}
+
+    def _read(self, name: str, kind: Kind) -> Iterator[Unread]:
+        """Reads a source's first document, and returns an iterator of all."""
+        unused = {option: None for option in self.asked.given if option not in kind.uses}
+        texts = iter(kind.read(name, replace(self.asked, **unused)))
+        first = next(texts, None)
+        if first is None:
+            raise DataError(f"no documents in {name}; give text, with one document per row or file")
+        texts = chain([first], texts)
+        return iter([Text(name, joined(texts))]) if self.concat else texts
+
+
+def read_texts(
+    source: str | Path,
+    *,
+    split: str | None = None,
+    text_field: str | None = None,
+    glob: str | None = None,
+    encoding: str | None = None,
+    concat: bool = False,
+) -> list[Text | Chat | Document]:
+    """Reads the documents of ``source`` into memory, including empty ones.
+
+    Args:
+        source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
+            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
+            of a dataset (see :mod:`~.dataset`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
+        split: the split of a dataset; required if it has several and none is called "test".
+        text_field: the field with the text, the chat (a list of messages) or the token ids; None for "text",
+            "messages", "input_ids" or the only field of strings.
+        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
+            depth.
+        encoding: the encoding of text files; None for UTF-8.
+        concat: join all documents into one, with blank lines between them.
+
+    Raises:
+        DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
+    """
+    found = TextSource([str(source)], ReadOptions(split, text_field, glob, encoding), concat)
+    read = list(found.texts()[str(source)])
+    if found.asked.left_out:
+        LOG.warning("%s of %s", no_texts(found.asked.left_out), source)
+    texts = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in read]
+    return cast("list[Text | Chat | Document]", texts)
+
+
+def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
+    """Reads prompts with answers lazily: RULER's files, a folder of them, or other rows.
+
+    Args:
+        source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
+
+    Returns:
+        The rows, and the source's name for the results, with the dataset of a short name.
+
+    Raises:
+        DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
+    """
+    found = TextSource([str(source)], ReadOptions(prompt_field=fields))
+    return cast(Iterator[PromptRow], found.texts()[str(source)]), found.name
+
+
+def joined(texts: Iterable[Unread]) -> str:
+    """Joins texts with blank lines between them.
+
+    Raises:
+        DataError: a document is a chat or token ids.
+    """
+    parts = []
+    for each in texts:
+        if not isinstance(each, (Text, TextFile)):
+            raise DataError(f"{each.name} is not text, and cannot be joined with others; give a field of text")
+        parts.append(each.text)
+    return "\n\n".join(parts)
