@@ -18,7 +18,7 @@ from .base import Metric, estimated, rests_on
 from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
 from .far_repeats import distance_of
-from .stored import AS_IS, Stored, Totals, Truncation, sums_of
+from .stored import AS_IS, Stored, Truncation, sums_of
 
 ALL, FAR = "", "far_"
 """The token subsets: the prefixes of their fields in a row."""
@@ -132,7 +132,7 @@ def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
         beyond = stored.wanted(last.losses(length))
         whole = [np.concatenate(pair) for pair in zip(within, beyond, strict=True)]
         first = np.concatenate(stored.of_texts(whole)[0])
-        found["truncation", length] = estimated(stored, Totals(*sums_of(whole)), first)
+        found["truncation", length] = estimated(stored, sums_of(whole), first)
     return found
 
 
@@ -193,21 +193,21 @@ def _row(
 
 def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:
     """Returns the figures of a row over the tokens that are not NaN; empty without any."""
-    (one, counts), (two, _) = sums_of(ours), sums_of(theirs)
-    tokens = sum(counts)
+    one, two = sums_of(ours), sums_of(theirs)
+    tokens = sum(one.counts)
     if not tokens:
         return {}
     apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
     first = np.concatenate(stored.of_texts(apart)[0])
-    change = estimated(stored, Totals([a - b for a, b in zip(one, two, strict=True)], counts), first, level(stored))
-    documents = stored.texts_with(counts)
+    change = estimated(stored, one.minus(two), first, level(stored))
+    documents = stored.texts_with(one.counts)
     if stored.comparisons is not None and documents < CONCLUSIVE:
         change = Estimate(change.mean, None, None)
     return {
         "documents": documents,
         "tokens": tokens,
-        "nll": sum(one) / tokens,
-        "truncated_nll": sum(two) / tokens,
+        "nll": one.mean,
+        "truncated_nll": two.mean,
         "delta_nll": change.mean,
         "low": change.low,
         "high": change.high,

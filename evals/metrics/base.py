@@ -212,7 +212,7 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
         tokens: the values of all windows of the first document.
         level: two-sided coverage.
     """
-    found = stored.estimate(totals.sums, totals.shares, level)
+    found = stored.estimate(*totals, level)
     tokens = tokens[~np.isnan(tokens)]
     if found.low is not None or stored.texts > 1 or not len(tokens):
         return found
@@ -225,7 +225,7 @@ def paired_change(stored: Stored, schedule: str, baseline: str, length: int, lev
     """Returns the loss of a schedule minus that of another on the same tokens, with its interval."""
     ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
     first = stored.first(schedule, length) - stored.first(baseline, length)
-    return estimated(stored, Totals(ours.minus(theirs), theirs.shares), first, level)
+    return estimated(stored, ours.minus(theirs), first, level)
 
 
 def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, int], Estimate] | None = None) -> str:

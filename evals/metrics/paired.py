@@ -99,7 +99,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
     if not measured or not ours.same_tokens(theirs):
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return ours.estimate(one.minus(other), one.shares, level(ours) if ours is theirs else LEVEL)
+    return ours.estimate(*one.minus(other), level(ours) if ours is theirs else LEVEL)
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
@@ -132,11 +132,11 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
 
 
 def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
-    """Returns the cost within and the gain beyond the trained length, or why the cost is unknown.
+    """Returns the cost within the trained length, or why it is unknown.
 
     Empty if predictions were not compared; the table of changes has the rest.
     """
-    trained, long = stored.trained_length, stored.lengths[-1]
+    trained = stored.trained_length
     if trained is None:
         repeats = ", and far repeats are not separated" if distance_of(stored) is None else ""
         return [f"The short-context cost is unknown{repeats}: the model's trained length is unknown."]
@@ -145,17 +145,9 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
         return [f"The short-context cost is unknown: no length up to the trained {trained:,} was measured."]
     if all(row.kl is None for (_, length), row in rows.items() if length == short):
         return []
-    gains = [f"gain at {long:,} (nats)"] if long > trained else []
-    header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
-    lines = [
-        [
-            stored.markdown_name(label),
-            *_short_cells(rows[label, short]),
-            *(change_cell(-rows[label, long].change) for _ in gains),
-        ]
-        for label in stored.schedules
-        if (label, short) in rows and (label, long) in rows
-    ]
+    header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1"]
+    shown = [label for label in stored.schedules if (label, short) in rows]
+    lines = [[stored.markdown_name(label), *_short_cells(rows[label, short])] for label in shown]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
     title = f"Short-context cost against {stored.markdown_name(stored.baseline)}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]

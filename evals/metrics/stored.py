@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import comb
-from typing import Annotated, Any, NotRequired, TypeVar
+from typing import Any, NamedTuple, NotRequired, TypeVar
 
 import numpy as np
-from annotated_types import Len
 from typing_extensions import TypedDict
 
 from ...files import sha256
 from ...output.formatting import escaped
-from ..checking import Count, Length
 from ..data.documents import Document
 from ..data.windows import prefix
 from ..statistics import intervals
@@ -37,35 +35,19 @@ class ModelFacts(TypedDict):
     config_sha256: str
     weights: str
     dtype: str
-    parameters: Count
-    vocabulary: NotRequired[Count]
-    trained_length: NotRequired[Length | None]
+    parameters: int
+    vocabulary: NotRequired[int]
+    trained_length: NotRequired[int | None]
 
 
-class ShareFacts(TypedDict, total=False):
-    """The windows' share of the documents, in ``unit``: bytes, or tokens of tokenized documents."""
+DataFacts = dict[str, Any]
+"""The "data" part of results.json.
 
-    measured: Count
-    whole: Count
-    unit: str
-    share: float
-
-
-class DataFacts(ShareFacts):
-    """The "data" part of results.json."""
-
-    source: str
-    sha256: str
-    documents: Count
-    tokens: Count
-    skipped: NotRequired[dict[str, Count]]
-    special_tokens: NotRequired[Count]
-    windows: NotRequired[Count]
-    chats: NotRequired[Count]
-    pretokenized: NotRequired[Count]
-    prompts: NotRequired[Count]
-    questions: NotRequired[Count]
-    not_retokenized: NotRequired[Count]
+It has the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored ``tokens``, and
+those ``skipped`` by reason. If they are known, ``measured`` of ``whole`` bytes or tokens (``unit``) are the windows'
+``share`` of the documents. Further counts are of ``special_tokens``, ``chats``, ``pretokenized`` documents,
+``prompts``, ``questions`` and texts that were ``not_retokenized``.
+"""
 
 
 class LayerTable(TypedDict):
@@ -137,9 +119,9 @@ class Identity:
     name: str
     sha256: str
     ids_sha256: str
-    scored: list[Annotated[list[Count], Len(2, 2)]] | None = None
+    scored: list[list[int]] | None = None
     source: str = ""
-    size: Length | None = None
+    size: int | None = None
 
     @classmethod
     def of(cls, windows: Sequence[Document]) -> Identity:
@@ -212,21 +194,20 @@ def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
     return windows_of(counts, stride) * length - lacking
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Per window, the fp64 sum of its losses and its weight: its tokens, or the weight of a published script."""
+class Totals(NamedTuple):
+    """Per window, the fp64 sum of its losses, and the number of its tokens."""
 
-    sums: Sequence[float]
-    shares: Sequence[float]
+    sums: list[float]
+    counts: list[int]
 
     @property
     def mean(self) -> float:
         """The mean over all documents."""
-        return sum(self.sums) / sum(self.shares)
+        return sum(self.sums) / sum(self.counts)
 
-    def minus(self, other: Totals) -> list[float]:
-        """Returns the differences of the sums."""
-        return [a - b for a, b in zip(self.sums, other.sums, strict=True)]
+    def minus(self, other: Totals) -> Totals:
+        """Returns the differences of the sums, of the same tokens."""
+        return Totals([a - b for a, b in zip(self.sums, other.sums, strict=True)], self.counts)
 
 
 @dataclass(repr=False)
@@ -399,7 +380,7 @@ class Stored(Measured):
         """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
         key = schedule, length
         if key not in self._totals:
-            self._totals[key] = Totals(*sums_of(self.losses(schedule, length)))
+            self._totals[key] = sums_of(self.losses(schedule, length))
         return self._totals[key]
 
     def identified(self) -> list[Identity]:
@@ -431,10 +412,10 @@ class Stored(Measured):
         return tuple(each.ids_sha256 for each in self.identified())
 
 
-def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
+def sums_of(values: Iterable[np.ndarray]) -> Totals:
     """Returns, per window, the fp64 sum and the number of its values, without NaN."""
     known = [value[~np.isnan(value)] for value in values]
-    return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
+    return Totals([float(each.sum(dtype=np.float64)) for each in known], list(map(len, known)))
 
 
 def ranges_of(marks: np.ndarray) -> np.ndarray:

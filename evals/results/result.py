@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...files import local_path
-from ...output.formatting import definitions, escaped
+from ...output.formatting import definitions, escaped, listed
 from ..data.chats import ASSISTANT
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
@@ -176,29 +176,19 @@ class Result(Stored, Saved):
         ]
 
     def protocol_line(self) -> str:
-        """Returns a sentence on the measurement's protocol."""
-        bos = "BOS first" if self.bos else "no BOS"
-        number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
-        longest = next((row for row in self.rows if self.sliding and row.length == self.lengths[-1]), None)
-        reaching = f" ({longest.documents_at_length} of {longest.length:,} positions or more)" if longest else ""
-        documents = f"{number} document{'s' * (number != 1)}{reaching}{self._kinds()}"
+        """Returns a sentence on the measurement's protocol and data."""
+        kinds = {"chats": "chats", "pretokenized": "given as token ids", "prompts": "prompts, their answers scored"}
+        only = ["only the assistant's tokens scored"] if self.protocol.get("score") == ASSISTANT else []
+        skipped = [f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n]
+        data = [rests_on(self), self.share]
+        data += [f"{self.data[name]} {words}" for name, words in kinds.items() if name in self.data]
+        how = f"({'BOS first' if self.bos else 'no BOS'}), every token scored once, token-weighted"
         return (
-            f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
-            f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
-            f"{f' ({held})' if held else ''}, {tokens:,} scored tokens; "
-            f"{self._interval_line()}; "
+            f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} {how}, {self.model['dtype']}; "
+            f"{', '.join(filter(None, [*data, *only]))}, {self.data['tokens']:,} scored tokens; "
+            f"{f'skipped: {listed(skipped)}; ' if skipped else ''}{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
-
-    def _kinds(self) -> str:
-        """Describes the numbers of chats, prompts and tokenized documents."""
-        which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
-        kinds = {
-            "chats": f"chats, {which} scored",
-            "pretokenized": "given as token ids",
-            "prompts": "prompts, the tokens of their answers scored",
-        }
-        return "".join(f", {self.data.get(name)} {words}" for name, words in kinds.items() if self.data.get(name))
 
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
@@ -228,18 +218,7 @@ class Result(Stored, Saved):
         """Describes the windows' share of the documents; empty if unknown."""
         if "share" not in self.data:
             return ""
-        share, whole, unit = self.data["share"], self.data.get("whole", 0), self.data.get("unit", "")
-        percent = f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
-        which = "its" if self.data["documents"] == 1 else "their"
-        return f"{percent if share < 1 else 'all'} of {which} {whole:,} {unit}"
-
-    def _windows(self) -> str:
-        """Describes the number of windows, their share of the documents, and skipped documents."""
-        number = 0 if self.sliding else self.data.get("windows", 0)  # sliding windows differ from length to length
-        parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
-        parts += [self.share] if self.share else []
-        left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
-        return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
+        return f"{100 * self.data['share']:.3g}% of {self.data['whole']:,} {self.data['unit']}"
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of the CSV; None if a metric has no such row.

@@ -17,7 +17,7 @@ from ..data.encoding import TextEncoder
 from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix
 from ..metrics import METRICS, OPTIONS
-from ..metrics.stored import DataFacts, ShareFacts
+from ..metrics.stored import DataFacts
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import PerplexityOptions
@@ -57,7 +57,7 @@ class Corpus:
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
         self._tokenizer = tokenizer
-        self.share: ShareFacts = {}
+        self.share: DataFacts = {}
         turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
         given = cast(Iterable[Given], documents) if turns is None else turns
         sources = chats.sources_of(given, tokenizer, options.score)
@@ -108,15 +108,16 @@ class Corpus:
         """The "data" part of results.json."""
         counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
         counts["prompts"] = self.count("prompt")
-        facts: DataFacts = {
+        return {
             "source": self.source,
             "sha256": self.sha256,
             "documents": len(self.windows),
             "windows": len(self.documents),
             "tokens": self.scored,
             "skipped": self.skipped,
+            **self.share,
+            **{name: count for name, count in counts.items() if count},
         }
-        return cast(DataFacts, {**facts, **self.share, **{name: count for name, count in counts.items() if count}})
 
     @property
     def interval(self) -> str:

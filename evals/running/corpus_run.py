@@ -130,7 +130,11 @@ class CorpusRun(ABC):
         with self._ready():
             jobs, compared, last, told = self._taken(runner)
             if not self.title:
-                self._announce_special()
+                if special := self.corpus.special:
+                    self.notes.tell(
+                        f"{special:,} tokens of the text are special tokens, as if a text began or ended there; "
+                        "split_special_tokens encodes them as text"
+                    )
                 to_run = runner.announce(self._about)
                 if told and (to_run or not last):
                     self.notes.tell(told)
@@ -317,19 +321,6 @@ class CorpusRun(ABC):
 
     def _finish_truncation(self, job: TruncationJob, nll: list[np.ndarray]) -> None:
         self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
-
-    def _announce_special(self) -> None:
-        if again := self.corpus.skipped.get("duplicates"):
-            self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
-        if given := self.corpus.count("ids"):
-            self.notes.tell(
-                f"{given:,} documents are token ids; bits per byte are unknown, because their text is unknown"
-            )
-        if self.corpus.special:
-            self.notes.tell(
-                f"{self.corpus.special:,} tokens of the text are special tokens, as if a text began or ended there; "
-                "split_special_tokens encodes them as text"
-            )
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:

@@ -11,11 +11,11 @@ All passes are planned before the first one runs: schedule -> tables at each len
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,12 +83,10 @@ class PerplexityRun(CorpusRun):
                 self._executor.score(widest)
                 seconds = time.perf_counter() - start
         passes = [
-            PlannedPass(
-                title, sum(len(each.feeds) for each in batches), len(batches), sum(each.fed for each in batches)
-            )
-            for title, batches in runner.left_of.items()
-            if batches
-        ]
+            {"title": title, "windows": sum(len(each.feeds) for each in batches), "batches": len(batches),
+             "tokens": sum(each.fed for each in batches)}
+            for title, batches in runner.left_of.items() if batches
+        ]  # fmt: skip
         work = sum(each.fed * self.work(each.positions) for each in runner.left)
         seconds *= work / (widest.fed * self.work(widest.positions))
         about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
@@ -194,34 +192,18 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class PlannedPass:
-    """A pass of a planned run.
-
-    Attributes:
-        title: the schedule and length, or the comparison.
-        windows: the number of sequences.
-        batches: the number of forward passes.
-        tokens: the number of fed tokens, including BOS.
-    """
-
-    title: str
-    windows: int
-    batches: int
-    tokens: int
-
-
-@dataclass(frozen=True)
 class DryRun:
     """The plan of a run, with its memory and time.
 
     Attributes:
-        passes: the passes in order; passes with shared tables appear once.
+        passes: the passes in order, those with shared tables once: the ``title`` (schedule and length, or the
+            comparison), and the numbers of ``windows``, ``batches`` (forward passes) and fed ``tokens``, BOS included.
         memory: a sentence on the memory of weights and a batch.
         seconds: the estimated time in one process, from a warm timed batch.
         timed: tokens of that batch.
     """
 
-    passes: Sequence[PlannedPass]
+    passes: Sequence[Mapping[str, Any]]
     memory: str
     seconds: float
     timed: int
@@ -232,9 +214,9 @@ class DryRun:
 
     def to_markdown(self) -> str:
         """Returns the table of the passes, then memory and time."""
-        total = [sum(getattr(each, name) for each in self.passes) for name in ("windows", "batches", "tokens")]
-        counts = [[each.title, each.windows, each.batches, each.tokens] for each in self.passes] + [["in all", *total]]
-        rows = [[title, *(f"{number:,}" for number in numbers)] for title, *numbers in counts]
+        total = {name: sum(each[name] for each in self.passes) for name in ("windows", "batches", "tokens")}
+        lines = [*self.passes, {"title": "in all", **total}]
+        rows = [[each["title"], *(f"{each[name]:,}" for name in total)] for each in lines]
         table = markdown(["pass", "windows", "forward passes", "tokens fed"], rows, right=[1, 2, 3])
         time = f"time: {duration(self.seconds)} in one process, by a batch of {self.timed:,} tokens"
         return f"{table}\n\n{self.memory}\n{time}"

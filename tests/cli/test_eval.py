@@ -105,7 +105,7 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, 
     assert (data["documents"], data["windows"], data["tokens"]) == (1, 40, 40 * 63)
     assert (data["whole"], data["unit"]) == (size, "bytes") and data["share"] == data["measured"] / size
     assert (stored["protocol"]["windows"], stored["protocol"]["budget_tokens"]) == (None, 2560)
-    assert f"40 windows, {data['share']:.1%} of its {size:,} bytes" in said
+    assert f"40 windows, {100 * data['share']:.3g}% of {size:,} bytes" in said
     assert {row["interval"] for row in stored["rows"]} == {"40 windows in 5 blocks"}
     assert all(row["ppl_low"] < row["ppl"] < row["ppl_high"] for row in stored["rows"])
     assert Result.load(out).to_markdown() in said

@@ -290,7 +290,7 @@ def test_the_assistants_tokens_alone_are_scored(ran, checkpoint, tmp_path):
     loaded.figures.clear()
     pair, stored = loaded.paired[0], found["paired"][0]
     assert (pair.delta_nll, pair.kl) == pytest.approx((stored["delta_nll"], stored["kl"]), abs=1e-7)
-    assert "2 chats, the assistant's tokens scored" in (out / "REPORT.md").read_text()
+    assert "2 chats, only the assistant's tokens scored" in (out / "REPORT.md").read_text()
 
 
 def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, tmp_path, monkeypatch):
@@ -327,12 +327,11 @@ def test_chats_in_python_are_lists_of_messages():
 def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint, tmp_path):
     ids = [[int(n) for n in np.random.default_rng(k).integers(0, 256, 40 + k)] for k in range(2)]
     source = saved(tmp_path, "jsonl", [{"input_ids": each} for each in ids])
-    out, err = ran("eval", checkpoint, "--data", source, "--json", "--lengths", "32")
-    found = json.loads(out)
+    found = json.loads(ran("eval", checkpoint, "--data", source, "--json", "--lengths", "32")[0])
     losses = [naive_nll(llama(vocab_size=259), [256, *each][:32]) for each in ids]
     assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
     assert found["rows"][0]["bits_per_byte"] is None and found["data"]["pretokenized"] == 2
-    assert "bits per byte" in err
+    assert "2 given as token ids" in ran("eval", checkpoint, "--data", source, "--lengths", "32", "--verbose")[0]
 
 
 @pytest.mark.parametrize(

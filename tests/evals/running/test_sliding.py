@@ -100,4 +100,4 @@ def test_the_protocol_says_sliding_and_names_the_stride():
     assert (result.protocol["mode"], result.protocol["stride"]) == ("sliding", 8)
     line = result.to_markdown().splitlines()[-1]
     assert "perplexity in sliding windows of L positions, stride 8 (no BOS)" in line
-    assert "3 documents (2 of 16 positions or more)" in line
+    assert "; 3 documents, " in line and result.rows[-1].documents_at_length == 2
