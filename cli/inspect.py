@@ -12,7 +12,7 @@ from .completion import Place
 from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
-    from ..inspecting import Geometry, Pair
+    from ..inspecting import Geometry
 
 _SECTIONS: Sections = {
     **request_sections("schedules"),
@@ -39,52 +39,45 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     if len(schedules) > 1:
         inspection = compare(model, schedules, **options)
         layers = inspection.layers
-        pages = map(_compared, layers.values())
     else:
         inspection = inspect(model, *schedules, **options)
-        layers, pages = by_layer(inspection.geometries), map(_page, inspection.geometries)
+        layers = by_layer(inspection.geometries)
     tell(note=inspection.notes, warning=inspection.warnings)
     if plot is not None:
         save(draw(layers), plot)
-    print_result(as_json, inspection.to_dict, lambda: "\n\n".join(pages), plot)
+    print_result(as_json, inspection.to_dict, lambda: "\n\n".join(map(_page, layers.values())), plot)
 
 
-def _page(geometry: Geometry) -> str:
-    rows = _summary(geometry)
-    if geometry.frequencies:
-        rows += [
-            ["schedule", str(geometry.schedule)],
-            ["target length", f"{geometry.target_length} tokens"],
-            ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
-        ]
-    return f"{_heading(geometry)}{markdown(['geometry', 'value'], rows)}\n\n{_pairs(geometry)}"
-
-
-def _compared(geometries: Sequence[Geometry]) -> str:
-    """Returns a layer type's page under several schedules: common values, schedules and pairs."""
-    first, changed = geometries[0], [each for each in geometries if each.schedule]
-    common = f"{_heading(first)}{markdown(['geometry', 'value'], _summary(first))}"
-    if not changed:
-        return f"{common}\n\n{_pairs(first)}"
-    rows = []
-    for each in changed:
-        kinds = Counter(str(pair.kind) for pair in each.pairs())
-        scale = each.frequencies.attention_scale if each.frequencies else 1.0
-        pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        name = cut(each.name or str(each.schedule), 100)
-        rows.append([name, f"{each.target_length} tokens", f"{scale:.6g}", pairs])
-    schedules = markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2])
-    named = definitions({str(each.schedule): each.name for each in changed if each.name})
-    header = ["pair", "wavelength", "turns", "full turn"]
-    header += abbreviated([each.name or str(each.schedule) for each in changed], 40)
+def _page(geometries: Sequence[Geometry]) -> str:
+    """Returns a layer type's page under one schedule or several: common values, schedules and pairs."""
+    first, changed = geometries[0], [each for each in geometries if each.frequencies]
+    parts = [] if first.layer_type == "all" else [f"## {first.layer_type}"]
+    parts.append(markdown(["geometry", "value"], _summary(first)))
+    names = [each.name or str(each.schedule) for each in changed]
+    if changed:
+        rows = []
+        for name, each in zip(names, changed, strict=True):
+            kinds = Counter(str(pair.kind) for pair in each.pairs())
+            scale = each.frequencies.attention_scale if each.frequencies else 1.0
+            pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            rows.append([cut(name, 100), f"{each.target_length} tokens", f"{scale:.6g}", pairs])
+        parts.append(markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2]))
+        parts += definitions({str(each.schedule): each.name for each in changed if each.name})
+        parts.append("Slowdown of each pair:")
+    header = ["pair", "wavelength", "turns", "full turn", *abbreviated(names, 40)]
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
-    rows = [[*_before(pair), *divisors] for pair, *divisors in zip(first.pairs(), *columns)]
-    divisors = markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])
-    return "\n\n".join([common, schedules, *named, "Slowdown of each pair:", divisors])
-
-
-def _heading(geometry: Geometry) -> str:
-    return "" if geometry.layer_type == "all" else f"## {geometry.layer_type}\n\n"
+    rows = [
+        [
+            str(pair.pair),
+            _number(pair.wavelength),
+            _number(pair.turns),
+            "yes" if pair.completes_a_turn else "NEVER",
+            *divisors,
+        ]
+        for pair, *divisors in zip(first.pairs(), *columns)
+    ]
+    parts.append(markdown(header, rows, right=[0, 1, 2, *range(4, len(header))]))
+    return "\n\n".join(parts)
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:
@@ -107,24 +100,6 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         *([["attention window", f"{geometry.window} tokens back"]] if geometry.window else []),
         ["config's scaling", scaling],
         ["pairs without a full turn in training", f"{len(unturned)} of {rope.pairs}{since}"],
-    ]
-
-
-def _pairs(geometry: Geometry) -> str:
-    header, rows = ["pair", "wavelength", "turns", "full turn"], []
-    header += ["new wavelength", "divisor", "class"] if geometry.frequencies else []
-    for pair in geometry.pairs():
-        new = [] if pair.new_wavelength is None else [_number(pair.new_wavelength), _number(pair.divisor or 0.0)]
-        rows.append([*_before(pair), *new, *([str(pair.kind)] if new else [])])
-    return markdown(header, rows, right=[0, 1, 2, 4, 5])
-
-
-def _before(pair: Pair) -> list[str]:
-    return [
-        str(pair.pair),
-        _number(pair.wavelength),
-        _number(pair.turns),
-        "yes" if pair.completes_a_turn else "NEVER",
     ]
 
 

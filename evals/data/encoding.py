@@ -53,11 +53,6 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @staticmethod
-    def none() -> Encoded:
-        """Returns no tokens."""
-        return Encoded(np.empty(0, np.int64), np.empty(0, np.int64))
-
     def part(self, start: int, stop: int | None = None) -> Encoded:
         """Returns a slice of the tokens."""
         ends = self.byte_ends
@@ -219,7 +214,7 @@ class TextEncoder:
 
 def joined(parts: Sequence[Encoded]) -> Encoded:
     """Concatenates tokens."""
-    parts = [each for each in parts if len(each)] or [Encoded.none()]
+    parts = [each for each in parts if len(each)] or [Encoded(np.empty(0, np.int64), np.empty(0, np.int64))]
     ends = [each.byte_ends for each in parts if each.byte_ends is not None]
     ids = np.concatenate([each.ids for each in parts])
     return Encoded(ids, np.concatenate(ends) if len(ends) == len(parts) else None)

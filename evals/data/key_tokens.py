@@ -90,19 +90,16 @@ def check_replaceable(path: Path) -> None:
     """
     try:
         if checking.content(path, MOST):
-            fitting(checking.parsed(path, MOST), _Marked)
-    except Wrong:
+            load(path)
+    except (Wrong, DataError):
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
 
-class _Marked(TypedDict):
-    schema: Literal[1]
-    kind: Literal["key spans"]
-
-
-class SpansFile(_Marked):
+class SpansFile(TypedDict):
     """A file of key spans, with the key model and the parameters."""
 
+    schema: Literal[1]
+    kind: Literal["key spans"]
     spans: dict[str, Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
     key_model: NotRequired[dict[str, str]]
     window: NotRequired[Count]

@@ -37,22 +37,14 @@ def test_a_schedules_fields_are_completed_and_each_once():
     assert left == [("plain", "yarn:factor=4,beta_fast=16,beta_slow=")]
 
 
-def test_engines_are_completed():
-    assert offered("export", "m", "--for", last="vl") == [("plain", "vllm")]
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ["patch"],
         ["verify"],
         ["report", "one"],
-        ["restore"],
-        ["gguf"],
         ["eval", "m", "--data"],
         ["eval", "m", "--key-spans"],
         ["patch", "m", "-o"],
-        ["inspect", "m", "--plot"],
         ["patch", "m", "--schedule"],
     ],
 )
@@ -117,8 +109,3 @@ def test_bash_completes_after_the_line_of_the_guide(command, words, last, offer)
 def test_fish_completes_after_the_line_of_the_guide(command, words, last, offer):
     found = asked("fish", "--no-config", "-c", f"{line_for('fish')}; complete -C '{words} {last}'")
     assert sorted(each.partition("\t")[0] for each in found) == sorted(offer)
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_takes_the_completion_for_the_command(command):
-    assert "_ropescale_completion" in asked("bash", "--norc", "-c", f"{line_for('bash')}; complete -p ropescale")[0]

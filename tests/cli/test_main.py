@@ -144,13 +144,6 @@ def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(ran
     assert found["ntk-su"] == ["factor", "Su 2023"]
 
 
-@pytest.mark.parametrize(("columns", "widest"), [("72", 72), ("200", 100)])
-def test_a_terminals_width_is_kept(columns, widest, ran, monkeypatch):
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert max(map(len, ran("schedules").out.splitlines())) <= widest
-
-
 def test_schedules_json_holds_the_defaults_of_the_paper(ran):
     page = ran("schedules", "yarn").out
     assert page.startswith("# yarn\n") and "beta_slow: pairs with fewer turns than this" in page

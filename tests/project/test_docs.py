@@ -64,10 +64,3 @@ def test_every_public_name_has_an_entry(docs):
 def test_the_pictures_of_the_theory_can_be_drawn_again(docs, name):
     drawn = runpy.run_path(str(docs / "pictures.py"))[name]()
     assert len(drawn.axes) >= 1 and (docs / "pictures" / f"{name}.png").exists()
-
-
-def test_the_readme_shows_what_a_schedule_does_and_leads_to_training_and_adapters(docs):
-    readme, saving = ((docs.parent / name).read_text(encoding="utf-8") for name in ("README.md", "docs/saving.md"))
-    assert {"docs/pictures/divisors.png", "docs/ppl_vs_length.png"} <= set(re.findall(r"!\[[^]]*\]\(([^)]+)\)", readme))
-    assert {"docs/saving.md", "docs/training.md", "docs/adapting.md"} <= {target for target, _ in LINK.findall(readme)}
-    assert "get_peft_model" in saving and "ropescale.save(" in saving

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from random import Random
 
 import pytest
-from configurations import edit_rope
 from crashing import raising
 from fuzzing import judging, targets
-from fuzzing.mutating import as_bytes, mutated, pool
-from fuzzing.running import keep, replay, run_case
-from fuzzing.seeds import CONFIGS, Made, write_checkpoint
+from fuzzing.running import keep, run_case
+from fuzzing.seeds import Made
 from launching import HELPERS, TOOLS, environment
 
 from ropescale.cli import main as shell
@@ -58,18 +54,6 @@ def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------
-# The mutators
-
-
-def test_a_mutated_configuration_differs_and_its_seed_does_not():
-    before = as_bytes(CONFIGS["phi3"])
-    known = pool(CONFIGS.values())
-    changed = sum(as_bytes(mutated(Random(n), CONFIGS["phi3"], known)) != before for n in range(300))
-    assert changed > 250
-    assert as_bytes(CONFIGS["phi3"]) == before
-
-
-# ---------------------------------------------------------------------------------------------------------
 # The judge
 
 
@@ -78,25 +62,6 @@ def judged(monkeypatch, tmp_path, act):
     monkeypatch.setattr(shell.group, "main", lambda *args, **kwargs: act())
     (tmp_path / "file").write_text("mine")
     return [fault.kind for fault in judging.judged(targets.Specs(Made(tmp_path)), tmp_path, [["inspect", "x"]])]
-
-
-@pytest.mark.parametrize(
-    ("said", "kinds"),
-    [
-        ("error: it is not there; look elsewhere\n", []),
-        ("note: a\nwarning: b\nerror: c\n", []),
-        ("error: " + "x" * 3000 + "\n", ["long error line"]),
-        ("error: a\x07b\n", ["control characters"]),
-        ("error: a\rb\n", ["control characters"]),
-        ("error: a\nb\n", ["no error line", "more than a line"]),
-        ("Something\nerror: a\n", ["more than a line"]),
-        ("", ["no error line"]),
-    ],
-    ids=["one line", "notes before it", "long", "control", "return", "two lines", "a line before it", "nothing"],
-)
-def test_the_judge_wants_one_line(said, kinds):
-    outcome = judging.Outcome(["patch", "model"], 2, "", said, None)
-    assert [fault.kind for fault in judging.said(outcome)] == kinds
 
 
 def test_the_judge_sees_a_fault_what_was_written_what_is_gone_and_what_does_not_end(monkeypatch, tmp_path):
@@ -109,19 +74,3 @@ def test_the_judge_sees_a_fault_what_was_written_what_is_gone_and_what_does_not_
     assert judged(monkeypatch, tmp_path, lambda: None) == []
     monkeypatch.setattr(judging, "SECONDS", 0.1)
     assert judged(monkeypatch, tmp_path, lambda: time.sleep(60)) == ["TooLong"]
-
-
-@pytest.mark.parametrize(("changes", "kinds"), [({}, []), ({"factor": 8.0}, ["other frequencies"])])
-def test_the_frequencies_that_were_planned_are_read_back(tmp_path, monkeypatch, changes, kinds):
-    monkeypatch.chdir(tmp_path)
-    write_checkpoint(tmp_path / "model", CONFIGS["llama"])
-    words = ["patch", "model", "-o", "out", "--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16"]
-    assert shell.main(words) == 0
-    edit_rope(Path("out"), **changes)
-    assert [fault.kind for fault in targets.read_back(words)] == kinds
-
-
-def test_a_kept_case_runs_again(made, tmp_path):
-    kept = keep("x", 3, [targets.Places(made)], [], tmp_path)
-    _, commands = replay(kept, made)
-    assert commands and (kept / "input" / "file").read_text() == "a file"

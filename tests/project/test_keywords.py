@@ -51,10 +51,3 @@ def test_a_misspelt_keyword_names_the_function_that_was_called(name: str) -> Non
     said = str(caught.value)
     assert said.startswith(f"ropescale.{name}() got an unexpected keyword argument 'tokeniser'; ")
     assert ("did you mean 'tokenizer'?" in said) == (name in ("evals.perplexity", "evals.search"))
-
-
-def test_public_functions_pass_on_typed_keywords_alone() -> None:
-    functions = [*(getattr(ropescale, name) for name in FUNCTIONS), ropescale.evals.perplexity]
-    for function in [*functions, ropescale.evals.retrieval, ropescale.evals.search]:
-        options = [p for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
-        assert [str(p.annotation).startswith("Unpack[") for p in options] == [True], function

@@ -75,11 +75,6 @@ def test_no_two_classes_have_one_name(sources):
     assert not [name for name, count in classes.items() if count > 1]
 
 
-def test_no_two_test_files_share_a_name(repository):
-    names = Counter(path.name for path in (repository / "tests").rglob("test_*.py"))
-    assert not [name for name, count in names.items() if count > 1]
-
-
 def test_functions_have_few_parameters(sources):
     for name, path in sources.items():
         for node in ast.walk(tree(path)):

@@ -63,20 +63,6 @@ def test_no_message_names_an_option_of_the_command_line() -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_message_of_an_error_is_written_as_python() -> None:
-    """``give stride=8`` is no option, and ``--stride`` no parameter: a sentence names neither, its fields do."""
-    found = [
-        f"{path.relative_to(ROOT)}:{line} {text}"
-        for room in ("ropescale", "evals", "cli")
-        for path in (ROOT / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Raise) and node.exc
-        for line, text in texts(node.exc)
-        if re.search(r"\b[a-z_]{3,}=(True|False|N|OUT|NAME|LENGTH)\b", text)
-    ]
-    assert not found, "\n".join(found)
-
-
 def test_the_fields_of_an_error_follow_it_as_options_and_a_path_stays_as_it_is(capsys: pytest.CaptureFixture) -> None:
     assert main(["inspect", "nope stride=3"]) == 2
     assert capsys.readouterr().err.startswith("error: folder nope stride=3 does not exist; ")

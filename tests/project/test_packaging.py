@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -129,11 +128,3 @@ def test_the_lowest_versions_that_are_tested_are_the_lower_bounds(repository, se
         [bound] = [each.version for each in requirement.specifier if each.operator == ">="]
         assert Version(lowest[name]) == Version(bound), requirement
     assert Version(LOWEST) == Version(lowest["transformers"])
-
-
-def test_the_citation_and_the_templates_can_be_read(repository):
-    citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
-    for template in sorted((repository / ".github" / "ISSUE_TEMPLATE").iterdir()):
-        found = yaml.safe_load(template.read_text(encoding="utf-8"))
-        assert found["name"] and found["description"] and all(each["attributes"]["label"] for each in found["body"])

@@ -29,16 +29,6 @@ def test_the_changelog_the_citation_and_the_package_name_one_version(repository:
     assert date == str(citation["date-released"])
 
 
-def test_the_changelog_has_only_versions_newest_first_and_what_is_not_released_above(repository: Path) -> None:
-    heads = re.findall(r"^## (.*)$", (repository / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    released = [head for head in heads if head != "Unreleased"]
-    assert heads[-len(released) :] == released and len(heads) - len(released) <= 1
-    versions = [
-        tuple(map(int, re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - \d{4}-\d\d-\d\d", each).groups())) for each in released
-    ]
-    assert versions == sorted(set(versions), reverse=True)
-
-
 @pytest.fixture(scope="module")
 def tracked(repository: Path) -> list[str]:
     """The files under version control that are there."""

@@ -114,18 +114,6 @@ def test_a_chat_that_cannot_be_rendered_or_told_apart_is_refused(template, messa
     assert str(caught.value).startswith("a.jsonl line 1") and "\n" not in str(caught.value)
 
 
-def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "user:hi": 1, "assistant:yes": 2}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    each = "{% for each in messages %}{{ each.role }}:{{ each.content }} {% endfor %}"
-    tokenizer.chat_template = each + "{% if add_generation_prompt %}assistant:{% endif %}"
-    chat = Chat("a", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}])
-    assert rendered(chat, tokenizer).ids == [1, 2]
-    with pytest.raises(DataError, match="the token ' assistant:yes' holds some of the assistant's text"):
-        rendered(chat, tokenizer, assistant=True)
-
-
 def test_a_token_across_the_mark_is_named_and_what_is_advised_helps():
     words = Tokenizer(models.WordLevel({"?": 0, "A": 1, ":": 2, "\u0120yes": 3}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # a space belongs to the word behind it
@@ -234,10 +222,9 @@ def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said
     assert "a.jsonl line 1" in str(caught.value)
 
 
-@pytest.mark.parametrize("row", [{"messages": TALK}, {"input_ids": [1]}])
-def test_only_texts_are_joined(tmp_path, row):
+def test_only_texts_are_joined(tmp_path):
     with pytest.raises(DataError, match="line 1 is not text, and cannot be joined with others"):
-        read_texts(saved(tmp_path, "jsonl", [row]), concat=True)
+        read_texts(saved(tmp_path, "jsonl", [{"messages": TALK}]), concat=True)
 
 
 # --- measured ------------------------------------------------------------------------------------------------------
@@ -334,20 +321,8 @@ def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint
     assert "2 given as token ids" in ran("eval", checkpoint, "--data", source, "--lengths", "32", "--verbose")[0]
 
 
-@pytest.mark.parametrize(
-    ("row", "words", "said"),
-    [
-        (
-            {"messages": TALK[1:]},
-            ["--score", "assistant", "--lengths", "20", "--windows", "1"],
-            "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)",
-        ),
-        (
-            {"input_ids": [1, 2, 259]},
-            ["--lengths", "4"],
-            "line 1 has token id 259 at position 2, outside the model's vocabulary of 259",
-        ),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(refused, checkpoint, tmp_path, row, words, said):
-    assert said in refused("eval", checkpoint, "--data", saved(tmp_path, "jsonl", [row]), *words)
+def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, checkpoint, tmp_path):
+    source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
+    words = ["--score", "assistant", "--lengths", "20", "--windows", "1"]
+    said = "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)"
+    assert said in refused("eval", checkpoint, "--data", source, *words)

@@ -70,9 +70,3 @@ def test_a_distance_of_ones_own_and_none_at_all():
     (none,) = perplexity(llama(), ids, [60], repeat_distance=21).repeats
     assert (none.far_tokens, none.far_ppl, none.far_low) == (0, None, None) and none.other_tokens == 59
     assert "far repeats" not in perplexity(llama(), ids, [60], repeat_distance=21).to_markdown()
-
-
-def test_with_bos_the_first_token_counts_too():
-    ids = [[*range(20), *range(20)]]
-    (found,) = perplexity(llama(), ids, [41], bos=60, repeat_distance=5).repeats
-    assert (found.far_tokens, found.other_tokens) == (20 - 7, 40 - 13)
