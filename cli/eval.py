@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-import click
 from click import Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
 from ..evals.metrics import base as metrics
-from .completion import Place
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
-    Length,
     OneOf,
-    Real,
     Sections,
     Whole,
     data_option,
@@ -45,14 +41,8 @@ if TYPE_CHECKING:
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """accelerate's device maps, which spread a model over several devices."""
 
-_TYPES: dict[object, tuple[click.ParamType | None, str | None]] = {
-    Tokens: (Length(), "N"),
-    int: (Whole(), "N"),
-    float: (Real(), "X"),
-    Path: (Place(), "FILE"),
-    str: (None, "TEXT"),
-}
-"""The command line's parameter types and help texts for metrics' options, by type."""
+_METAVARS: dict[object, str] = {Tokens: "N", int: "N", float: "X", Path: "FILE", str: "TEXT"}
+"""The placeholders of metrics' options, by type."""
 
 
 def _option_of(declared: metrics.Option[Any]) -> Option:
@@ -60,8 +50,8 @@ def _option_of(declared: metrics.Option[Any]) -> Option:
     flags = f"--{declared.name.replace('_', '-')}"
     if declared.type is bool:
         return switch(flags, declared.help, declared.default)
-    kind, metavar = _TYPES[declared.type if declared.type in _TYPES else get_args(declared.type)[0]]  # without a range
-    return option(f"{flags} {declared.name}", metavar, declared.help, kind, default=declared.default)
+    metavar = _METAVARS[declared.type if declared.type in _METAVARS else get_args(declared.type)[0]]  # without a range
+    return option(f"{flags} {declared.name}", metavar, declared.help, default=declared.default)
 
 
 _SECTIONS: Sections = {
@@ -76,11 +66,11 @@ _SECTIONS: Sections = {
     "The text": [
         "split text_field prompt_field answer_field chat_template score glob encoding",
         "concat min_tokens max_docs windows",
-        option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows).", Length()),
+        option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows)."),
         "streaming split_special_tokens bos",
     ],
     "How": [
-        option("--stride", "N", "Full documents, in sliding windows N tokens apart (slower).", Length()),
+        option("--stride", "N", "Full documents, in sliding windows N tokens apart (slower)."),
         switch(
             "--short-context", "Compare predictions with the baseline's at the largest length up to the trained one."
         ),

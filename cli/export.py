@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..engines import ENGINES
 from ..output.formatting import markdown
-from .completion import SpecText
 from .options import (
     SCHEDULE,
     OneOf,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: Sections = {
     "The engine": [option("--for engine", None, "The engine to serve it with.", OneOf(list(ENGINES)), required=True)],
-    **request_sections(option("--schedule", "SPEC", SCHEDULE, SpecText())),
+    **request_sections(option("--schedule", "SPEC", SCHEDULE)),
     "The model": ["revision"],
     "The result": [
         flag("--command-only", "Print only the commands."),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import abbreviated, brief, cut, definitions, markdown
-from .completion import Place
 from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _SECTIONS: Sections = {
     **request_sections("schedules"),
     "The model": ["revision"],
     "The result": [
-        option("--plot", "FILE", "Draw wavelength and turns per pair (png, svg or pdf).", Place()),
+        option("--plot", "FILE", "Draw wavelength and turns per pair (png, svg or pdf)."),
         "as_json",
     ],
 }

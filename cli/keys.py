@@ -7,8 +7,6 @@ from typing import Any
 
 from .options import (
     MODEL_SECTION,
-    Length,
-    Place,
     Real,
     Sections,
     data_option,
@@ -26,9 +24,9 @@ from .running import text_of
 _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
-        option("--window", "N", "The shortest context, in tokens.", Length(), default=4096),
-        option("--stride", "N", "Tokens that share a short context.", Length(), default=1024),
-        option("--import imports", "FILE", "LongPPL's own file, instead of MODEL.", Place(), multiple=True),
+        option("--window", "N", "The shortest context, in tokens.", default=4096),
+        option("--stride", "N", "Tokens that share a short context.", default=1024),
+        option("--import imports", "FILE", "LongPPL's own file, instead of MODEL.", multiple=True),
     ],
     "Key tokens": [
         option("--alpha", "A", "Minimum gain from long context, in nats.", Real(), default=2.0),

@@ -114,10 +114,20 @@ class Factor(click.ParamType):
 # --- Options of several commands
 
 
+_KINDS: dict[str | None, click.ParamType] = {
+    "N": Length(),
+    "F": Factor(),
+    "X": Real(),
+    "SPEC": SpecText(),
+    **dict.fromkeys(("SRC", "FILE", "OUT", "CKPT", "OUT.gguf", "FILE.json"), Place()),
+}
+"""The types of options without an explicit one, by the placeholder in the help."""
+
+
 def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
-    """Makes an option: ``option("--data source", "SRC", "Where texts come from.", Place())``; shows its default."""
+    """Makes an option: ``option("--data source", "SRC", "Where texts come from.")``; shows its default."""
     more.setdefault("show_default", more.get("default") is not None)
-    return Option(words.split(), type=type, metavar=metavar, help=help, **more)
+    return Option(words.split(), type=type or _KINDS.get(metavar), metavar=metavar, help=help, **more)
 
 
 def flag(words: str, help: str, **more: Any) -> Option:
@@ -137,7 +147,7 @@ def model_argument(required: bool = True) -> click.Argument:
 
 def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Option:
     """Makes ``--data``, the source of texts."""
-    return option("--data source", "SRC", help, Place(), required=required, multiple=multiple)
+    return option("--data source", "SRC", help, required=required, multiple=multiple)
 
 
 def lengths_option(help: str) -> Option:
@@ -148,7 +158,7 @@ def lengths_option(help: str) -> Option:
 
 def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
     """Makes ``-o``, the output."""
-    return option("-o --out", metavar, help, Place(), **more)
+    return option("-o --out", metavar, help, **more)
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -175,26 +185,26 @@ SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JS
 
 
 _OPTIONS = [
-    option("--schedule", "SPEC", SCHEDULE, SpecText(), required=True),
-    option("--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", SpecText(), multiple=True),
-    option("--factor", "F", "The extension factor; short for factor=F.", Factor()),
-    option("--target-length", "N", "The target context, such as 128k; determines the factor.", Length()),
-    option("--original-length", "N", "The trained length, if the config's is wrong.", Length()),
+    option("--schedule", "SPEC", SCHEDULE, required=True),
+    option("--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", multiple=True),
+    option("--factor", "F", "The extension factor; short for factor=F."),
+    option("--target-length", "N", "The target context, such as 128k; determines the factor."),
+    option("--original-length", "N", "The trained length, if the config's is wrong."),
     option("--set overrides", "K=V", "A field of the schedule; repeatable.", multiple=True, callback=_pairs),
     option("--layers", "full|all|TYPE", "The layers to change.", default="full"),
     flag("--replace-scaling", "Replace the scaling: compute from the original length."),
     flag("--on-top", "Compose with the existing scaling."),
-    option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table.", Length()),
-    option("--baseline", "SPEC", "The schedule to compare others with (default: as-is).", SpecText()),
+    option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table."),
+    option("--baseline", "SPEC", "The schedule to compare others with (default: as-is)."),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
     flag("--trust-remote-code", "Run MODEL's own Python code, if transformers needs it.", callback=_typed),
     option("--dtype", None, "Default: float32 on the CPU, the checkpoint's dtype on a GPU.", Dtype(DTYPES)),
     option("--device", "D", "Default: the GPU if available, else cpu."),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),
-    option("--text-field", "F", "Field with the text, the chat or the token ids."),
-    option("--prompt-field", "F", "Field with the prompt."),
-    option("--answer-field", "F", "Field with the answer, or a list of answers."),
-    option("--chat-template", "FILE", "The Jinja template of chats, instead of the tokenizer's.", Place()),
+    option("--text-field", "FIELD", "Field with the text, the chat or the token ids."),
+    option("--prompt-field", "FIELD", "Field with the prompt."),
+    option("--answer-field", "FIELD", "Field with the answer, or a list of answers."),
+    option("--chat-template", "FILE", "The Jinja template of chats, instead of the tokenizer's."),
     option("--glob", "G", "Files of a folder: '*.txt' at any depth, 'notes/*.md' relative to it."),
     option("--encoding", "E", "Encoding of text files (default: UTF-8)."),
     option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
@@ -202,18 +212,18 @@ _OPTIONS = [
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
     flag("--split-special-tokens", "Encode the names of special tokens in the text as ordinary text."),
     option("--min-tokens", "N", "Skip documents with fewer tokens.", Whole(0), default=0),
-    option("--max-docs", "N", "At most this many documents.", Whole(1)),
+    option("--max-docs", "N", "At most this many documents."),
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
-    option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory).", Whole(1)),
-    option("--truncation-stride", "N", "Tokens that every truncation window scores (default: automatic).", Length()),
+    option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),
+    option("--truncation-stride", "N", "Tokens that every truncation window scores (default: automatic)."),
     option("--bos", "B", "auto, yes, no, or a token id.", default="auto"),
     option(
         "--server servers", "URL", "A vLLM or SGLang server that scores instead of MODEL; repeatable.", multiple=True
     ),
-    option("--served-as", "SPEC", "Its schedule: base, yarn:factor=4. One per server.", SpecText(), multiple=True),
+    option("--served-as", "SPEC", "Its schedule: base, yarn:factor=4. One per server.", multiple=True),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
-    option("--tokenizer", "CKPT", "The served checkpoint; no weights are read.", Place()),
-    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8),
+    option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
+    option("--concurrency", "N", "Concurrent requests.", default=8),
     option("--timeout", "S", "Seconds to wait for a response.", Real(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),

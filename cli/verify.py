@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..output.formatting import markdown
 from .options import (
     MODEL_SECTION,
-    Length,
     Sections,
     flag,
     model_argument,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     "Decoding": [
         flag("--generate", "Load the weights, and compare cached decoding with full passes."),
-        option("--length lengths", "N", "A length to compare at; may be repeated.", Length(), multiple=True),
+        option("--length lengths", "N", "A length to compare at; may be repeated.", multiple=True),
     ],
     "A server": ["servers served_name timeout"],
     **MODEL_SECTION,

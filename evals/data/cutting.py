@@ -91,8 +91,7 @@ class Cutter:
         held: list[Source] = []
         total = self.limits.total
         for each in texts:
-            in_memory = self.limits.placed and isinstance(each, TextFile)
-            text = Text(each.name, each.text) if in_memory else each
+            text = Text(each.name, each.text) if self.limits.placed and isinstance(each, TextFile) else each
             first = self._first(text)
             if first is None or self._is_known(text, first):
                 continue

@@ -259,11 +259,6 @@ def test_byte_offsets_count_utf8_bytes():
     assert document.sizes.tolist() == [1, 2, 0, 3, 0, 0, 4, 0, 0, 0]
 
 
-def test_a_lone_surrogate_is_refused():
-    with pytest.raises(DataError, match="lone surrogate at character 1"):
-        tokenize(["a\ud800"], byte_tokenizer())
-
-
 def test_bos_is_the_tokenizers_unless_told_otherwise():
     with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
     assert bos_id("auto", with_bos) == with_bos.bos_token_id == 256
