@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click import Option
 from click.core import ParameterSource
+from click.types import FloatParamType
 
 from ..errors import RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
@@ -60,22 +61,20 @@ class Dtype(OneOf):
 class _Plain(click.ParamType):
     """A number written in ASCII digits."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         if isinstance(value, str) and not is_plain(value):
             self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
         return super().convert(value, param, ctx)
 
-    def _describe_range(self) -> str:
-        """Returns the bounds for the help; click writes ``x<=None`` for missing ones."""
-        bounds = (getattr(self, "min", None), getattr(self, "max", None))
-        return "" if bounds == (None, None) else super()._describe_range()  # type: ignore[misc]
-
 
 class Whole(_Plain, click.IntRange):
-    """A whole number."""
+    """A whole number of at least ``least``."""
+
+    def __init__(self, least: int = 0) -> None:
+        super().__init__(least)
 
 
-class Real(_Plain, click.FloatRange):
+class Real(_Plain, FloatParamType):
     """A number."""
 
 
@@ -130,9 +129,9 @@ def option(words: str, metavar: str | None, help: str, type: click.ParamType | N
     return Option(words.split(), type=type or _KINDS.get(metavar), metavar=metavar, help=help, **more)
 
 
-def flag(words: str, help: str, **more: Any) -> Option:
+def flag(words: str, help: str) -> Option:
     """Makes a boolean flag."""
-    return Option(words.split(), is_flag=True, help=help, **more)
+    return Option(words.split(), is_flag=True, help=help)
 
 
 def switch(words: str, help: str, default: bool | None = True) -> Option:
@@ -197,7 +196,7 @@ _OPTIONS = [
     option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table."),
     option("--baseline", "SPEC", "The schedule to compare others with (default: as-is)."),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
-    flag("--trust-remote-code", "Run MODEL's own Python code, if transformers needs it.", callback=_typed),
+    option("--trust-remote-code", None, "Run MODEL's own Python code, if needed.", is_flag=True, callback=_typed),
     option("--dtype", None, "Default: float32 on the CPU, the checkpoint's dtype on a GPU.", Dtype(DTYPES)),
     option("--device", "D", "Default: the GPU if available, else cpu."),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),
@@ -224,7 +223,7 @@ _OPTIONS = [
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
     option("--concurrency", "N", "Concurrent requests.", default=8),
-    option("--timeout", "S", "Seconds to wait for a response.", Real(1), default=3600),
+    option("--timeout", "S", "Seconds to wait for a response.", Whole(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),
     flag("--force", "Replace results in OUT of another text or model, or of a larger run."),

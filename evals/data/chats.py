@@ -213,7 +213,7 @@ def _marked_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, template: str)
         tools=chat.tools,  # type: ignore[arg-type]
         chat_template=template,
         return_assistant_tokens_mask=True,
-        **tokenizer.special_tokens_map,
+        **tokenizer.special_tokens_map,  # type: ignore[arg-type]
     )
     return cast("Iterable[Span]", spans)
 

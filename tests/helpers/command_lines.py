@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,7 +48,8 @@ def understand(line: str, repository: Path) -> None:
         del words[0]
     if words:
         program, *rest = words
-        READERS[program](rest, repository)
+        if program in READERS:
+            READERS[program](rest, repository)
 
 
 def of_ropescale(words: list[str], repository: Path) -> None:
@@ -75,30 +75,8 @@ def of_python(words: list[str], repository: Path) -> None:
         assert words[0] in THEIRS or (repository / words[0]).is_file(), words[0]
 
 
-def of_make(words: list[str], repository: Path) -> None:
-    """A target of the Makefile, and in ARGS files that there are."""
-    targets = re.findall(r"^([\w-]+):", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert words[0] in targets, words[0]
-    for file in re.findall(r"[\w./-]+\.py", " ".join(words[1:])):
-        assert (repository / file).is_file(), file
-
-
-def of_pip(words: list[str], repository: Path) -> None:
-    """Extras of ours that pyproject.toml has, and a file of constraints that is there."""
-    extras = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for asked in re.findall(r"(?:^|\s)(?:\.|ropescale)\[([\w,]+)\]", " ".join(words)):
-        assert set(asked.split(",")) <= set(extras["optional-dependencies"]), asked
-    for file in re.findall(r"-c (\S+)", " ".join(words)):
-        assert (repository / file).is_file(), file
-
-
-def of_source(words: list[str], repository: Path) -> None:
-    """A file of the user's own."""
-    assert len(words) == 1
-
-
-READERS = {"ropescale": of_ropescale, "python": of_python, "make": of_make, "pip": of_pip, ".": of_source}
-"""What reads the words after each program; another one is a KeyError, and wants a reader of its own."""
+READERS = {"ropescale": of_ropescale, "python": of_python}
+"""What reads the words after each program; those of others are not looked into."""
 
 LAUNCHED = r"(?:torchrun [^`]*?-m |python -m )?"
 """How a command of ropescale may begin in a sentence."""
