@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output.formatting import cut, markdown
-from .completion import Place
-from .options import Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
+from .options import Place, Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
     from ..gguf.patching import PatchedGguf

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .completion import SpecText
 from .options import (
     MODEL_SECTION,
     PATCHING,
@@ -13,6 +12,7 @@ from .options import (
     Length,
     Real,
     Sections,
+    SpecText,
     data_option,
     flag,
     made,

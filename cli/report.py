@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .completion import Place
-from .options import option, out_option, say, sectioned_command
+from .options import Place, option, out_option, say, sectioned_command
 
 _OPTIONS = [
     out_option("The page to write.", "FILE", default="report.html"),

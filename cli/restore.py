@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from ..output.formatting import visible
-from .completion import Place
-from .options import print_result, sectioned_command
+from .options import Place, print_result, sectioned_command
 
 
 @sectioned_command("restore", {"The result": ["as_json"]}, click.Argument(["folder"], type=Place(), metavar="DIR"))

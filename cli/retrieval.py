@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..lengths import is_plain
-from .completion import Place
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
+    Place,
     Real,
     Sections,
     Whole,

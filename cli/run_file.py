@@ -13,8 +13,7 @@ from click.core import ParameterSource
 from ..errors import DataError
 from ..files import local_path
 from ..schedules.base import suggest
-from .completion import Place, SpecText
-from .options import option
+from .options import Place, SpecText, option
 
 NAME = "run.yaml"
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run")

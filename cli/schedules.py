@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output.formatting import cut, markdown, value_text
-from .completion import SpecText
-from .options import print_json, sectioned_command, show
+from .options import SpecText, print_json, sectioned_command, show
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter

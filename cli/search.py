@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import Place
 from .options import (
     MODEL_SECTION,
     PATCHING,
@@ -15,6 +14,7 @@ from .options import (
     SOURCE,
     Length,
     OneOf,
+    Place,
     Real,
     Sections,
     Whole,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...errors import RopescaleError
-from .taught import save_taught
+from . import save_taught
 
 
 @click.command()

@@ -23,8 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 import ropescale
 from ropescale.evals import Result
-from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents
-from ropescale.evals.reference.taught import save_taught
+from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents, save_taught
 from ropescale.evals.training import MixedWindows, PlainWindows, chunked_loss, pack
 
 TRAINED, TARGET, BEYOND = 256, 2048, 4096

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
-from ropescale.evals.reference import CHECKPOINT, PASSKEY, held_out_documents
+from ropescale.evals.reference import CHECKPOINT, PASSKEY, held_out_documents, load_taught, save_taught
 from ropescale.evals.reference.__main__ import main
-from ropescale.evals.reference.taught import load_taught, save_taught
 
 
 @pytest.fixture(scope="module")
