@@ -45,6 +45,7 @@ class Results(TypedDict):
     cost: NotRequired[list[dict[str, Any]]]
     files: dict[str, list[str]]
     tables: NotRequired[Tables]
+    sources: NotRequired[dict[str, Any]]
 
 
 def read_results(path: Path, kind: str | None = None) -> Results:

@@ -74,7 +74,7 @@ class Result(Stored, Saved):
             stored = [each for each in cls.metrics if each.key in results]
             made.figures |= {each.row: each.read(results) for each in stored}
             for name, part in made.by_source.items():
-                found = results["sources"][name]
+                found = results.get("sources", {})[name]
                 part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
         return made
 

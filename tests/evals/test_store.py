@@ -82,11 +82,6 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
     assert lost >= 3
 
 
-def test_a_batch_that_has_not_the_size_of_the_plans_is_not_taken(tmp_path):
-    put(tmp_path, {0: Scored(np.zeros(7, np.float32)), 9: Scored(np.zeros(8, np.float32))}, a=1)
-    assert kept(tmp_path, a=1) == {}
-
-
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     put(tmp_path, eights(2), a=1)
     store = Store(tmp_path / "resume")
@@ -147,23 +142,6 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
     refuse_if_busy(tmp_path)
     with opened(tmp_path) as second:
         assert second.last == last_run(tmp_path) == {"facts": {"still": "ours"}}
-
-
-def test_a_killed_process_does_not_keep_its_lock(tmp_path):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with opened(tmp_path):
-            os.write(writer, b"held")
-            time.sleep(60)
-        os._exit(0)
-    assert os.read(reader, 4) == b"held"
-    with pytest.raises(CheckpointError, match="another run is writing into"):
-        refuse_if_busy(tmp_path)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with opened(tmp_path):
-        pass
 
 
 def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
@@ -289,14 +267,6 @@ def plans_of(result):
     """Of one schedule of a result."""
     tokens = [len(document.ids) for document in result.documents]
     return [plan_pass(tokens, n, result.protocol["stride"], result.bos, GIVEN["batch_tokens"]) for n in result.lengths]
-
-
-def test_a_shorter_length_more_needs_no_pass_when_prefixes_are_measured(tmp_path, scored):
-    first = measured(tmp_path, [100], ["yarn:factor=4"], stride=None, short_context=False)
-    scored.clear()
-    second = measured(tmp_path, [20, 100], ["yarn:factor=4"], stride=None, short_context=False)
-    assert scored == []
-    assert second.rows[1] == first.rows[0] and second.rows[0].length == 20
 
 
 CHANGES = [
@@ -452,12 +422,6 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
 
 
-def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_reads_the_model(words, tmp_path, ran):
-    with opened(tmp_path / "out"):
-        out, err = ran("eval", "/no/such/model", *words[2:], "-o", tmp_path / "out", code=2)
-    assert out == "" and err.startswith("error: another run is writing into ") and err.count("\n") == 1
-
-
 BEGINS = {
     "while the model is read": "the run stopped before the first measurement; the same command restarts it",
     "in the first batch": "the run stopped; nothing was finished yet; the same command begins again",
@@ -486,10 +450,6 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, m
         _, said = ran(*words, "-o", tmp_path, code=130)
     assert f"the run stopped; 7 finished batches are kept in {tmp_path}; the same command continues" in said
     assert "resuming: 7 of " in ran(*words, "-o", tmp_path)[1]
-
-
-def test_fresh_without_a_folder_is_refused(words, refused):
-    assert "fresh needs an output folder; name one (--fresh, -o)" in refused(*words, "--fresh")
 
 
 def _stopping(out, error):

@@ -49,14 +49,6 @@ def test_what_is_loaded_is_what_was_saved(run):
     assert loaded.to_markdown() == result.to_markdown() and loaded.to_csv() == result.to_csv()
 
 
-def test_a_result_that_is_loaded_can_be_saved_elsewhere(run, tmp_path):
-    _, out = run
-    Result.load(out).save(tmp_path / "copy")
-    files = {path.relative_to(out) for path in out.rglob("*") if path.is_file() and "resume" not in path.parts}
-    assert files == {path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy").rglob("*") if path.is_file()}
-    assert all((out / file).read_bytes() == (tmp_path / "copy" / file).read_bytes() for file in files)
-
-
 def test_a_folder_of_another_kind_or_without_results_is_not_loaded(tmp_path):
     with pytest.raises(DataError, match=r"nowhere does not exist; give a folder"):
         Result.load(tmp_path / "nowhere")

@@ -258,13 +258,6 @@ def test_a_file_that_was_damaged_is_one_line(run, tmp_path, ran, change, said):
     assert said in damaged(run, tmp_path, ran)
 
 
-@pytest.mark.parametrize("act", [Path.unlink, piped])
-def test_a_folder_without_results_is_one_line(run, tmp_path, ran, act):
-    act(run / "results.json")
-    _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
-    assert "has no results.json; give a folder that `ropescale eval -o`" in said and len(said.splitlines()) == 1
-
-
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     """A retrieval run, below and above the trained length, of a model that was never taught to answer; its result."""

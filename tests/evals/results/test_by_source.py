@@ -79,23 +79,6 @@ def test_the_page_has_a_table_of_each_source(run, tmp_path):
     assert page_data(load([run.by_source["code"].save(tmp_path / "one")]))["sources"] == []
 
 
-def tables_of(result, out):
-    return page_data(load([result.save(out)]))["sources"]
-
-
-def test_the_pages_table_of_a_source_has_its_change_against_truncation(tmp_path):
-    texts = {name: documents(number, 128, seed=number) for name, number in (("a", 3), ("b", 4))}
-    found = perplexity(llama(), texts, [64, 128], ["yarn:factor=2"], truncation=True)
-    for table, part in zip(tables_of(found, tmp_path / "a"), found.by_source.values(), strict=True):
-        assert table["beside"] == "at 128 against the last 64 tokens"
-        rows = {row.schedule: row for row in part.against_truncation}
-        assert [line["truncation"][:7] for line in table["lines"]] == [
-            f"{rows[label].delta_nll:+.4f}" for label in part.schedules
-        ]
-    alone = perplexity(llama(), {"books": BOOKS, "code": CODE}, [16, 32], truncation=False)
-    assert {(each["beside"], each["lines"][0]["truncation"]) for each in tables_of(alone, tmp_path / "b")} == {("", "")}
-
-
 def test_sources_of_all_kinds_are_measured_together():
     tokenizer = byte_tokenizer()
     texts = {"text": ["a text " * 5] * 1, "ids": [[256, *range(40)]], "chat": [[{"role": "user", "content": "x" * 40}]]}

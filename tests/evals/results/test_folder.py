@@ -132,17 +132,6 @@ def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
 
 
-def test_saving_what_is_there_already_changes_no_byte_and_what_is_new_replaces_all(run, results, tmp_path):
-    before = tree(run)
-    results[0].save(run)
-    assert tree(run) == before
-    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
-        results[1].save(run)
-    assert tree(run) == before
-    results[1].save(run, force=True)
-    assert tree(run) == tree(results[1].save(tmp_path / "fresh"))
-
-
 def kill_and_save_again(results, folder, tmp_path, first, every):
     """The next save finishes what the killed one began, leaves nothing hidden, and what is not ours stays."""
     one, two = results

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tiny import Unigram, contexts, documents, markov_llama, prefix_mean_llama, prefix_mean_nll
+from tiny import contexts, documents, markov_llama, prefix_mean_llama, prefix_mean_nll
 
 from ropescale.evals import perplexity
 
@@ -106,29 +106,6 @@ def test_a_markov_chain_has_its_entropy_under_every_setting(sizes, lengths, stri
         exact = -math.fsum(math.log(CHAIN[step]) for step in steps) / len(steps)
         assert rows[length].nll == pytest.approx(exact, abs=1e-6)
     assert [pair.delta_nll for pair in result.paired] == pytest.approx([0] * len(result.paired), abs=1e-6)
-
-
-UNIGRAM = Unigram(64)
-
-
-@few
-@given(
-    **{name: SETTINGS[name] for name in ("sizes", "lengths", "stride", "bos", "batch_tokens")}, shift=st.integers(0, 20)
-)
-def test_every_token_weighs_one_nth_under_every_setting(sizes, lengths, stride, bos, batch_tokens, shift):
-    sizes = list(dict.fromkeys(sizes))
-    _, kept = scored(sizes, lengths, stride, bos)
-    ids = [list(range(shift, shift + n)) for n in sizes]  # each id once in its document
-    _, rows = measured(UNIGRAM, ids, lengths, stride, bos, batch_tokens, None, "as-is")
-    for length in lengths:
-        counted = [
-            shift + t
-            for each in kept
-            for t in (range(0 if bos else 1, (length - bos) if stride is None else len(each)))
-        ]
-        assert rows[length].tokens == len(counted)
-        assert rows[length].nll == pytest.approx(-float(UNIGRAM.log[counted].mean()), abs=1e-6)
-        assert rows[length].ppl == pytest.approx(math.exp(rows[length].nll))
 
 
 def test_the_closed_form_tells_one_setting_from_another():

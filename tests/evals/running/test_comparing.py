@@ -78,17 +78,6 @@ def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, l
         assert ours.tolist() == pytest.approx([k for k, _ in theirs], abs=2e-5)
 
 
-def test_the_intervals_are_clustered_by_document():
-    """Against the formula written out, for five documents: t(4) = 2.776445; the side of a long tail is longer."""
-    result = perplexity(llama(), documents(5, 140), [64], SCHEDULES[:1])
-    pair, found = at(result, SCHEDULES[0], 64), result.divergences[0]
-    for values, name in ((found.kl, "kl"), (found.same, "top1")):
-        means = [float(each.mean(dtype=np.float64)) for each in values]
-        error = (sum((m - sum(means) / 5) ** 2 for m in means) * 5 / 4) ** 0.5 / 5
-        low, mean, high = getattr(pair, f"{name}_low"), getattr(pair, name), getattr(pair, f"{name}_high")
-        assert min(mean - low, high - mean) == pytest.approx(2.776445 * error, rel=1e-4)
-
-
 def test_in_sliding_windows_each_token_is_compared_once_in_the_window_that_scores_it():
     model, ids = llama(), IDS[:2]
     result = perplexity(model, ids, [32, 64, 128], SCHEDULES[:1], stride=20)
@@ -162,23 +151,6 @@ def test_it_can_be_left_out_and_is_not_known_beyond_the_trained_length():
     beyond = perplexity(llama(), IDS, [65, 128], SCHEDULES[:1])
     assert beyond.divergences == []
     assert "no length up to the trained 64 was measured" in beyond.to_markdown()
-
-
-def test_an_out_of_memory_batch_is_compared_in_halves_and_the_numbers_stay(monkeypatch):
-    expected = perplexity(llama(), IDS, [64], SCHEDULES)
-    states, sizes = Scorer.states, []
-
-    def tight(self, ids, chunk):
-        sizes.append(len(ids))
-        if len(ids) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return states(self, ids, chunk)
-
-    monkeypatch.setattr(Scorer, "states", tight)
-    found = perplexity(llama(), IDS, [64], SCHEDULES)
-    assert sizes == [4, 2, 2, 2, 2, 2, 2]
-    for ours, theirs in zip(found.paired, expected.paired, strict=True):
-        assert ours.kl == pytest.approx(theirs.kl, abs=1e-6)
 
 
 @pytest.mark.parametrize("how", ["in chunks", "whole"])

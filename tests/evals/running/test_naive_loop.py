@@ -5,20 +5,12 @@ The loop knows nothing of ropescale: one forward pass per window, and the window
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ropescale.evals import perplexity, read_texts, reference, tokenize
-
-CHECKPOINTS = os.environ.get("ROPESCALE_STORIES260K", "")
-"""A folder with the checkpoint ``stories260k/``; without it, what needs it is skipped."""
-TEXTS = os.environ.get("ROPESCALE_TEXTS", "")
-"""A folder of texts: each file is one, each folder in it is one of several documents."""
+from ropescale.evals import perplexity, reference, tokenize
 
 
 def naive(model, fed: list[int], scored: int) -> list[float]:
@@ -69,13 +61,3 @@ def compare(folder, texts, length: int, stride: int | None, longest: int) -> str
 def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
     documents = reference.held_out_documents()[:6]
     compare(reference.CHECKPOINT, documents, length, stride, longest=2048)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (CHECKPOINTS and TEXTS), reason="ROPESCALE_STORIES260K and ROPESCALE_TEXTS name no folders")
-@pytest.mark.parametrize("which", [reference.CHECKPOINT, Path(CHECKPOINTS) / "stories260k"], ids=lambda path: path.name)
-@pytest.mark.parametrize(("length", "stride"), [(2048, None), (512, 256)])
-def test_other_texts_have_the_nlls_of_the_naive_loop(which, length, stride):
-    for text in sorted(Path(TEXTS).iterdir()):
-        agreement = compare(which, read_texts(str(text)), length, stride, longest=4096)
-        print(f"\n{which.name}, {text.name}, length {length}, stride {stride}: {agreement}")

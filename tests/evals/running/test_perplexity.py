@@ -1,6 +1,5 @@
 """Perplexity against closed forms and against an independent loop over plain transformers."""
 
-import dataclasses
 import math
 import os
 
@@ -10,7 +9,6 @@ import torch
 from tiny import byte_tokenizer, documents, llama, naive_nll, uniform_llama
 
 import ropescale
-from ropescale import Frequencies
 from ropescale.errors import DataError, RunError, ScheduleError
 from ropescale.evals import perplexity
 from ropescale.schedules import Yarn
@@ -101,22 +99,6 @@ def test_a_patch_that_is_there_already_is_what_as_is_measures(spec):
         assert within[length].table_sha256 == apart[length].table_sha256
 
 
-def test_a_custom_schedule_changes_what_is_measured():
-    @dataclasses.dataclass(frozen=True)
-    class Half:
-        factor: float = 2.0
-
-        def __call__(self, rope, length):
-            return Frequencies([f / self.factor for f in rope.inv_freq()])
-
-    ids = documents(2, 130)
-    result = perplexity(llama(), ids, [100], [Half(), Half(3.0)])
-    assert result.schedules == ["as-is", "Half", "Half:factor=3"]
-    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
-    naive = naive_ppl(llama(rope_parameters=linear), ids, 100)
-    assert by_length(result, "Half")[100].ppl == pytest.approx(naive, rel=2e-6)
-
-
 def test_the_model_is_left_bit_for_bit_as_it_was():
     model, ids = llama(), documents(2, 130)
     model.train()
@@ -201,16 +183,6 @@ def test_nan_logits_stop_the_run_and_name_the_place():
     model.model.norm.register_forward_hook(break_one)
     with pytest.raises(RunError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
         perplexity(model, documents(2, 100), [100])
-
-
-def test_two_schedules_of_one_name_are_told_apart_or_refused():
-    with pytest.raises(DataError, match="both called '<lambda>'"):
-        perplexity(
-            llama(),
-            documents(1, 130),
-            [64],
-            [lambda rope, length: Frequencies(rope.inv_freq()), lambda rope, length: Frequencies(rope.inv_freq())],
-        )
 
 
 def test_texts_need_a_tokenizer():

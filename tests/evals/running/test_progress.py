@@ -77,11 +77,3 @@ def half_done(clock, capsys):
 def test_what_another_run_scored_counts_for_the_perplexity_and_not_for_the_speed(half_done):
     said = half_done(np.full(10, 5.0, np.float32), [np.full(30, 1.0, np.float32)])
     assert f"perplexity {math.exp(2.0):.4g} so far, 1 tokens/s, about 2 min to go" in said
-
-
-@pytest.mark.parametrize(
-    ("nll", "shown"),
-    [(0.0, "1.000"), (math.log(999.9), "999.9"), (math.log(12345.6), "12,346"), (1e4, "8.2e+307")],
-)
-def test_a_perplexity_of_any_size_is_short(half_done, nll, shown):
-    assert f"perplexity {shown} so far" in half_done(np.full(1, nll))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny import byte_tokenizer, contexts, documents, llama, naive_nll
+from tiny import contexts, documents, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
@@ -70,24 +70,6 @@ def test_every_length_has_its_own_windows_and_its_own_frozen_tables():
         assert rows["linear:factor=1", length].nll == rows["as-is", length].nll
     assert [rows["as-is", n].documents_at_length for n in (40, 100)] == [2, 1]
     assert rows["as-is", 100].forward_passes == 3 + 1
-
-
-def test_bits_per_byte_are_over_the_bytes_of_every_scored_token():
-    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
-    texts = ["a small text of some fifty bytes, or a few more. ", "another one"]
-    (row,) = perplexity(model, texts, [20], tokenizer=tokenizer, stride=5).rows
-    assert row.tokens == sum(len(text) for text in texts)  # a byte is a token, and BOS is before the first
-    assert row.bits_per_byte == pytest.approx(row.nll / math.log(2))
-
-
-def test_a_bin_of_positions_holds_the_documents_that_reach_its_end():
-    ids = [documents(1, 60)[0], documents(1, 20, seed=1)[0]]
-    result = perplexity(llama(), ids, [16], stride=4)
-    bins = {(each.start, each.stop): each for each in result.by_position("as-is")}
-    first, second = (np.array(nll, np.float64) for nll in stored(result))
-    assert bins[11, 16].nll == pytest.approx(np.concatenate([first[10:15], second[10:15]]).mean())
-    assert bins[16, 23].nll == pytest.approx(first[15:22].mean()) and bins[16, 23].low is None
-    assert max(bins)[1] == 60
 
 
 def test_a_length_that_no_document_reaches_is_refused():

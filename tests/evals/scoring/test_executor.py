@@ -62,17 +62,6 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
     assert notes[1].startswith("out of memory with 4 windows") and "80 batch tokens avoid the attempt" in notes[1]
 
 
-def test_what_did_not_fit_once_is_not_tried_again():
-    plan = plan_pass([len(each) for each in IDS], 20, 10, False, 160)
-    small = Small(llama(), positions=80)
-    found, notes = executed(small, plan)
-    assert len(notes) == 1 and small.fed[0] == (8, 20)
-    assert all(rows * width <= 80 for rows, width in small.fed[1:])
-    whole, _ = executed(Scorer(llama()), plan)
-    for one, other in zip(found, whole, strict=True):
-        assert np.abs(one.nll - other.nll).max() < 1e-5
-
-
 def test_a_single_window_that_does_not_fit_says_what_to_do():
     plan = plan_pass([40, 41], 40, None, False, 80)
     with pytest.raises(RunError, match=r"40 positions .*memory of cpu; use shorter"):
@@ -215,12 +204,6 @@ def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
     assert records_in(tmp_path) == 0
 
 
-def test_an_eager_attention_is_estimated_with_its_scores():
-    model = llama(attn_implementation="eager")
-    assert position_bytes(model, 4096) - position_bytes(model, 64) == 4 * (4096 - 64) * (2 * 4 + 4)
-    assert math.isclose(position_bytes(llama(), 4096), position_bytes(llama(), 64))
-
-
 # --- how long it will be -------------------------------------------------------------------------------------------
 
 
@@ -262,10 +245,3 @@ def test_windows_of_another_length_are_weighed_by_their_work(monkeypatch):
     minutes = int(line.split()[2])
     assert minutes == pytest.approx(total / 60 - 1, abs=0.7)
     assert told(monkeypatch, documents(20, 64), [64])[0] == []  # a short run says nothing
-
-
-def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_attends_to():
-    model = llama()
-    config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
-    attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
-    assert memory.work(model, 1000) == 2 * weights + attention * 1000

@@ -8,7 +8,6 @@ import torch
 from tiny import documents, llama, naive_nll
 
 from ropescale.evals.scoring.scorer import Scorer
-from ropescale.models.rotary_modules import evaluating
 
 
 def ids_of(count, length):
@@ -113,25 +112,9 @@ def test_a_compiled_model_is_scored_as_the_model_inside_and_left_as_it_was():
     assert "forward" not in vars(model.model)
 
 
-def test_evaluating_restores_each_modules_own_mode():
-    model = llama().train()
-    model.model.layers[0].eval()
-    with evaluating(model):
-        assert not any(module.training for module in model.modules())
-    assert model.training and model.model.layers[1].training and not model.model.layers[0].training
-
-
 def test_bf16_logits_are_reduced_in_fp32():
     model = llama().to(torch.bfloat16)
     ids = ids_of(2, 50)
     with torch.inference_mode():
         nll = Scorer(model).score(ids)
     assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
-
-
-def test_a_nan_weight_surfaces_as_a_nan_nll():
-    model = llama()
-    torch.nn.init.constant_(model.lm_head.weight[3], torch.nan)
-    with torch.inference_mode():
-        nll = Scorer(model).score(ids_of(1, 20))
-    assert not torch.isfinite(nll).any()
