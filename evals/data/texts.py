@@ -122,7 +122,7 @@ class TextFile:
 
 
 class Reading:
-    """An iterator over a text from an offset, in pieces of some ten thousand characters.
+    """A text from an offset, to be read once, in pieces of some ten thousand characters.
 
     Args:
         name: the text's name, for errors.
@@ -144,7 +144,6 @@ class Reading:
         decoder = codecs.getincrementaldecoder("utf-8")()
         self._decoder = decoder if plain else io.IncrementalNewlineDecoder(decoder, translate=True)
         self.start = self._at = file.seek(0) if plain and not offset else self._begin(offset)
-        self._ended, self._wrong = False, ""
         self.whole = False
         self._digest, self._plain = hashlib.sha256(), plain
         self._pairs: list[np.ndarray] = []  # the bytes from the start to the end of each line end of two bytes
@@ -157,16 +156,37 @@ class Reading:
         """Closes the file; keeps the facts about the read part."""
         self._file.close()
 
-    def __iter__(self) -> Reading:
-        return self
-
-    def __next__(self) -> str:
-        while not self._ended:
-            if piece := self._piece():
-                return piece
-        if self._wrong:
-            raise NoText(self._wrong, "encoding")
-        raise StopIteration
+    def __iter__(self) -> Iterator[str]:
+        """Yields the text in blocks. Text before an invalid byte comes before the error, because it may suffice."""
+        raw, wrong = b" ", ""
+        while raw and not wrong:
+            raw = self._read(BLOCK)
+            zero = -1 if self._plain else raw.find(b"\0")
+            if zero >= 0:
+                raw, at = raw[:zero], self._at + zero
+                wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or name its encoding"
+            try:
+                piece = self._decoder.decode(raw, final=not raw and not wrong)
+            except UnicodeDecodeError as error:
+                at, piece = (
+                    self._at + error.start - (len(error.object) - len(raw)),
+                    error.object[: error.start].decode(),
+                )
+                wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; name its encoding, like latin-1"
+            if not self._plain:
+                self._digest.update(piece.encode())
+                if b"\r" in raw or self._open_pair:
+                    codes = np.frombuffer((b"\r" if self._open_pair else b" ") + raw, np.uint8)
+                    ends = np.flatnonzero((codes[:-1] == ord("\r")) & (codes[1:] == ord("\n"))) + 1
+                    self._pairs.append(ends + (self._at - self.start))
+                    self._open_pair = bool(codes[-1] == ord("\r"))
+                self.whole = not raw and not wrong and self.start <= len(codecs.BOM_UTF8)
+            self._at += len(raw)
+            if piece:
+                yield piece
+        self._file.close()
+        if wrong:
+            raise NoText(wrong, "encoding")
 
     @property
     def sha256(self) -> str:
@@ -177,34 +197,6 @@ class Reading:
         """Returns the number of file bytes of the first ``size`` bytes of text, whose line ends may be shorter."""
         pairs = np.concatenate([np.empty(0, np.int64), *self._pairs])
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
-
-    def _piece(self) -> str:
-        """Reads a block. Text before an invalid byte is kept, because it may suffice."""
-        raw = self._read(BLOCK)
-        zero = -1 if self._plain else raw.find(b"\0")
-        if zero >= 0:
-            at = self._at + zero
-            self._wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or name its encoding"
-            raw = raw[:zero]
-        self._ended = not raw or bool(self._wrong)
-        try:
-            piece = self._decoder.decode(raw, final=self._ended and not self._wrong)
-        except UnicodeDecodeError as error:
-            at = self._at + error.start - (len(error.object) - len(raw))
-            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; name its encoding, like latin-1"
-            piece, self._ended = error.object[: error.start].decode(), True
-        self._at += len(raw)
-        if not self._plain:
-            self._digest.update(piece.encode())
-            if b"\r" in raw or self._open_pair:
-                codes = np.frombuffer((b"\r" if self._open_pair else b" ") + raw, np.uint8)
-                ends = np.flatnonzero((codes[:-1] == ord("\r")) & (codes[1:] == ord("\n"))) + 1
-                self._pairs.append(ends + (self._at - len(raw) - self.start))
-                self._open_pair = bool(codes[-1] == ord("\r"))
-            self.whole = self._ended and not self._wrong and self.start <= len(codecs.BOM_UTF8)
-        if self._ended:
-            self._file.close()
-        return piece
 
     def _begin(self, offset: int) -> int:
         """Moves to the start of a line, and returns its place."""

@@ -39,7 +39,7 @@ def test_a_text_of_one_line_begins_at_a_character(tmp_path):
 @pytest.mark.parametrize(("wrong", "message"), [(b"\0", "zero byte at 70005"), (b"\xff", "byte 70005 does not")])
 def test_what_is_no_text_is_named_by_its_byte_once_it_is_reached(tmp_path, wrong, message):
     file = big(tmp_path / "a.txt", b"a" * 70_005 + wrong + b"a" * 10)
-    reading = file.reading()
+    reading = iter(file.reading())
     assert next(reading) + next(reading) == "a" * 70_005
     with pytest.raises(DataError, match=message):
         next(reading)
