@@ -103,7 +103,7 @@ class Scorer:
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
         nll = torch.empty(targets.shape, dtype=torch.float32, device=self.device)
-        for rows, logits in self._logits(ids, chunk):
+        for rows, logits in self._state_blocks(self.states(ids, chunk), ids[:, :-1]):
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).to(self.device)
         return nll.cpu().view(len(ids), -1)
@@ -142,18 +142,23 @@ class Scorer:
         """
         sources = ids.to(self.device)[:, :-1]
         found = torch.empty((2, sources.numel()), dtype=torch.float32)
-        pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
-        for (rows, first), (_, second) in pairs:
+        # Two models' blocks are in memory at a time.
+        blocks = (self._state_blocks(state, sources, share=2) for state in (one, other))
+        for (rows, first), (_, second) in zip(*blocks, strict=True):
             found[:, rows] = divergence(first, second).cpu()
         return found.view(2, *sources.shape)
 
-    def _state_blocks(self, state: State, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields fp32 logits in blocks of half the budget, because two models' blocks are in memory at a time."""
-        if not isinstance(state, torch.Tensor):
-            yield from self._head_in_blocks(state, sources, share=2)
-        else:
-            for rows in self._blocks(len(state), share=2):
+    def _state_blocks(
+        self, state: State, sources: torch.Tensor, share: int = 1
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yields the rows of each block among all positions, and their fp32 logits, ``1 / share`` of the budget."""
+        if isinstance(state, torch.Tensor):
+            for rows in self._blocks(len(state), share):
                 yield rows, state[rows].float()
+            return
+        state.last_hidden_state = flat = state.last_hidden_state.reshape(1, -1, state.last_hidden_state.shape[-1])
+        for rows in self._blocks(flat.shape[1], share):
+            yield rows, self._head(state, sources.reshape(1, -1), rows)[0]
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
         """Whether feeding a window in chunks equals feeding it at once, on its first positions.
@@ -171,25 +176,6 @@ class Scorer:
         dtype = next(self.model.parameters()).dtype
         return agree(pieces, self.score(probe), dtype)
 
-    def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary]."""
-        if not self.split:
-            width = ids.shape[1] - 1
-            for row in range(len(ids)):
-                logits = self.model(input_ids=ids[row : row + 1], use_cache=False).logits[0, :-1]
-                for block in self._blocks(width):
-                    yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
-        elif chunk is None:
-            output = self._run_trunk(ids)
-            output.last_hidden_state = output.last_hidden_state[:, :-1]
-            yield from self._head_in_blocks(output, ids[:, :-1])
-        else:
-            at = 0
-            for part, output in self._chunked_outputs(ids, chunk):
-                for rows, logits in self._head_in_blocks(output, part):
-                    yield slice(at + rows.start, at + rows.stop), logits
-                at += part.shape[1]
-
     def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
         """Feeds windows one by one, ``chunk`` positions at a time; the last position is not fed."""
         from transformers import DynamicCache
@@ -200,15 +186,6 @@ class Scorer:
             for start in range(0, width, chunk):
                 part = ids[row : row + 1, start : min(start + chunk, width)]
                 yield part, self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
-
-    def _head_in_blocks(
-        self, output: TrunkOutput, sources: torch.Tensor, share: int = 1
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields fp32 logits of each block of rows of the trunk's output for these ids."""
-        flat = output.last_hidden_state.reshape(1, -1, output.last_hidden_state.shape[-1])
-        output.last_hidden_state = flat
-        for rows in self._blocks(flat.shape[1], share):
-            yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
 
     def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
         """Yields slices of rows whose fp32 logits take ``1 / share`` of the budget."""

@@ -134,8 +134,9 @@ def test_tokens_that_neither_can_give_add_nothing():
 def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypatch):
     """Windows that go through the trunk: 4 for the baseline and 4 for each schedule."""
     rows: list[int] = []
-    states = Scorer.states
+    states, score = Scorer.states, Scorer.score
     monkeypatch.setattr(Scorer, "states", lambda self, ids, chunk: rows.append(len(ids)) or states(self, ids, chunk))
+    monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk: rows.append(-len(ids)) or score(self, ids, chunk))
     result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
     compared = [each for each in result.cost if " against " in each["schedule"]]
     assert [each["forward_passes"] for each in compared] == [8, 4, 0] and sum(rows) == 12
