@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +49,30 @@ class Notes:
         self.tell(line, logging.WARNING)
 
 
+class _Bar(tqdm):
+    """A bar on a terminal, and elsewhere a line each :data:`EVERY` seconds."""
+
+    def __init__(self, title: str, total: int, shown: bool) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        elsewhere = {} if self._on_terminal else {"mininterval": EVERY, "bar_format": "{l_bar}{r_bar}"}
+        super().__init__(
+            desc=title, total=total, unit="tok", unit_scale=True, disable=not shown, dynamic_ncols=True, **elsewhere
+        )
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Shows the bar; elsewhere prints a line, unless nothing or everything is done."""
+        if self._on_terminal:
+            super().display(msg, pos)
+        elif 0 < self.n < self.total:
+            with suppress(OSError):
+                print(folded_to(sys.stderr, str(self)), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._on_terminal:
+            super().close()
+
+
 class Progress:
     """The progress of one pass: tokens fed, their rate, the time left, and the perplexity so far.
 
@@ -63,14 +86,8 @@ class Progress:
     """
 
     def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
-        self.title = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…"
-        self.total, self._fed = total, 0
-        self._nll, self._scored, self._state = 0.0, 0, ""
-        self._start = self._said = time.monotonic()
-        # disable=None: tqdm shows itself only on a terminal.
-        hidden = None if shown else True
-        self._bar = tqdm(desc=self.title, total=total, unit="tok", unit_scale=True, disable=hidden, dynamic_ncols=True)
-        self._lines = shown and self._bar.disable
+        self._nll, self._scored = 0.0, 0
+        self._bar = _Bar(title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…", total, shown)
         for nll in before:
             self._weigh(nll)
 
@@ -80,14 +97,8 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.close()
 
-    @property
-    def perplexity(self) -> float | None:
-        """The perplexity of the tokens scored so far."""
-        return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
-
     def say(self, state: str) -> None:
         """Sets the text after the tokens, such as a loss."""
-        self._state = state
         self._bar.set_postfix_str(state, refresh=False)
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
@@ -97,22 +108,11 @@ class Progress:
             fed: its tokens.
             nll: the NLLs of its scored tokens, in nats.
         """
-        self._fed += fed
         if nll is not None:
             self._weigh(nll)
-            self._bar.set_postfix_str(f"ppl {_figure(self.perplexity)}", refresh=False)
+            ppl = math.exp(min(self._nll / self._scored, 709.0))
+            self.say(f"ppl {f'{ppl:#.4g}'.rstrip('.') if ppl < 1000 else f'{ppl:,.0f}' if ppl < 1e6 else f'{ppl:.1e}'}")
         self._bar.update(fed)
-        if self._lines and time.monotonic() - self._said >= EVERY and self._fed < self.total:
-            self._said = time.monotonic()
-            speed = self._fed / max(time.monotonic() - self._start, 1e-9)
-            so_far = f", perplexity {_figure(self.perplexity)} so far" if self._scored else ""
-            so_far += f", {self._state}" if self._state else ""
-            line = (
-                f"{self.title}: {self._fed:,} of {self.total:,} tokens ({self._fed / self.total:.0%}){so_far}, "
-                f"{speed:,.0f} tokens/s, {duration((self.total - self._fed) / speed)} to go"
-            )
-            with suppress(OSError):
-                print(folded_to(sys.stderr, line), file=sys.stderr, flush=True)
 
     def _weigh(self, nll: np.ndarray) -> None:
         self._nll += float(nll.sum(dtype=np.float64))
@@ -125,10 +125,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"about {hours} h {minutes} min"
     return f"about {minutes} min" if minutes else "less than a minute"
-
-
-def _figure(value: float | None) -> str:
-    """Formats four significant digits; huge numbers as powers of ten."""
-    if value is None:
-        return "-"
-    return f"{value:#.4g}".rstrip(".") if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
