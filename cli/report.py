@@ -13,9 +13,7 @@ _OPTIONS = [
 
 
 @sectioned_command(
-    "report",
-    {"The page": _OPTIONS},
-    click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True),
+    "report", {"The page": _OPTIONS}, click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True)
 )
 def command(runs: tuple[str, ...], out: str, title: str) -> None:
     """Write one interactive page that compares RUNs: folders written by `eval -o` or `retrieval -o`.

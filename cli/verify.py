@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import markdown
-from .options import (
-    MODEL_SECTION,
-    Sections,
-    flag,
-    model_argument,
-    option,
-    print_json,
-    sectioned_command,
-    show,
-    tell,
-)
+from .options import MODEL_SECTION, Sections, flag, model_argument, option, print_json, sectioned_command, show, tell
 from .running import refuse_given
 
 if TYPE_CHECKING:

@@ -157,10 +157,7 @@ def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> 
             which = (
                 "prompt has a token of its answer" if pool[0].kind == "prompt" else "chat has a token of the assistant"
             )
-            raise DataError(
-                f"no {which} within its first {length:,} positions; use longer lengths",
-                "lengths",
-            )
+            raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
     kept = [each for each in pool if any(_has_scored(each, stop) for stop in stops.values())]
     return kept, len(pool) - len(kept)
 

@@ -60,10 +60,7 @@ def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
         (["schedules", "--jsno"], "no such option '--jsno'; did you mean '--json'?"),
         (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
         (["schedules", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
-        (
-            ["export", "m", "--for", "vlm"],
-            "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?",
-        ),
+        (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
         (
             ["patch", "m", "--factor", "2,4"],
             "invalid value for '--factor': '2,4' is not a factor; write 4 (a length is --target-length); "

@@ -112,15 +112,9 @@ REFUSED = {
         (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
     ],
     "keys": [
-        (
-            ["--data", "texts"],
-            "error: the objective keys reads no text; drop source (--data, --objective)",
-        ),
+        (["--data", "texts"], "error: the objective keys reads no text; drop source (--data, --objective)"),
         (["--objective", "text"], "error: missing option '--data'"),
-        (
-            ["--objective", "text", "--data", "x", "--haystack", "y"],
-            "error: haystack is only for the objective keys",
-        ),
+        (["--objective", "text", "--data", "x", "--haystack", "y"], "error: haystack is only for the objective keys"),
     ],
 }
 

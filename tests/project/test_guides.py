@@ -41,9 +41,7 @@ NOT_RUN = {
         "intervals.py windows": "takes minutes",
     },
     "measuring": {"against_truncation.py": "takes minutes"},
-    "training": {
-        "--steps 400": "takes hours; adapting.md has the same with 2 steps",
-    },
+    "training": {"--steps 400": "takes hours; adapting.md has the same with 2 steps"},
     "versions": {"pip install": "installs libraries", "make engines": "installs libraries"},
 }
 """Blocks that are only compiled or parsed: what stands in them, and why they are not run."""

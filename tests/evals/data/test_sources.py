@@ -18,12 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
-from ropescale.evals.data.documents import (
-    Text,
-    bos_id,
-    special_tokens,
-    tokenize,
-)
+from ropescale.evals.data.documents import Text, bos_id, special_tokens, tokenize
 from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts

@@ -11,10 +11,7 @@ from pathlib import Path
 import filelock
 from environments import CACHE
 
-PACKAGES = {
-    "vllm": "vllm/model_executor/layers/rotary_embedding",
-    "sglang": "sglang/srt/layers/rotary_embedding",
-}
+PACKAGES = {"vllm": "vllm/model_executor/layers/rotary_embedding", "sglang": "sglang/srt/layers/rotary_embedding"}
 REGISTRIES = {"vllm": "vllm/model_executor/models/registry.py", "sglang": "sglang/srt/models/"}
 """What lists the models that an engine has."""
 
