@@ -3,32 +3,124 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import tiny
 import torch
-from command_lines import SHELLS, command_lines, mentioned, options_of, sessions, understand
 from gguf_models import write_gguf
-from readme_blocks import blocks_of, furnish, run_python, run_shell
+from readme_blocks import FENCED, blocks_in, blocks_of, furnish, run_python, run_shell
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
 from ropescale import TrainingCallback
-from ropescale.cli.main import COMMANDS, main
+from ropescale.cli.main import COMMANDS, group, main
 from ropescale.evals.reference import held_out_documents
 from ropescale.evals.training import pack
-from ropescale.schedules import lookup, names
+from ropescale.schedules import lookup, names, parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.stem: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 Names = dict[str, object]
+
+# --- the command lines that the pages show ---
+
+INDENTED = re.compile(r"^ {4,}(?:ropescale|python) (?:.*\\\n)*.*$", re.MULTILINE)
+SHELLS = {"sh", "bash", "console"}
+
+THEIRS = {"convert_hf_to_gguf.py"}
+"""Scripts of llama.cpp, which are not ours to look into."""
+
+
+def command_lines(page: str) -> Iterator[str]:
+    """The lines of every block for a shell, continued ones joined; of a console those after a ``$``."""
+    for language, text in blocks_in(page):
+        if language in SHELLS:
+            lines = text.replace("\\\n", " ").splitlines()
+            yield from (line.removeprefix("$ ") for line in lines if language != "console" or line.startswith("$ "))
+    for text in INDENTED.findall(FENCED.sub("", page)):
+        yield text.replace("\\\n", " ").strip()
+
+
+def sessions(page: str) -> Iterator[tuple[list[str], str]]:
+    """The words of each command in a console, and what is printed below it, on one line."""
+    for language, text in blocks_in(page):
+        if language == "console":
+            for part in text.replace("\\\n", " ").split("$ ")[1:]:
+                command, _, printed = part.partition("\n")
+                yield shlex.split(command), " ".join(printed.split())
+
+
+def understand(line: str) -> None:
+    """Raises where a line names a command, an option, a value, a target, a file or an extra that there is not."""
+    words = shlex.split(line, comments=True)
+    while words and re.match(r"\w+=", words[0]):  # variables of the environment
+        del words[0]
+    if words:
+        program, *rest = words
+        if program in READERS:
+            READERS[program](rest)
+
+
+def of_ropescale(words: list[str]) -> None:
+    """Parses the words after ``ropescale`` as the command would, and every schedule that needs no file."""
+    words = list(itertools.takewhile(lambda word: word not in (">", "|"), words))
+    context = group.make_context("ropescale", [])
+    if words:
+        name, command, rest = group.resolve_command(context, words)
+        assert command is not None
+        given = command.make_context(name, rest, parent=context).params
+        for spec in [given.get("schedule"), given.get("baseline"), *(given.get("schedules") or ())]:
+            if spec and not re.search(r"\.py\b|\.json\b|\bSPEC\b", spec):
+                parse(spec)
+
+
+def of_python(words: list[str]) -> None:
+    """A module that there is, ropescale's options where it is ropescale, or a file of the repository."""
+    if words[0] == "-m":
+        assert find_spec(words[1]), words[1]
+        if words[1] == "ropescale":
+            of_ropescale(words[2:])
+    else:
+        assert words[0] in THEIRS or (ROOT / words[0]).is_file(), words[0]
+
+
+READERS = {"ropescale": of_ropescale, "python": of_python}
+"""What reads the words after each program; those of others are not looked into."""
+
+LAUNCHED = r"(?:torchrun [^`]*?-m |python -m )?"
+"""How a command of ropescale may begin in a sentence."""
+
+
+def mentioned(page: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands that the sentences of a page mention, and the options that stand with them."""
+    for span in re.findall(rf"`{LAUNCHED}ropescale\s([^`]*)`", FENCED.sub("", page)):
+        name, *rest = span.split()
+        if not name.startswith("-") and name != "COMMAND":
+            yield name, [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
+
+
+def options_of(name: str) -> set[str]:
+    """Every option of a command of ropescale."""
+    assert name in COMMANDS, name
+    context = group.make_context("ropescale", [])
+    _, command, _ = group.resolve_command(context, [name])
+    assert command is not None
+    help_names = set(group.context_settings.get("help_option_names", ()))
+    found = (param for param in command.get_params(context) if isinstance(param, click.Option))
+    return help_names | {word for param in found for word in (*param.opts, *param.secondary_opts)}
+
+
+# --- the pages ---
 
 NOT_RUN = {
     "command-line": {
@@ -63,7 +155,7 @@ def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixtu
     refused = [words for words, printed in sessions(text_of(page)) if printed.startswith("error:")]
     for line in command_lines(text_of(page)):
         if shlex.split(line, comments=True) not in refused:  # what is said of these is compared below
-            understand(line, ROOT)
+            understand(line)
     for name, options in mentioned(text_of(page)):
         assert set(options) <= options_of(name), f"`ropescale {name}` has not all of {options}"
 
@@ -74,7 +166,7 @@ def test_every_example_in_the_help_is_understood(name: str, ran: Any) -> None:
     examples = re.findall(r"^ {4}(ropescale (?:.*\\\n)*.*)$", shown, re.MULTILINE)
     assert ("ropescale" in shown) == bool(examples)
     for line in examples:
-        understand(line.replace("\\\n", " "), ROOT)
+        understand(line.replace("\\\n", " "))
 
 
 # --- the guides that run ---
