@@ -142,28 +142,21 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     return Document(chat.name, ids, byte_ends, sha256(text.encode()), "chat", scored)
 
 
-def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> tuple[list[Document], int]:
-    """Drops and counts documents without a token to score at any length.
+def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None]) -> None:
+    """Refuses lengths at which no document has a token to score.
 
     Args:
         stops: by length, the number of fed tokens; None for the full document.
 
     Raises:
-        DataError: a length has no token to score.
+        DataError: names the first such length.
     """
-    pool = list(documents)
     for length, stop in stops.items():
-        if pool and not any(_has_scored(each, stop) for each in pool):
-            which = (
-                "prompt has a token of its answer" if pool[0].kind == "prompt" else "chat has a token of the assistant"
-            )
+        scored = (each.scored is None or not len(each.ids) or each.scored[:stop].any() for each in documents)
+        if documents and not any(scored):
+            is_prompt = documents[0].kind == "prompt"
+            which = "prompt has a token of its answer" if is_prompt else "chat has a token of the assistant"
             raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
-    kept = [each for each in pool if any(_has_scored(each, stop) for stop in stops.values())]
-    return kept, len(pool) - len(kept)
-
-
-def _has_scored(document: Document, stop: int | None) -> bool:
-    return document.scored is None or not len(document.ids) or bool(document.scored[:stop].any())
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, object]]:

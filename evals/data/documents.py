@@ -191,26 +191,17 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
 
 
 def placed(
-    documents: Sequence[Document], bos: str | int, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[list[Document], int | None]:
-    """Strips a leading BOS from documents, because every window gets one, and returns its id.
+    document: Document, bos: str | int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Document, int | None]:
+    """Strips a leading BOS from a document, because every window gets one, and returns its id.
 
     Unless requested, chats whose template writes no BOS get none, as in training.
-
-    Raises:
-        DataError: only some documents start with BOS.
     """
     found = bos_id(bos, tokenizer)
-    if found is None:
-        return list(documents), None
-    filled = [each for each in documents if len(each.ids)]
-    bare = [each for each in filled if each.kind == "chat" and each.ids[0] != found]
-    if bare and bos == "auto":
-        if len(bare) < len(filled):
-            raise unequal_bos(bare[0].name)
-        return list(documents), None
-    begin = [each.kind in ("ids", "chat") and list(each.ids[:1]) == [found] for each in documents]
-    return [each.part(1, None) if with_bos else each for each, with_bos in zip(documents, begin)], found
+    begins = list(document.ids[:1]) == [found]
+    if found is None or (document.kind == "chat" and len(document.ids) and not begins and bos == "auto"):
+        return document, None
+    return document.part(1, None) if begins and document.kind in ("ids", "chat") else document, found
 
 
 def unequal_bos(name: str) -> DataError:

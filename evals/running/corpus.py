@@ -163,7 +163,7 @@ class Corpus:
         self.skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
         self.skipped |= {reason: number for reason, number in reasons.items() if number}
         if not cuts:
-            chats.answered(silent, self._stops)
+            chats.check_scored(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]
@@ -173,7 +173,7 @@ class Corpus:
             if tokens < longest.stop:  # nothing would be measured at the longest length
                 raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
             return
-        chats.answered(self.documents, self._stops)  # so that every length has a result
+        chats.check_scored(self.documents, self._stops)  # so that every length has a result
         measured = [cut.measured for cut in cuts if cut.measured is not None]
         units, total = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
         if len(measured) == len(cuts) and len(units) == 1 and total:
@@ -195,7 +195,7 @@ class Corpus:
         first = None
         for each in given:
             if isinstance(each, Document):
-                (source,), bos = data_documents.placed([each], self.bos_option, self._tokenizer)
+                source, bos = data_documents.placed(each, self.bos_option, self._tokenizer)
             else:
                 source, bos = each, data_documents.bos_id(self.bos_option, self._tokenizer)
             if first is None:

@@ -143,22 +143,22 @@ def test_only_chats_have_an_assistant():
 def test_bos_is_put_in_front_once():
     tokenizer = tokenizer_with(LLAMA)
     chat = rendered(Chat("a", TALK), tokenizer, assistant=True)
-    (bare,), bos = placed([chat], "auto", tokenizer)
+    bare, bos = placed(chat, "auto", tokenizer)
     assert [bos, *bare.ids] == stock(tokenizer)["input_ids"] and bare.scored.tolist() == stock_mask(tokenizer)[1:]
     text = tokenizer.apply_chat_template(TALK, tokenize=False)
     assert bare.byte_ends[-1] == len(text.encode()) - len("<s>")
-    assert placed([chat], "no", tokenizer) == ([chat], None)
+    assert placed(chat, "no", tokenizer) == (chat, None)
 
 
 def test_chats_whose_template_writes_no_bos_have_none_unless_it_is_asked_for():
     tokenizer = tokenizer_with(PLAIN)
     chat, ids = rendered(Chat("a", TALK), tokenizer), Document("b", [256, 1, 2], None, "", "ids")
-    assert placed([chat], "auto", tokenizer) == ([chat], None)
-    assert placed([chat], "yes", tokenizer) == ([chat], 256)
-    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; put a BOS"):
-        placed([ids, chat], "auto", tokenizer)
-    (stripped,), bos = placed([ids], "auto", tokenizer)
+    assert placed(chat, "auto", tokenizer) == (chat, None)
+    assert placed(chat, "yes", tokenizer) == (chat, 256)
+    stripped, bos = placed(ids, "auto", tokenizer)
     assert (stripped.ids, bos) == ([1, 2], 256)
+    with pytest.raises(DataError, match="no BOS in front of document 1, and other documents begin with one; put a BOS"):
+        perplexity(llama(vocab_size=259), [[1] * 9, TALK], [8], tokenizer=tokenizer)
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
