@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -54,10 +56,10 @@ class _Bar(tqdm):
 
     def __init__(self, title: str, total: int, shown: bool) -> None:
         self._on_terminal = sys.stderr.isatty()
-        elsewhere = {} if self._on_terminal else {"mininterval": EVERY, "bar_format": "{l_bar}{r_bar}"}
-        super().__init__(
-            desc=title, total=total, unit="tok", unit_scale=True, disable=not shown, dynamic_ncols=True, **elsewhere
-        )
+        how: dict[str, Any] = {"unit": "tok", "unit_scale": True, "dynamic_ncols": True}
+        if not self._on_terminal:
+            how |= {"mininterval": EVERY, "bar_format": "{l_bar}{r_bar}", "file": io.StringIO()}
+        super().__init__(desc=title, total=total, disable=not shown, **how)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Shows the bar; elsewhere prints a line, unless nothing or everything is done."""
@@ -66,11 +68,6 @@ class _Bar(tqdm):
         elif 0 < self.n < self.total:
             with suppress(OSError):
                 print(folded_to(sys.stderr, str(self)), file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Ends the bar."""
-        if self._on_terminal:
-            super().close()
 
 
 class Progress:
