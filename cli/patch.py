@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +28,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
-    from ..planning.layers import PlannedLayer
 
 
 _SECTIONS: Sections = {
@@ -140,11 +138,18 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
         way = "uploaded to" if sent.url else "would be uploaded to"
         rows.append([way, f"{sent.url or sent.repository} ({', '.join(facts)})"])
     for key, layer in plan.layers.items():
+        original, kind = layer.rope.original_length, parameters_of(plan.planned, key)["rope_type"]
+        factor = f"{plan.length / original:.6g}"
+        equals = "=" if round(original * float(factor), 6) == plan.length else "~"
+        per_pair = kind == "longrope" and label_of(layer.schedule) != "longrope"
+        route = (
+            f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)" if per_pair else f"rope_type {kind}"
+        )
         rows += [
             ["layers", key],
             ["schedule", plan.label(key)],
-            ["length", _arithmetic(layer.rope.original_length, plan.length)],
-            ["route", _route(layer, parameters_of(plan.planned, key))],
+            ["length", f"{original:,} x {factor} {equals} {plan.length:,} tokens"],
+            ["route", route],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]
     before, after = _maximum_before(done), plan.planned.max_length
@@ -154,32 +159,12 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
         ["max_position_embeddings", f"{before} -> {after}" if before != after else f"{before}, unchanged"],
         ["weights", weights],
     ]
-    return "\n\n".join([markdown(["patched", "value"], rows), *_changes(done.changes)])
-
-
-def _changes(changes: Mapping[str, str]) -> Iterator[str]:
-    """Yields the diffs in one block, and a line for each file without a diff."""
-    diffs = {name: text for name, text in changes.items() if text.startswith("---")}
-    if "config.json" not in diffs:
-        yield "config.json is unchanged."
-    if diffs:
-        yield f"```diff\n{''.join(diffs.values())}```"
-    yield "\n".join(f"* {name}: {text}" for name, text in changes.items() if name not in diffs)
-
-
-def _arithmetic(original: int, length: int) -> str:
-    """Returns ``512 x 2 = 1,024 tokens``, with ``~`` if the factor is rounded."""
-    factor = length / original
-    equals = "=" if round(original * float(f"{factor:.6g}"), 6) == length else "~"
-    return f"{original:,} x {factor:.6g} {equals} {length:,} tokens"
-
-
-def _route(layer: PlannedLayer, parameters: Mapping[str, object]) -> str:
-    """Returns the schedule's form in the configuration: a formula that engines support, or one factor per pair."""
-    kind = parameters["rope_type"]
-    if kind == "longrope" and label_of(layer.schedule) != "longrope":
-        return f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)"
-    return f"rope_type {kind}"
+    diffs = {name: text for name, text in done.changes.items() if text.startswith("---")}
+    parts = [markdown(["patched", "value"], rows)]
+    parts += [] if "config.json" in diffs else ["config.json is unchanged."]
+    parts += [f"```diff\n{''.join(diffs.values())}```"] if diffs else []
+    parts.append("\n".join(f"* {name}: {text}" for name, text in done.changes.items() if name not in diffs))
+    return "\n\n".join(parts)
 
 
 _HOW = {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}

@@ -89,7 +89,8 @@ def run_file() -> dict[str, bytes]:
             if isinstance(value, Mapping):
                 value = [f"{name}={inner}" for name, inner in value.items()]
             values = [_absolute(inner, each) for inner in (value if isinstance(value, (list, tuple)) else [value])]
-            if not any(map(_is_secret, values)):
+            addresses = [urlsplit(str(inner)) for inner in values if "://" in str(inner)]
+            if not any(address.username or address.query for address in addresses):
                 given[key_of(each)] = values if isinstance(value, (list, tuple)) else values[0]
     head = f"# ropescale {ctx.command.name} --config {NAME}\n"
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
@@ -101,8 +102,3 @@ def _absolute(value: object, param: click.Parameter) -> object:
     if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
         return str(local_path(str(value)).absolute())
     return value if isinstance(value, (str, int, float, bool)) else str(value)
-
-
-def _is_secret(value: object) -> bool:
-    """Whether a value is an address with a user name, a password or a query."""
-    return "://" in str(value) and bool(urlsplit(str(value)).username or urlsplit(str(value)).query)

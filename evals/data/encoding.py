@@ -103,7 +103,11 @@ class TextEncoder:
             while len(text) <= size and (more := next(pieces, "")):
                 text += more
             found = self._piece(text[:size])
-            if len(text) <= size or (len(found.ids) >= count + MARGIN and _spaced(found, count)):
+            enough = len(text) <= size
+            if not enough and len(found.ids) >= count + MARGIN:
+                behind = found.text[int(found.ends[count - 1]) : int(found.ends[-MARGIN // 2])]
+                enough = any(map(str.isspace, behind)) or len(behind) > OVERLAP
+            if enough:
                 return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
             size *= 2
         parts: list[Encoded] = []
@@ -249,9 +253,3 @@ def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
         text = text[stop:]
     if text:
         yield text
-
-
-def _spaced(piece: _Piece, count: int) -> bool:
-    """Whether white space follows the first tokens, and precedes the last ones."""
-    behind = piece.text[int(piece.ends[count - 1]) : int(piece.ends[-MARGIN // 2])]
-    return any(map(str.isspace, behind)) or len(behind) > OVERLAP

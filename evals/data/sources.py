@@ -31,10 +31,6 @@ LOG = logging.getLogger(__name__)
 # --- Kinds of sources
 
 
-def _standard_input(source: str, asked: ReadOptions) -> Iterator[Text]:
-    yield decoded("standard input", sys.stdin.buffer.read(), asked.encoding)
-
-
 def _text_file(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
     text = text_of(local_path(source), asked.encoding)
     if isinstance(text, Text) and not text.text.strip():
@@ -133,7 +129,12 @@ def _is_file(*suffixes: str) -> Callable[[str], bool]:
 _ROWS = ("text_field", "prompt_field")
 
 KINDS = (
-    Kind("standard input", lambda source: source == "-", _standard_input, ("encoding",)),
+    Kind(
+        "standard input",
+        lambda source: source == "-",
+        lambda _, asked: [decoded("standard input", sys.stdin.buffer.read(), asked.encoding)],
+        ("encoding",),
+    ),
     Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
     Kind(
         "a folder of text files",
