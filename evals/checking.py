@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from ..files import READING, parse_json, sha256, up_to
 from ..files import Damaged as Wrong
@@ -85,7 +85,6 @@ Count = Annotated[int, Interval(ge=0, le=2**53)]
 """A count that a float, and so JavaScript, represents exactly."""
 
 Share = Annotated[float, Interval(ge=0, le=1)]
-Positive = Annotated[float, Ge(0)]
 
 
 def fitting(value: T, kind: object) -> T:

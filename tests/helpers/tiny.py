@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,25 +117,6 @@ def contexts(tokens: int, length: int, stride: int | None, bos: bool) -> Iterato
         while stride is not None and k * stride + wide <= t:
             k += 1
         yield t, range(k * (stride or 0), t)
-
-
-class Unigram(torch.nn.Module):
-    """The same logits everywhere, another NLL for each id; records every window that it is asked to score."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(vocabulary, 1)
-        self.config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=8)
-        generator = torch.Generator().manual_seed(2)
-        self.log = torch.log_softmax(3 * torch.randn(vocabulary, generator=generator, dtype=torch.float64), 0)
-        self.seen: list[list[int]] = []
-
-    def get_input_embeddings(self) -> torch.nn.Embedding:
-        return self.embedding
-
-    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
-        self.seen += input_ids.tolist()
-        return types.SimpleNamespace(logits=self.log.float().expand(*input_ids.shape, -1))
 
 
 def uniform_llama() -> LlamaForCausalLM:

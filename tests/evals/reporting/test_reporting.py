@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
-from ropescale.evals import Result, perplexity, retrieval, search
+from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.metrics.cells import around
 from ropescale.evals.reporting.page import load, page, page_data, unpaired
@@ -417,23 +417,3 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
         assert line[:2] == [f"asked: {row.schedule}", str(row.length)]
         assert number(line[2]) == round(100 * row.accuracy)
         assert number(line[3]) == pytest.approx(row.answer_nll, rel=1e-3)
-
-
-@pytest.mark.engines
-@in_a_browser
-def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_both_ends_of_a_leaning_interval(
-    folder, tmp_path
-):
-    run = Path(shutil.copytree(folder, tmp_path / "run"))
-    search(tiny.llama(), tiny.documents(12, 300), 128, budget_tokens=128 * 24).save(tmp_path / "found")
-    with edited(run / "results.json") as results:
-        first, second, third = (row for row in results["rows"] if row["schedule"] == "as-is")
-        first |= {"ppl": 117.0, "ppl_low": 110.0, "ppl_high": 124.0}
-        second |= {"ppl": 135.2, "ppl_low": 130.0, "ppl_high": 145.0}
-        third |= {"ppl": 1168.4, "ppl_low": None, "ppl_high": None}
-        change = next(row for row in results["paired"] if (row["schedule"], row["length"]) == (SCHEDULES[0], 64))
-        change |= {"kl": 0.12, "kl_low": 0.02, "kl_high": 0.18, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.8}
-    seen = browsed([run, tmp_path / "found"], tmp_path)
-    assert seen["curve-table"][1][1:] == ["117.0 ± 7.0", "135.2 (130 to 145)", "1,168 ± -"]
-    assert seen["cost-table"][1][3:5] == ["0.1200 (0.0200 to 0.1800)", "50.00% (40.00% to 80.00%)"]
-    assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,9 @@ from crashing import failures, kills, tree
 from safetensors.numpy import load_file
 from tiny import documents, llama
 
-from ropescale import files
 from ropescale.errors import CheckpointError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.key_tokens import KeySpans
-from ropescale.evals.reporting import page
-from ropescale.output import plotting
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png")
 
@@ -101,35 +97,6 @@ def test_pictures_that_no_longer_belong_are_deleted_unless_somebody_edited_them(
     results[0].save(run)
     assert not [name for name in PICTURES if (run / name).exists()]
     assert (run / f"{PICTURES[1]}~").read_bytes() == b"edited"
-
-
-def _save_picture(path: Path) -> None:
-    plotting.save(pytest.importorskip("matplotlib.figure").Figure((1, 1)), path)
-
-
-@pytest.mark.parametrize(
-    ("save", "name"),
-    [
-        (partial(page.write, "<!DOCTYPE html>"), "a.html"),
-        (KeySpans({}).save, "a.json"),
-        (_save_picture, "a.png"),
-        (_save_picture, "a.pdf"),
-    ],
-)
-@pytest.mark.parametrize("before", [True, False])
-def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
-    path, hidden = tmp_path / name, files.hidden_path
-
-    def overtaken(target):
-        path.write_bytes(b"%PDF-1.4, years of work")
-        return hidden(target)
-
-    if before:
-        path.touch()
-    monkeypatch.setattr(files, "hidden_path", overtaken)
-    with pytest.raises(CheckpointError, match=f"{name}: the (existing )?file "):
-        save(path)
-    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
 
 
 def kill_and_save_again(results, folder, tmp_path, first, every):

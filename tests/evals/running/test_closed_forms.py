@@ -11,16 +11,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tiny import contexts, documents, markov_llama, prefix_mean_llama, prefix_mean_nll
+from tiny import contexts, documents, prefix_mean_llama, prefix_mean_nll
 
 from ropescale.evals import perplexity
 
 SIZE, BOS = 8, 5
 HEAD = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-CHAIN = torch.softmax(2 * HEAD, 1)
 TRAINED = 16  # so that a schedule that follows the length has other tables at most lengths
 PREFIX_MEAN = prefix_mean_llama(HEAD, max_position_embeddings=TRAINED)
-MARKOV = markov_llama(CHAIN, max_position_embeddings=TRAINED)
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -90,22 +88,6 @@ def test_what_a_token_is_predicted_from_is_what_the_definition_says(
             if run.lengths[-1] == length:
                 assert [len(each) for each in run.nll] == [len(each) for each in exact]
                 assert np.abs(np.concatenate(run.nll) - flat).max() < 1e-5
-
-
-@few
-@given(**SETTINGS)
-def test_a_markov_chain_has_its_entropy_under_every_setting(sizes, lengths, stride, bos, batch_tokens, chunk, schedule):
-    ids, kept = scored(sizes, lengths, stride, bos)
-    result, rows = measured(MARKOV, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
-    for length in lengths:
-        steps = [
-            (each[seen[-1]] if seen else BOS, each[t])
-            for each in kept
-            for t, seen in contexts(len(each), length, stride, bos)
-        ]
-        exact = -math.fsum(math.log(CHAIN[step]) for step in steps) / len(steps)
-        assert rows[length].nll == pytest.approx(exact, abs=1e-6)
-    assert [pair.delta_nll for pair in result.paired] == pytest.approx([0] * len(result.paired), abs=1e-6)
 
 
 def test_the_closed_form_tells_one_setting_from_another():

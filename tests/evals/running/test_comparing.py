@@ -108,15 +108,6 @@ def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were
     assert known == {(False, 32): False, (False, 64): True, (True, 32): True, (True, 64): True}
 
 
-def test_the_shorter_lengths_take_no_forward_pass_and_have_intervals():
-    ids = documents(5, 140)
-    result, alone = (perplexity(llama(), ids, lengths, SCHEDULES[:1]) for lengths in ([16, 32, 64], [32]))
-    assert [each["lengths"] for each in result.cost if " against " in each["schedule"]] == [[64]]
-    ours, theirs = at(result, SCHEDULES[0], 32), at(alone, SCHEDULES[0], 32)
-    for name in ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-6)
-
-
 def test_the_closed_form_of_two_bernoullis():
     a, b = torch.tensor([[0.75, 0.25]]).log(), torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
     half, turned = divergence(a.expand(2, 2), b).T.tolist()

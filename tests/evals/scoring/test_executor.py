@@ -182,16 +182,6 @@ def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch
     assert perplexity(model, IDS[:2], [16]).protocol["batch_tokens"] == 1
 
 
-def test_what_a_run_will_take_is_said_before_it_starts(caplog):
-    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
-        perplexity(llama(), IDS[:3], [16, 40], batch_tokens=80)
-    working = 80 * position_bytes(llama(), 40) + 3 * 4 * 80 * 61
-    weights = 4 * sum(p.numel() for p in llama().parameters())
-    assert caplog.messages[0] == (
-        f"memory: {weights / 1e6:.0f} MB of weights, about {working / 1e6:.0f} MB for batches of 80 tokens"
-    )
-
-
 def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
     def drift(module, args, output):
         module.inv_freq.mul_(0.5)
@@ -236,12 +226,3 @@ def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(mon
     assert total == pytest.approx(60 + 300 * each)
     left = total - 60 - (1 + warm) * each
     assert line == f"time: {duration(left)} to go, at the speed of the last {warm * each:.0f} s"
-
-
-def test_windows_of_another_length_are_weighed_by_their_work(monkeypatch):
-    """The clock follows the work exactly, so an estimate from windows of 16 is exact for those of 64."""
-    documents_of_both = documents(100, 16) + documents(200, 64)
-    [line], total = told(monkeypatch, documents_of_both, [16, 64])
-    minutes = int(line.split()[2])
-    assert minutes == pytest.approx(total / 60 - 1, abs=0.7)
-    assert told(monkeypatch, documents(20, 64), [64])[0] == []  # a short run says nothing
