@@ -145,10 +145,11 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
         if servers:
             from ..evals.servers.retrieval import ServedRetrieval
+            from ..evals.servers.server import ServedModel
 
             tokenizer = checkpoint.tokenizer()
-            prompt_set = selection.made(tokenizer, chosen)
-            return ServedRetrieval(servers, prompt_set, options["baseline"], chosen, tokenizer)
+            served, prompt_set = ServedModel(servers, checkpoint, tokenizer), selection.made(tokenizer, chosen)
+            return ServedRetrieval(served, prompt_set, options["baseline"], chosen)
         from ..evals.retrieving import running
 
         return running.prepare(checkpoint, schedules_of(options), selection, chosen, here)

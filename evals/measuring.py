@@ -29,7 +29,7 @@ from .running.runner import carry_out
 from .servers.recommending import prepare_recommendation
 from .servers.retrieval import ServedRetrieval
 from .servers.running import ServedRun
-from .servers.server import Server
+from .servers.server import ServedModel, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,7 +83,7 @@ def perplexity(
     run: CorpusRun
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
-        run = ServedRun(_as_list(model), corpus, named, chosen, tokenizer)
+        run = ServedRun(ServedModel(_as_list(model), chosen.path, tokenizer), corpus, named, chosen)
     else:
         run = PerplexityRun(model, corpus, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
@@ -139,7 +139,8 @@ def retrieval(
     prompt_set = PromptSelection(lengths, depths, task, bos, prompts).made(tokenizer, chosen)
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
-        run: RetrievalRun = ServedRetrieval(_as_list(model), prompt_set, named, chosen, tokenizer)
+        served = ServedModel(_as_list(model), chosen.path, tokenizer)
+        run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
     else:
         run = RetrievalRun(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)

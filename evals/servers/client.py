@@ -7,17 +7,14 @@ connection, and the server stops computing it.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import json
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from ...errors import DataError, ServerError
 from ...output.formatting import cut, visible
@@ -38,7 +35,7 @@ KEY = "OPENAI_API_KEY"
 
 ATTEMPTS = 6
 PAUSE = 1.0
-"""Seconds before the second attempt; later pauses double, up to a minute."""
+"""Seconds before the second attempt; later pauses double."""
 
 TIMEOUT = 3600.0
 """Default seconds to wait for a response: a million tokens take minutes, and other requests may precede them."""
@@ -46,12 +43,20 @@ TIMEOUT = 3600.0
 SMALL = 1 << 20
 """The most bytes of a response without tokens."""
 
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
-_LONGEST_SAID = 300
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+"""The status codes of requests that are sent again."""
+
+_LONGEST_QUOTE = 300
 
 
 class _NotFound(ServerError):
     """The server does not have this path."""
+
+
+class _Refusal(BaseModel):
+    """The message of an error response."""
+
+    message: str = Field(validation_alias=AliasChoices(AliasPath("error", "message"), "error", "message"))
 
 
 class Client:
@@ -60,37 +65,40 @@ class Client:
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
         timeout: seconds to wait for the next bytes of a response.
-        notes: called with a message for every repeated request.
+
+    Attributes:
+        headers: the headers of every request.
+        notes: receives a message for every repeated request.
 
     Raises:
         DataError: the address is invalid, or contains a user name, a password or a query.
     """
 
-    def __init__(self, url: str, timeout: float = TIMEOUT, notes: Notes | None = None) -> None:
-        self.timeout, self.notes = timeout, notes or Notes()
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        self.timeout, self.notes = timeout, Notes()
         try:
-            parts = urlsplit(url.strip())
-            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            parts, is_address = urlsplit(""), False
-        if not is_address:
+            parts = http.URL(url.strip())
+        except http.InvalidURL:
+            parts = http.URL("")
+        if parts.scheme not in ("http", "https") or not parts.host:
             raise DataError("the server's address is invalid; give one such as http://localhost:8000", "server")
-        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        if parts.userinfo or parts.query or parts.fragment:
             raise DataError(
                 f"the address of a server contains a user name, a password or a query; remove it, and set a key in "
                 f"{KEY}",
                 "server",
             )
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1').rstrip('/')}"
-        self._is_local = _is_loopback(parts.hostname or "")
+        self.url = str(parts).rstrip("/").removesuffix("/v1").rstrip("/")
+        self._is_local = re.fullmatch(r"localhost|127(\.\d+){3}|::1", parts.host) is not None
         self._is_safe = self._is_local or parts.scheme == "https"
         key = os.environ.get(KEY, "").strip()
         if not key.isascii() or not key.isprintable():
             raise DataError(f"{KEY} contains invalid characters; set it again", "server")
         self._key = key if self._is_safe else ""
+        self.headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
+        self.headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._has_answered = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._http: http.AsyncClient | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, http.AsyncClient] | None = None
 
     def ask(self, path: str, read: Callable[[bytes], T], body: Mapping[str, object] | None = None) -> T | None:
         """Returns a small response to GET, or to POST with a body; None if the server lacks the path.
@@ -113,109 +121,89 @@ class Client:
             most: the most bytes of the response.
             read: parses the response; raises pydantic's ValidationError for an invalid one.
         """
-        if self._loop is None:
-            self._loop, self._http = asyncio.new_event_loop(), self._opened()
-            threading.Thread(target=_run, args=(self._loop, self._http), daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(self._answer(path, body, most, read), self._loop)
+        if self._running is None:
+            pool = http.AsyncClient(
+                headers=self.headers,
+                timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
+                limits=http.Limits(max_connections=None),
+                trust_env=not self._is_local,  # requests to this machine bypass a proxy
+            )
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            self._running = runner.get_loop(), pool
+            threading.Thread(target=_run, args=(runner,), daemon=True).start()
+        loop, pool = self._running
+        return asyncio.run_coroutine_threadsafe(self._answer(pool, path, body, most, read), loop)
 
     def close(self) -> None:
         """Closes the connections, and aborts pending requests."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+        if self._running is not None:
+            (loop, pool), self._running = self._running, None
+            closed = asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
+            closed.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
-    def _opened(self) -> http.AsyncClient:
-        headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
-        headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        return http.AsyncClient(
-            headers=headers,
-            follow_redirects=False,
-            timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
-            limits=http.Limits(max_connections=None),
-            trust_env=not self._is_local,  # requests to this machine bypass a proxy
-        )
-
-    async def _answer(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> T:
-        why = ""
+    async def _answer(
+        self,
+        pool: http.AsyncClient,
+        path: str,
+        body: Mapping[str, object] | None,
+        most: int,
+        read: Callable[[bytes], T],
+    ) -> T:
+        problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:
-                pause = min(60.0, PAUSE * 2 ** (attempt - 1))
-                self.notes.tell(f"{self.url}: {why}; trying again in {pause:g} s")
+                pause = PAUSE * 2 ** (attempt - 1)
+                self.notes.tell(f"{self.url}: {problem}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
+            content = bytearray()
             try:
-                status, content = await self._once(path, body, most)
+                async with pool.stream("GET" if body is None else "POST", self.url + path, json=body) as response:
+                    async for piece in response.aiter_raw():
+                        content += piece
+                        if len(content) > most:
+                            raise ServerError(
+                                f"{self.url}{path} sent more than {most:,} bytes, too many for this request"
+                            )
             except http.RequestError as error:
-                why = self._shown(str(error)) or type(error).__name__
+                problem = self._quoted(str(error)) or type(error).__name__
                 if isinstance(error, http.ConnectError) and not self._has_answered:
-                    raise ServerError(f"{self.url} cannot be reached ({why}); is it running?") from None
+                    raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
                 continue
-            self._has_answered = True
-            if status in _AGAIN:
-                why = f"the server responds with {status}{self._reason(content)}"
-            elif status != 200:
-                raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
-            else:
+            self._has_answered, status = True, response.status_code
+            if status == 200:
                 try:
-                    return read(content)
+                    return read(bytes(content))
                 except ValidationError as error:
                     first = error.errors()[0]
-                if first["type"] != "json_invalid":
-                    where = self._shown(".".join(map(str, first["loc"])) or "the answer")
-                    raise ServerError(f"{self.url}{path} sent an invalid response ({where}: {first['msg']})")
-                why = "its response is not JSON"
-        raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {why}")
+                where = self._quoted(".".join(map(str, first["loc"])) or "the body")
+                raise ServerError(f"{self.url}{path} sent an invalid response ({where}: {first['msg']})")
+            if status not in _TRANSIENT:
+                raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
+            problem = f"the server responds with {status}{self._reason(content)}"
+        raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {problem}")
 
-    async def _once(self, path: str, body: Mapping[str, object] | None, most: int) -> tuple[int, bytes]:
-        assert self._http is not None
-        content = bytearray()
-        async with self._http.stream("GET" if body is None else "POST", self.url + path, json=body) as answer:
-            async for piece in answer.aiter_raw():
-                content += piece
-                if len(content) > most:
-                    raise ServerError(f"{self.url}{path} sent more than {most:,} bytes, too many for this request")
-            return answer.status_code, bytes(content)
-
-    def _refusal(self, status: int, content: bytes) -> str:
+    def _refusal(self, status: int, content: bytes | bytearray) -> str:
         if status in (401, 403):
-            told = "refuses the key" if self._key else "requires a key"
+            verb = "refuses the key" if self._key else "requires a key"
             where = "" if self._is_safe else "; plain http sends it only to this machine"
-            return f"{self.url} {told} ({status}); it is read from {KEY}{where}"
+            return f"{self.url} {verb} ({status}); it is read from {KEY}{where}"
         if 300 <= status < 400:
             return f"{self.url} responds with a redirect ({status}), which is not followed; give the redirect's target"
         return f"{self.url} refuses the request ({status}){self._reason(content)}"
 
-    def _reason(self, content: bytes) -> str:
-        """Returns the message of an error response; "" without one."""
-        error = None
-        with suppress(ValueError, RecursionError):
-            error = json.loads(content)
-        for name in ("error", "message"):
-            error = error.get(name, error) if isinstance(error, dict) else error
-        return f": {self._shown(error)}" if isinstance(error, str) and error else ""
+    def _reason(self, content: bytes | bytearray) -> str:
+        try:
+            return f": {self._quoted(_Refusal.model_validate_json(content).message)}"
+        except ValidationError:
+            return ""
 
-    def _shown(self, text: str) -> str:
+    def _quoted(self, text: str) -> str:
         """Returns the start of a server's or library's text, without the key."""
         text = text.replace(self._key, "...") if self._key else text
-        return visible(cut(" ".join(text.split()), _LONGEST_SAID))
+        return visible(cut(" ".join(text.split()), _LONGEST_QUOTE))
 
 
-def _run(loop: asyncio.AbstractEventLoop, client: http.AsyncClient) -> None:
-    """Runs an event loop until it is stopped, then aborts its requests and closes the connections."""
-
-    async def end() -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await client.aclose()
-
-    loop.run_forever()
-    loop.run_until_complete(end())
-    loop.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _run(runner: asyncio.Runner) -> None:
+    """Runs an event loop until it is stopped, then cancels its tasks."""
+    with runner:
+        runner.get_loop().run_forever()

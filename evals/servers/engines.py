@@ -8,21 +8,10 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import chain, repeat
-from typing import Annotated, ClassVar, NamedTuple, NotRequired
+from typing import Annotated, ClassVar, NotRequired
 
 import numpy as np
-from pydantic import (
-    AliasPath,
-    BaseModel,
-    FailFast,
-    Field,
-    NonNegativeInt,
-    OnErrorOmit,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import AliasPath, BaseModel, FailFast, Field, NonNegativeInt
 from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
@@ -39,16 +28,15 @@ Request = tuple[str, dict[str, object]]
 """The path and the body of a request."""
 
 
-class Row(NamedTuple):
-    """A prompt token in a response; missing values are None.
+class Token(TypedDict):
+    """A token at a position: its log-probability, and its rank from 1."""
 
-    Attributes:
-        is_top: whether it is the most likely one at its position.
-    """
-
-    id: int
     logprob: float | None
-    is_top: bool | None = None
+    rank: NotRequired[int | None]
+
+
+Position = dict[int, Token] | None
+"""The tokens that a response has for a position, by id."""
 
 
 class PromptScoring(ABC):
@@ -59,11 +47,13 @@ class PromptScoring(ABC):
         limit: the most positions of prompt and generated text together; None if unknown.
         version: the engine's version.
         limit_option: the engine's option to set the limit.
+        reserved: the positions of the limit that a window cannot use.
     """
 
     name: ClassVar[str]
     version_path: ClassVar[str]
     limit_option: ClassVar[str]
+    reserved: ClassVar[int] = 0
 
     def __init__(self, model: str, limit: int | None, version: str) -> None:
         self.model, self.limit, self.version = model, limit, version
@@ -74,107 +64,82 @@ class PromptScoring(ABC):
         return f"{self.name} {self.version}"
 
     @property
-    @abstractmethod
     def longest(self) -> int | None:
         """The most positions of a window that the engine can score."""
+        return None if self.limit is None else self.limit - self.reserved
 
     @abstractmethod
-    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
-        """Returns the request for the log-probability of every id except the first.
-
-        Args:
-            ranked: whether to request also if each id is the most likely one.
-        """
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
+        """Returns the request for the log-probability of every id except the first, and for its rank if needed."""
 
     @abstractmethod
-    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
+    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
         """Parses every position except the first from a response to the request for these ids."""
 
     @abstractmethod
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
         """Returns the request for greedy decoding after these ids."""
 
     @abstractmethod
-    def written(self, content: bytes) -> list[int]:
+    def written(self, content: bytes) -> list[int] | None:
         """Parses the generated ids from a response."""
+
+    def scores(self, content: bytes, ids: Sequence[int], ranked: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the NLL in nats of every id except the first, and whether each is the most likely one.
+
+        Returns:
+            fp32 [ids - 1], and bool [ids - 1], which is valid only if ``ranked``.
+
+        Raises:
+            ServerError: the response lacks a finite log-probability, or a needed rank, for one of these ids.
+        """
+        positions, nll, is_top = self.positions(content, ids), [], []
+        if len(positions) != len(ids) - 1:
+            raise ServerError(f"{self.name} sent {len(positions):,} log-probabilities for {len(ids) - 1:,} tokens")
+        for number, (tokens, id) in enumerate(zip(positions, ids[1:], strict=True), 1):
+            token: Token = (tokens or {}).get(id, {"logprob": None})
+            logprob, rank = token["logprob"], token.get("rank")
+            if logprob is None:
+                raise ServerError(
+                    f"{self.name} sent no log-probability of token {id} at position {number:,}; serve the "
+                    f"tokenizer's model, without prefix caching"
+                )
+            if not _LOWEST < logprob < _HIGHEST:
+                raise ServerError(f"{self.name} sent {logprob} for token {id} at position {number:,}")
+            if ranked and rank is None:
+                raise ServerError(f"{self.name} sent no ranks of tokens")
+            nll.append(-logprob)
+            is_top.append(rank == 1)
+        return np.array(nll, np.float32), np.array(is_top)
 
     def generated(self, content: bytes, most: int) -> np.ndarray:
         """Returns the generated ids, int64 [tokens].
 
         Raises:
-            ServerError: the response has more ids than requested.
+            ServerError: the response has no ids, or more than requested.
         """
         ids = self.written(content)
-        if len(ids) > most:
-            raise ServerError(f"{self.name} sent {len(ids):,} generated ids instead of at most {most:,}")
+        if ids is None or len(ids) > most:
+            count = "no" if ids is None else f"{len(ids):,}"
+            raise ServerError(f"{self.name} sent {count} generated ids instead of at most {most:,}")
         return np.array(ids, np.int64)
-
-    def ranked(self, content: bytes, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the NLL, as :meth:`nll`, and whether each token is the most likely one, bool [ids - 1].
-
-        Raises:
-            ServerError: the response has no ranks.
-        """
-        rows = self._checked(self.rows(content, ids), ids)
-        if any(row.is_top is None for row in rows):
-            raise ServerError(f"{self.name} sent no ranks of tokens")
-        return _nll(rows), np.array([row.is_top for row in rows], bool)
-
-    def nll(self, content: bytes, ids: Sequence[int]) -> np.ndarray:
-        """Returns the NLL in nats of every id except the first, fp32 [ids - 1].
-
-        Raises:
-            ServerError: the response lacks a finite log-probability for one of these ids.
-        """
-        return _nll(self._checked(self.rows(content, ids), ids))
-
-    def _checked(self, rows: list[Row], ids: Sequence[int]) -> list[Row]:
-        if len(rows) != len(ids) - 1:
-            raise ServerError(f"{self.name} sent {len(rows):,} log-probabilities for {len(ids) - 1:,} tokens")
-        for position, (row, asked) in enumerate(zip(rows, ids[1:], strict=True), 1):
-            if row.id != asked:
-                raise ServerError(f"{self.name} scored token {row.id} at position {position:,} instead of {asked}")
-            if row.logprob is None or not _LOWEST < row.logprob < _HIGHEST:
-                hint = "; serve without prefix caching" if row.logprob is None else ""
-                raise ServerError(f"{self.name} sent {row.logprob} for the token at position {position:,}{hint}")
-        return rows
-
-
-def _nll(rows: Sequence[Row]) -> np.ndarray:
-    return -np.array([row.logprob for row in rows], np.float32)
-
-
-def _at(first: str, *path: str | int) -> object:
-    """Returns the path of a field in a response."""
-    return Field(validation_alias=AliasPath(first, *path))
 
 
 # --- vLLM
 
 
-class _Token(TypedDict):
-    logprob: float | None
-    rank: NotRequired[int | None]
-
-
 class _Choice(BaseModel):
-    """The log-probabilities of a prompt, and of the last token of a window as long as the limit."""
+    """The log-probabilities of a prompt, and those and the ids of the generated text."""
 
-    rows: Annotated[list[dict[int, _Token] | None], FailFast(), _at("prompt_logprobs")]
-    last: Annotated[list[float | None] | None, _at("logprobs", "token_logprobs")] = None
-    last_id: Annotated[list[int] | None, _at("token_ids")] = None
-
-
-class _Prompt(BaseModel):
-    choices: tuple[_Choice]
-
-
-class _Written(BaseModel):
-    token_ids: Annotated[list[NonNegativeInt], FailFast()]
+    prompt: Annotated[list[Position] | None, FailFast(), Field(validation_alias="prompt_logprobs")] = None
+    logprobs: Annotated[list[float | None] | None, Field(validation_alias=AliasPath("logprobs", "token_logprobs"))] = (
+        None
+    )
+    token_ids: Annotated[list[NonNegativeInt] | None, FailFast()] = None
 
 
 class _Completion(BaseModel):
-    choices: tuple[_Written]
+    choices: tuple[_Choice]
 
 
 class VLLM(PromptScoring):
@@ -186,45 +151,33 @@ class VLLM(PromptScoring):
 
     name, version_path, limit_option = "vLLM", "/version", "--max-model-len"
 
-    @property
-    def longest(self) -> int | None:
-        return self.limit
-
-    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         body |= {"cache_salt": uuid.uuid4().hex}  # never reuse the cached prefix of another request
         if len(ids) == self.limit:
             body |= {"prompt": list(ids[:-1]), "logprobs": 0, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
         return "/v1/completions", body
 
-    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
-        [choice] = _Prompt.model_validate_json(content, strict=True).choices
-        rows = [_row(found, id) for found, id in zip(choice.rows[1:], chain(ids[1:], repeat(-1)), strict=False)]
+    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
+        choice = _choice(content)
+        positions = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
-            last, last_id = choice.last or [], choice.last_id or []
-            if len(last) != len(last_id):
-                raise ServerError(f"vLLM sent {len(last_id)} ids for {len(last)} log-probabilities of the last token")
-            if 0 in last:
+            if 0 in (choice.logprobs or []):
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
-            rows += [Row(id, value) for id, value in zip(last_id, last, strict=True)]
-        return rows
+            last = zip(choice.token_ids or [], choice.logprobs or [], strict=False)
+            positions += [{id: {"logprob": value}} for id, value in last]
+        return positions
 
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": new_tokens, "temperature": 0}
         return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
 
-    def written(self, content: bytes) -> list[int]:
-        [choice] = _Completion.model_validate_json(content, strict=True).choices
-        return choice.token_ids
+    def written(self, content: bytes) -> list[int] | None:
+        return _choice(content).token_ids
 
 
-def _row(found: dict[int, _Token] | None, asked: int) -> Row:
-    """Returns the asked token of a position; without it, the position's first one."""
-    if not found:
-        return Row(asked, None)
-    id = asked if asked in found else next(iter(found))
-    rank = found[id].get("rank")
-    return Row(id, found[id]["logprob"], None if rank is None else rank == 1)
+def _choice(content: bytes) -> _Choice:
+    return _Completion.model_validate_json(content, strict=True).choices[0]
 
 
 # --- SGLang
@@ -233,13 +186,16 @@ _Logprob = tuple[float | None, int, object]
 """A log-probability, the token's id and its text."""
 
 
-class _Scored(BaseModel):
-    rows: Annotated[list[_Logprob], FailFast(), _at("meta_info", "input_token_logprobs")]
-    tops: Annotated[list[list[_Logprob] | None] | None, _at("meta_info", "input_top_logprobs")] = None
+class _Generation(BaseModel):
+    """The log-probabilities of a prompt, the most likely tokens of its positions, and the generated ids."""
 
-
-class _Generated(BaseModel):
-    output_ids: Annotated[list[NonNegativeInt], FailFast()]
+    prompt: Annotated[
+        list[_Logprob], FailFast(), Field(validation_alias=AliasPath("meta_info", "input_token_logprobs"))
+    ] = []
+    tops: Annotated[
+        list[list[_Logprob] | None] | None, Field(validation_alias=AliasPath("meta_info", "input_top_logprobs"))
+    ] = None
+    output_ids: Annotated[list[NonNegativeInt] | None, FailFast()] = None
 
 
 class SGLang(PromptScoring):
@@ -247,61 +203,47 @@ class SGLang(PromptScoring):
 
     name, version_path = "SGLang", "/get_server_info"
     limit_option = "--context-length, one more than the window"
+    reserved = 1  # for the generated token
 
-    @property
-    def longest(self) -> int | None:
-        return None if self.limit is None else self.limit - 1  # SGLang generates one token
-
-    def request(self, ids: Sequence[int], ranked: bool = False) -> Request:
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
         body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         body |= {"return_logprob": True, "logprob_start_len": 0}
         return "/generate", {**body, "top_logprobs_num": 1} if ranked else body
 
-    def rows(self, content: bytes, ids: Sequence[int]) -> list[Row]:
-        answer = _Scored.model_validate_json(content, strict=True)
-        tops = [top[0][1] if top else None for top in answer.tops or [None] * len(answer.rows)]
-        return [
-            Row(id, value, None if top is None else top == id)
-            for (value, id, _), top in zip(answer.rows[1:], tops[1:], strict=False)
-        ]
+    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
+        answer = _Generation.model_validate_json(content, strict=True)
+        positions: list[Position] = [{id: {"logprob": value}} for value, id, _ in answer.prompt]
+        for position, tops in zip(positions, answer.tops or [], strict=False):
+            for id, token in (position or {}).items():
+                token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
+        return positions[1:]
 
-    def continuation(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
         sampling = {"max_new_tokens": new_tokens, "temperature": 0, "repetition_penalty": 1.0}
         return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
 
-    def written(self, content: bytes) -> list[int]:
-        return _Generated.model_validate_json(content, strict=True).output_ids
+    def written(self, content: bytes) -> list[int] | None:
+        return _Generation.model_validate_json(content, strict=True).output_ids
 
 
 # --- Detecting the engine
 
 
-def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
-    try:
-        return validate(value)
-    except ValidationError:
-        return None
-
-
-_IfValid = WrapValidator(_or_none)
-"""Replaces an invalid value of an optional field by None."""
-
-
 class _Card(BaseModel):
     id: str
-    owned_by: Annotated[str | None, _IfValid] = None
-    max_model_len: Annotated[int | None, _IfValid] = None
+    owned_by: str | None = None
+    max_model_len: int | None = None
 
 
 class _Models(BaseModel):
-    data: Annotated[list[OnErrorOmit[_Card]] | None, _IfValid] = None
+    data: list[_Card] = []
 
 
 class _Version(BaseModel):
-    version: Annotated[str | None, _IfValid] = None
+    version: str | None = None
 
 
-_BY_OWNER: dict[str, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
+_BY_OWNER: dict[str | None, type[PromptScoring]] = {"vllm": VLLM, "sglang": SGLang}
 """Engines that can score, by the ``owned_by`` of their models."""
 
 
@@ -315,26 +257,24 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: it does not serve that model.
     """
-    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data or []
+    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data
     owner = cards[0].owned_by if cards else None
-    kind = _BY_OWNER.get(owner or "")
     if owner == "llamacpp":
         raise ServerError(
             f"{client.url} is llama-server, which returns no log-probabilities of a prompt; measure the file with "
             "llama-perplexity -m model.gguf -f text, or with llama-cpp-python, which gives the logits of all tokens"
         )
-    if kind is None:
+    if owner not in _BY_OWNER:
         what = f"a server of {named(owner)}" if owner else "a server of an unknown engine"
         raise ServerError(
             f"{client.url} is {what}; only vLLM (vllm serve) and SGLang can score a prompt; or measure the checkpoint "
             f"itself: ropescale eval MODEL"
         )
-    found = [card for card in cards if wanted in (None, card.id)]
-    if not found:
+    matching = [card for card in cards if wanted in (None, card.id)]
+    if not matching:
         names = listed([named(card.id) for card in cards])
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
-    limits = (card.max_model_len for card in (*found, *cards))  # an adapter has its base's limit
-    limit = next((each for each in limits if each is not None), None)
+    kind, card = _BY_OWNER[owner], matching[0]
+    limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
     answer = client.ask(kind.version_path, _Version.model_validate_json) or _Version()
-    version = "of an unknown version" if answer.version is None else answer.version
-    return kind(found[0].id, limit, version)
+    return kind(card.id, limit, answer.version or "of an unknown version")

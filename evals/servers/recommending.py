@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from transformers import AutoConfig
 
-from ...adapters import read_configs
-from ...configs.configuration import trained_in
 from ...errors import DataError
 from ..data.chats import Given
 from ..recommending.candidates import Candidates
@@ -19,8 +17,8 @@ from ..recommending.options import Objective, RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
 from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions
-from .running import ServedRun, baseline_of
-from .server import Server
+from .running import ServedRun
+from .server import ServedModel, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -39,30 +37,22 @@ class ServedRecommendRun(RecommendRun):
             starts.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        corpus: Corpus,
-        objective: Objective,
-        options: RecommendOptions,
-        tokenizer: PreTrainedTokenizerBase | None,
-    ) -> None:
-        baseline_of(servers, None)  # refuses equal labels
-        others = [server for server in servers if not server.is_unscaled]
-        if len(others) == len(servers) or not others:
+    def __init__(self, model: ServedModel, corpus: Corpus, objective: Objective, options: RecommendOptions) -> None:
+        scaled = [server.label for server in model.servers if not server.is_unscaled]
+        if len(scaled) == len(model.servers) or not scaled:
             raise DataError(
                 "a recommendation needs a server of the unchanged model (served_as base), and one per schedule",
                 "served_as",
             )
-        self.servers, self.tokenizer = servers, tokenizer
-        candidates = Candidates.unchanged([server.label for server in others])
-        self._begin(corpus, objective, dataclasses.replace(candidates, served=True), options)
+        self.served = model
+        candidates = dataclasses.replace(Candidates.unchanged(scaled), served=True)
+        self._begin(corpus, objective, candidates, options)
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
-        return ServedRun(self.servers, corpus, None, options, self.tokenizer)
+        return ServedRun(self.served, corpus, None, options)
 
     def _weights(self) -> tuple[PreTrainedConfig, str, int]:
-        config = AutoConfig.from_pretrained(Path(cast(str, self.options.path)))  # None is refused below
+        config = AutoConfig.from_pretrained(self.model_facts["path"])
         return config.get_text_config(), serving_dtype(config.to_dict(), "bfloat16"), 0
 
 
@@ -82,10 +72,9 @@ def prepare_recommendation(
     """
     if options.path is None:
         raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
-    path = Path(options.path)
-    trained = trained_in(read_configs(path)[0])
-    if trained is None:
-        raise DataError(f"{path} does not state the trained length of its model", "tokenizer")
-    objective = objective_of(target, trained, options.short_weight, options.lengths)
+    model = ServedModel(servers, options.path, tokenizer)
+    if model.trained is None:
+        raise DataError(f"{Path(options.path)} does not state the trained length of its model", "tokenizer")
+    objective = objective_of(target, model.trained, options.short_weight, options.lengths)
     corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(options), source)
-    return ServedRecommendRun(servers, corpus, objective, options, tokenizer)
+    return ServedRecommendRun(model, corpus, objective, options)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ...errors import ServerError
 from ..metrics.stored import ModelFacts
@@ -19,61 +20,45 @@ from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables
 from ..scoring.batches import Batch, Scored, plan_pass
 from ..store import Store, key_of
-from .running import baseline_of, facts_of
-from .server import Server, in_parallel
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from .server import ServedModel, Server, in_parallel
 
 
 class ServedRetrieval(RetrievalRun):
-    """A retrieval run of one or several servers with distinct labels.
+    """A retrieval run of a served model.
 
     Raises:
         DataError, ServerError: a server cannot score the prompts; raised before scoring starts.
     """
 
     def __init__(
-        self,
-        servers: Sequence[Server],
-        prompt_set: RetrievalPrompts,
-        baseline: str | None,
-        options: RetrievalOptions,
-        tokenizer: PreTrainedTokenizerBase,
+        self, model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
     ) -> None:
-        about = facts_of(servers, options.path, tokenizer)
-        self._begin(prompt_set, options, servers, baseline_of(servers, baseline), about.trained)
-        self.servers, self._facts = servers, about.model
-        for server in servers:
-            server.client.notes = self.notes
-            server.refuse(max(prompt_set.lengths) + 1, tokenizer)  # the rank of the last token needs one more position
-        if about.vocabulary is not None:
-            prompt_set.check_ids(about.vocabulary)
-        self.protocol = {"servers": {each.label: each.engine.about for each in servers}}
+        self._begin(prompt_set, options, model.servers, model.baseline(baseline), model.trained)
+        self.model, self.protocol = model, model.protocol
+        model.refuse(max(prompt_set.lengths) + 1, self.notes)  # the rank of the last token needs one more position
+        if model.vocabulary is not None:
+            prompt_set.check_ids(model.vocabulary)
 
     @property
     def model_facts(self) -> ModelFacts:  # type: ignore[override]
-        return self._facts
+        return self.model.facts
 
     @property
     def facts(self) -> Facts:  # type: ignore[override]
-        known = {name: self._facts[name] for name in ("weights", "config_sha256", "dtype")}
+        known = {name: self.model.facts[name] for name in ("weights", "config_sha256", "dtype")}
         return {"kind": "retrieval", **known, "bos": self.prompt_set.bos, "answering": ANSWERING}
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Queries the servers in turn; :attr:`answers` has all complete ones even after an interruption."""
         store = store or Store()
         runner = Runner(self.facts, store, group or Group(World()), self.notes)
-        try:
+        with closing(self.model):
             lengths = self.prompt_set.lengths
-            runner.take([self._task(length, each.held) for each in self.servers for length in lengths])
+            runner.take([self._task(length, each.held) for each in self.model.servers for length in lengths])
             if runner.announce(self._about):
-                for server in self.servers:
+                for server in self.model.servers:
                     self._confirm(server, store)
             runner.run(self._about)
-        finally:
-            for server in self.servers:
-                server.client.close()
 
     def _confirm(self, server: Server, store: Store) -> None:
         """Scores the longest prompt again, and compares the result with the stored one."""

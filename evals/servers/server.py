@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
 
-from ...errors import DataError, ServerError
-from ...output.formatting import named
+from ...adapters import read_configs
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError, ServerError
 from ...schedules import specs
-from ..data.documents import Document
-from ..metrics.stored import AS_IS
+from ..metrics.stored import AS_IS, ModelFacts
+from ..running.progress import Notes
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch, Scored
 from ..store import key_of
 from .client import SMALL, TIMEOUT, Client
 from .engines import ROW, PromptScoring, engine_of
@@ -155,25 +157,26 @@ class Server:
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
-        waiting = self.start(ids)
-        try:
-            return waiting.result()
-        finally:
-            waiting.cancel()
+        [(_, scored)] = in_parallel([ids], self.start, 1)
+        return scored.result()
 
     def start(self, ids: Sequence[int]) -> Future[np.ndarray]:
         """Requests a window's scores; returns a future of its NLL."""
-        return self.client.start(*self.engine.request(ids), SMALL + ROW * len(ids), partial(self.engine.nll, ids=ids))
+
+        def read(content: bytes) -> np.ndarray:
+            return self.engine.scores(content, ids)[0]
+
+        return self.client.start(*self.engine.scoring(ids, False), SMALL + ROW * len(ids), read)
 
     def start_ranked(self, ids: Sequence[int]) -> Future[tuple[np.ndarray, np.ndarray]]:
         """Requests a window's scores; returns a future of its NLL and whether each token is the most likely one."""
-        read = partial(self.engine.ranked, ids=ids)
-        return self.client.start(*self.engine.request(ids, ranked=True), SMALL + 2 * ROW * len(ids), read)
+        read = partial(self.engine.scores, ids=ids, ranked=True)
+        return self.client.start(*self.engine.scoring(ids, True), SMALL + 2 * ROW * len(ids), read)
 
     def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
         """Requests greedy decoding after some ids; returns a future of the generated ids."""
-        path, body = self.engine.continuation(ids, new_tokens)
-        return self.client.start(path, body, SMALL + ROW * new_tokens, partial(self.engine.generated, most=new_tokens))
+        read = partial(self.engine.generated, most=new_tokens)
+        return self.client.start(*self.engine.generating(ids, new_tokens), SMALL + ROW * new_tokens, read)
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,98 @@ class ServedTables(HeldTables):
         pass
 
 
+class ServedModel:
+    """A model on one or several servers with distinct labels, in the place of a loaded model.
+
+    It reads no weights: the server's may differ from the folder's, and are not exposed.
+
+    Args:
+        path: a folder with the model's configuration, if any.
+        tokenizer: the model's, if known.
+
+    Attributes:
+        facts: the "model" part of results.json.
+        trained: the trained length, without ropescale's scaling; None if unknown.
+        vocabulary: the number of token ids; None if unknown.
+
+    Raises:
+        DataError: two servers share a label, or one of several has no label.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        path: str | os.PathLike[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        self.servers, self.tokenizer = servers, tokenizer
+        self.labels = [server.label for server in servers]
+        if len(servers) > 1 and UNNAMED in self.labels:
+            raise DataError("several servers need labels; give served_as for every server", "served_as")
+        if len(set(self.labels)) < len(servers):
+            raise DataError("two servers have the same label; give distinct labels", "served_as")
+        config: dict[str, Any] = {}
+        if path is not None:
+            with suppress(RopescaleError):  # a folder with only a tokenizer
+                config = read_configs(Path(path))[0]
+        stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
+        self.vocabulary = stated if isinstance(stated, int) else None
+        self.trained = trained_in(config) if config else None
+        name = servers[0].engine.model
+        identity = key_of({"served": config or name})
+        self.facts: ModelFacts = {
+            "path": name if path is None else str(Path(path)),
+            "config_sha256": identity,
+            "weights": identity,
+            "dtype": "in the server's dtype",
+            "parameters": 0,
+        }
+        if self.vocabulary is not None:
+            self.facts["vocabulary"] = self.vocabulary
+
+    @property
+    def protocol(self) -> dict[str, object]:
+        """The servers' engines for the results, without addresses."""
+        return {"servers": {server.label: server.engine.about for server in self.servers}}
+
+    @property
+    def unscaled(self) -> Server:
+        """The server of the unchanged model.
+
+        Raises:
+            DataError: there is none.
+        """
+        for server in self.servers:
+            if server.is_unscaled:
+                return server
+        raise DataError("no server has the unchanged model (served_as base)", "served_as")
+
+    def baseline(self, label: str | None) -> str:
+        """Returns the label of the baseline: the requested one, else the unchanged model, else the first server.
+
+        Raises:
+            DataError: no server has the requested one.
+        """
+        if label is not None and label not in self.labels:
+            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
+        return label or (AS_IS if AS_IS in self.labels else self.labels[0])
+
+    def refuse(self, longest: int, notes: Notes) -> None:
+        """Refuses windows or a tokenizer that a server cannot score with; ``notes`` receives all messages of requests.
+
+        Raises:
+            DataError, ServerError: as for :meth:`Server.refuse`.
+        """
+        for server in self.servers:
+            server.client.notes = notes
+            server.refuse(longest, self.tokenizer)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for server in self.servers:
+            server.client.close()
+
+
 def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:
     """Processes up to ``concurrency`` items at once; yields items with their completed futures, failed ones last."""
     todo = iter(items)
@@ -201,49 +296,8 @@ def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency
             if not pending:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda each: each.exception() is not None):
+            for future in sorted(done, key=lambda future: future.exception() is not None):
                 yield pending.pop(future), future
     finally:
         for future in pending:
             future.cancel()
-
-
-class ServedWindows:
-    """Scores documents' windows by a server, as :class:`.executor.Executor` does for a loaded model."""
-
-    def __init__(self, server: Server, documents: Sequence[Document], bos: int | None) -> None:
-        self.server, self.documents, self.bos = server, documents, bos
-
-    def score(self, batch: Batch) -> Scored:
-        """Returns the NLL of a batch of one window."""
-        [(_, scored)] = self.stream([batch])
-        return scored
-
-    def stream(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
-        """Requests several one-window batches at once; yields them in order of completion.
-
-        Yields completed batches before it raises an error, and aborts pending ones.
-        """
-        for batch, future in in_parallel(batches, self._start, self.server.concurrency):
-            [feed] = batch.feeds
-            try:
-                nll = future.result()
-            except ServerError as error:
-                raise ServerError(f"{named(self.documents[feed.document].name)}: {error}") from None
-            yield batch, Scored(nll[len(nll) - feed.window.count :])
-
-    def confirm(self, batch: Batch, before: Scored) -> None:
-        """Checks that the server's numbers match those before an interruption.
-
-        Raises:
-            ServerError: the NLL differs.
-        """
-        self.server.refuse_another(self._ids(batch), before.nll)
-
-    def _start(self, batch: Batch) -> Future[np.ndarray]:
-        return self.server.start(self._ids(batch))
-
-    def _ids(self, batch: Batch) -> list[int]:
-        [feed] = batch.feeds
-        first = [] if self.bos is None else [self.bos]
-        return [*first, *map(int, self.documents[feed.document].ids[feed.window.start : feed.window.stop])]

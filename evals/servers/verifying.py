@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 PAST = 512
 """Tokens past the trained length to compare, if the server's limit allows."""
 
-TOLERANCES = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
-"""The mean difference in nats per token that rounding explains in each dtype. vLLM differed by 1e-5 in float32; a
-bfloat16 model of four layers differed by 0.01 from its float32 version, and deeper ones differ more."""
+EXACT, ROUNDED = 1e-3, 0.05
+"""The mean difference in nats per token that rounding explains in float32, and in half precision. vLLM differed by 1e-5
+in float32; a bfloat16 model of four layers differed by 0.01 from its float32 version, and deeper ones differ more."""
 
 LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
@@ -123,23 +123,21 @@ def verify_served(
         raise CheckpointError(
             f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
         )
-    found = server.score(ids)
+    nll = server.score(ids)
     past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1
     stock = unscaled = None
-    kind = dtype if dtype in TOLERANCES else "half precision"
-    verdict, tolerance = NOT_PROVED, TOLERANCES.get(kind, TOLERANCES["bfloat16"])
-    if fits(folder, dtype, device):
+    verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED
+    if _fits(folder, dtype, device):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
-            both = _both(loaded, config, ids, max(server.engine.limit or 0, size))
+            both = _scored(loaded, config, ids, max(server.engine.limit or 0, size))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         else:
-            stock, unscaled = (float(np.abs(found[past] - own[past]).mean()) for own in both)
-            exact = TOLERANCES["float32"]
-            if (stock <= exact) != (unscaled <= exact):
-                kind, tolerance = "float32", exact
+            stock, unscaled = (float(np.abs(nll[past] - own[past]).mean()) for own in both)
+            if (stock <= EXACT) != (unscaled <= EXACT):
+                tolerance = EXACT
             verdict = _VERDICTS[stock <= tolerance, unscaled <= tolerance]
     return ServedVerification(
         model=str(model),
@@ -149,23 +147,23 @@ def verify_served(
         stock=stock,
         unscaled=unscaled,
         tolerance=tolerance,
-        dtype=kind,
-        within=float(found[: past.start].mean()),
-        beyond=float(found[past].mean()),
+        dtype="float32" if tolerance == EXACT else dtype or "half precision",
+        within=float(nll[: past.start].mean()),
+        beyond=float(nll[past].mean()),
         verdict=verdict,
     )
 
 
-def fits(folder: Path, dtype: str | None, device: str | None) -> bool:
+def _fits(folder: Path, dtype: str | None, device: str | None) -> bool:
     """Whether the weights take less than 90% of the memory in the loaded dtype."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    stated = str(read_config(folder).get("dtype") or read_config(folder).get("torch_dtype"))
-    widened = 2 if "16" in stated and (dtype == "float32" or (dtype is None and place.type == "cpu")) else 1
-    return widened * stored < 0.9 * total_memory(place)
+    stored, config = sum(file.stat().st_size for file in folder.glob("*.safetensors")), read_config(folder)
+    is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
+    is_widened = is_half and (dtype == "float32" or (dtype is None and place.type == "cpu"))
+    return (2 if is_widened else 1) * stored < 0.9 * total_memory(place)
 
 
-def _both(
+def _scored(
     model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores a text with a folder's tables, fixed at ``limit`` as in an engine, and without its schedule.
@@ -173,15 +171,17 @@ def _both(
     Raises:
         DataError: the folder has no schedule.
     """
-    scorer = Scorer(model)
-    tables = [each.tables([limit])[limit] for each in (Variant(model, AS_IS, {}), AsTrained(model))]
-    if tables[0].rotation == tables[1].rotation and Configuration.read(config).is_scaled:  # scaling of another origin
-        tables[1] = Variant(model, "base", {"replace_scaling": True}).tables([limit])[limit]
-    if tables[0].rotation == tables[1].rotation:
+    others: list[Variant] = [AsTrained(model)]
+    if Configuration.read(config).is_scaled:  # scaling of another origin than ropescale
+        others.append(Variant(model, "base", {"replace_scaling": True}))
+    own = Variant(model, AS_IS, {}).tables([limit])[limit]
+    made = (variant.tables([limit])[limit] for variant in others)
+    without = next((tables for tables in made if tables.rotation != own.rotation), None)
+    if without is None:
         raise DataError(f"{model.name_or_path} has no schedule to verify; name the patched folder")
-    found = []
+    scorer, nll = Scorer(model), []
     with evaluating(model), torch.inference_mode():
-        for each in tables:
-            with each.live():
-                found.append(scorer.score(torch.tensor([ids]))[0].numpy())
-    return found[0], found[1]
+        for tables in (own, without):
+            with tables.live():
+                nll.append(scorer.score(torch.tensor([ids]))[0].numpy())
+    return nll[0], nll[1]

@@ -25,6 +25,7 @@ from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOpti
 from ropescale.evals.retrieving.running import RetrievalRun
 from ropescale.evals.running.options import Schedules
 from ropescale.evals.servers.retrieval import ServedRetrieval
+from ropescale.evals.servers.server import ServedModel
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
@@ -110,7 +111,8 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     options = RetrievalOptions(trials=2, path=folder)
     prompts = PromptSelection([200, 800], [0.0, 0.5, 1.0], "multi-key").made(tokenizer, options)
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
-        run = ServedRetrieval([Server(address, SPECS["yarn"])], prompts, None, options, tokenizer)
+        served = ServedModel([Server(address, SPECS["yarn"])], folder, tokenizer)
+        run = ServedRetrieval(served, prompts, None, options)
         run.run()
     loaded = RetrievalRun(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
     loaded.run()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import ropescale
 from ropescale.evals.data.documents import Document, of_ids
 
 VOCABULARY = 61
@@ -148,3 +149,11 @@ def naive_nll(model: Any, ids: list[int]) -> list[float]:
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
     return (-torch.log_softmax(logits, 1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]).tolist()
+
+
+def logprobs_of(folder: str | Path, schedule: str | None = None) -> Callable[[Sequence[int]], list[float]]:
+    """The log-probabilities of stock transformers on a folder, in float32, under a schedule that is patched in."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    if schedule:
+        ropescale.patch(model, schedule)
+    return lambda ids: [-nll for nll in naive_nll(model, list(ids))]

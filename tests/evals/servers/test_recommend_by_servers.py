@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,9 @@ import tiny
 import transformers
 from fake_engine import serving
 
-import ropescale
 from ropescale.evals import Server, perplexity, recommend
-from ropescale.evals.servers import client
 
 SPECS = ("linear:factor=2", "yarn:factor=2")
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PAUSE", 0.01)
-    monkeypatch.delenv(client.KEY, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +27,12 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def logprobs(checkpoint: str, schedule: str | None = None):
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
-    if schedule:
-        ropescale.patch(model, schedule)
-
-    def of(ids: Sequence[int]) -> list[float]:
-        return [-each for each in tiny.naive_nll(model, list(ids))]
-
-    return of
-
-
 @pytest.fixture(scope="module")
 def engines(checkpoint: str):
     with (
-        serving(logprobs=logprobs(checkpoint), limit=256) as base,
-        serving(logprobs=logprobs(checkpoint, SPECS[0]), limit=256) as linear,
-        serving(logprobs=logprobs(checkpoint, SPECS[1]), limit=256) as yarn,
+        serving(logprobs=tiny.logprobs_of(checkpoint), limit=256) as base,
+        serving(logprobs=tiny.logprobs_of(checkpoint, SPECS[0]), limit=256) as linear,
+        serving(logprobs=tiny.logprobs_of(checkpoint, SPECS[1]), limit=256) as yarn,
     ):
         yield [(base, "base"), (linear, SPECS[0]), (yarn, SPECS[1])]
 

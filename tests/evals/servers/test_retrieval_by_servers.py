@@ -27,7 +27,7 @@ def computed(checkpoint: str, schedule: str | None = None):
             logits = model(input_ids=torch.tensor([list(ids)])).logits[0]
         return [int((logits[t] > logits[t, ids[t + 1]]).sum()) + 1 for t in range(len(ids) - 1)]
 
-    return {"logprobs": lambda ids: [-each for each in tiny.naive_nll(model, list(ids))], "ranks": ranks}
+    return {"logprobs": tiny.logprobs_of(checkpoint, schedule), "ranks": ranks}
 
 
 @pytest.mark.parametrize(("kind", "task"), [("vllm", "passkey"), ("sglang", "multi-key")])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 import tiny
-import transformers
 from fake_engine import serving
 
 import ropescale
-from ropescale.evals.servers import client, verifying
+from ropescale.evals.servers import verifying
 
 SPEC = "yarn:factor=4"
+
+served = cache(tiny.logprobs_of)
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,6 @@ def folders(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     for name, spec in (("right", SPEC), ("other", "yarn:factor=8")):
         ropescale.patch_checkpoint(checkpoint, place / name, spec)
     return {"unpatched": Path(checkpoint), "right": place / "right", "other": place / "other"}
-
-
-@cache
-def served(folder: Path) -> Callable[[Sequence[int]], list[float]]:
-    """The log-probabilities of stock transformers on a folder."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
-    return lambda ids: [-each for each in tiny.naive_nll(model, list(ids))]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +53,7 @@ def test_the_verdict_is_the_folders_that_is_served(kind, name, verdict, code, fo
 
 
 def test_what_rounding_explains_for_both_is_not_told_apart(folders, monkeypatch, ran):
-    monkeypatch.setitem(verifying.TOLERANCES, "float32", 1e3)
+    monkeypatch.setattr(verifying, "EXACT", 1e3)
     with serving(logprobs=served(folders["right"])) as engine:
         out, said = ran("verify", folders["right"], "--server", engine.url, "--dtype", "float32", code=1)
     assert "error: cannot tell" in said and "stock transformers on the folder" in out
@@ -89,8 +82,7 @@ def test_scaling_that_was_written_by_hand_is_proved_too(folders, tmp_path, ran):
             ran("verify", folder, "--server", engine.url, "--dtype", "float32", code=code)
 
 
-def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, monkeypatch, refused):
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, refused):
     with serving(limit=64) as engine:
         told = refused("verify", folders["right"], "--server", engine.url)
         assert "ends within the trained length of 64" in told
