@@ -44,7 +44,6 @@ def draw(stored: Stored) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     shown = {schedule: [row for row in rows if row.schedule == schedule] for schedule in stored.schedules}
     for schedule, bins in shown.items():
@@ -59,14 +58,11 @@ def draw(stored: Stored) -> Figure:
         label_of(bins[0]): [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
         for bins in shown.values()
     }
-    drawing.lines(axes, stored, curves)
-    drawing.keep_near(axes, curves)
     first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
-    drawing.length_axis(axes, powers or [first, last], "position (tokens before)")
-    axes.set_ylabel("loss (nats per token)")
     title = f"Loss by position, in windows of {drawing.tokens(stored.lengths[-1])}" if stored.sliding else CAPTION
-    return drawing.finish(figure, axes, stored, title)
+    x = "position (tokens before)", powers or [first, last]
+    return drawing.draw(stored, curves, title, x, "loss (nats per token)")
 
 
 class ByPosition(Metric[Stored, PositionRow]):

@@ -27,44 +27,49 @@ Point = tuple[float, float, float | None, float | None]
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
+ASIDE = 0.05
+"""The horizontal distance of two schedules' points at one length, in octaves."""
 
-def new() -> tuple[Figure, Axes]:
-    """Returns an empty figure and its axes.
+Axis = tuple[str, Iterable[int]]
+"""The name of a logarithmic axis of lengths, and its ticks."""
+
+Curves = Mapping[str, Sequence[Point]]
+
+
+def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool = False) -> Figure:
+    """Draws a line per schedule with interval bars, shifted so that they do not overlap, and marks the trained length.
+
+    Args:
+        curves: by label, in the order of the schedules.
+        y: the name of the y axis; ``log`` makes it logarithmic.
 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
     with in_style(7, 4.4) as figure:
-        return figure, figure.subplots()
-
-
-ASIDE = 0.05
-"""The horizontal distance of two schedules' points at one length, in octaves."""
-
-
-def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Plots a line per schedule with interval bars, shifted so that they do not overlap.
-
-    Args:
-        curves: by label, in the order of the schedules.
-    """
-    for number, (label, points) in enumerate(curves.items()):
-        x, y, low, high = np.array(points, float).T  # NaN for a missing bound
-        aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
-        errors = np.maximum([y - low, high - y], 0)
-        axes.errorbar(x * aside, y, errors, label=stored.named(label), capsize=3, elinewidth=1, **_style(number))
-
-
-def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Limits the y axis to the points; huge intervals are cut off at the edge."""
-    values = [point[1] for points in curves.values() for point in points]
-    low, high = axes.get_ylim()
-    if axes.get_yscale() == "log":
-        least, most = min(values) / 4, max(values) * 4
-    else:
-        room = max(values) - min(values) + 1
-        least, most = min(values) - room, max(values) + room
-    axes.set_ylim(max(low, least), min(high, most))
+        axes = figure.subplots()
+        for number, (label, points) in enumerate(curves.items()):
+            at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
+            aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
+            errors = np.maximum([mean - low, high - mean], 0)
+            style = {"label": stored.named(label), "capsize": 3, "elinewidth": 1, **_style(number)}
+            axes.errorbar(at * aside, mean, errors, **style)
+        if log:
+            axes.set_yscale("log")
+        means, (low, high) = [point[1] for points in curves.values() for point in points], axes.get_ylim()
+        room = max(means) - min(means) + 1
+        least, most = (min(means) / 4, max(means) * 4) if log else (min(means) - room, max(means) + room)
+        axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
+        length_axis(axes, x[1], x[0])
+        axes.set_ylabel(y)
+        if log:
+            plain_numbers(axes)
+        _mark_trained(axes, stored.trained_length)
+        about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
+        axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)
+    return figure
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -130,23 +135,14 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
-    """Adds the title, the legend and the trained length."""
+def _mark_trained(axes: Axes, length: int | None) -> None:
+    """Marks the trained length, if it is inside the x axis."""
     low, high = axes.get_xlim()
-    if result.trained_length and low < result.trained_length < high:
-        axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-        axes.annotate(
-            f"trained at {tokens(result.trained_length)}",
-            (result.trained_length, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -4),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color="#555555",
+    if length and low < length < high:
+        axes.axvline(length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        text, place, style = (
+            f"trained at {tokens(length)}",
+            (length, 1),
+            {"va": "top", "fontsize": 8, "color": "#555555"},
         )
-    about = f"{Path(result.model['path']).name}, {rests_on(result)}, bars: {PERCENT}"
-    axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)
-    return figure
+        axes.annotate(text, place, (4, -4), ("data", "axes fraction"), "offset points", **style)

@@ -57,18 +57,12 @@ def draw(stored: Stored) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure, axes = drawing.new()
     rows = sorted(METRIC.rows(stored), key=lambda row: row.length)
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
     for row in rows:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    drawing.lines(axes, stored, curves)
-    axes.set_yscale("log")
-    drawing.keep_near(axes, curves)
-    drawing.length_axis(axes, stored.lengths, "context length (tokens)")
-    axes.set_ylabel("perplexity")
-    drawing.plain_numbers(axes)
-    return drawing.finish(figure, axes, stored, stored.title)
+    x = "context length (tokens)", stored.lengths
+    return drawing.draw(stored, curves, stored.title, x, "perplexity", log=True)
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):
