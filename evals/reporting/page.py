@@ -14,12 +14,12 @@ from ...errors import CheckpointError, DataError, RopescaleError
 from ...files import local_path, sha256, write_checked
 from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
+from ...output.wrapping import to_html
 from .. import checking
 from ..checking import Wrong
 from ..metrics import METRICS, by_position
 from ..metrics.against_truncation import verdict
 from ..metrics.best import worse_than_a_guess
-from ..metrics.cells import change_cell, interval_cell
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
@@ -232,7 +232,16 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             for run, result in measured
             for row in result.against_truncation[:1]
         ],
-        "sources": [_source_table(run.name, *each) for run, result in measured for each in result.by_source.items()],
+        "sources": [
+            {
+                "run": run.name,
+                "source": name,
+                "over": part.extent,
+                "tables": to_html("\n\n".join(part.tables_of_metrics())),
+            }
+            for run, result in measured
+            for name, part in result.by_source.items()
+        ],
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
         "recommendations": [_recommendation(run) for run in runs if run.kind == Recommendation.kind],
         "searches": [_search(run) for run in runs if run.kind == SearchResult.kind],
@@ -324,35 +333,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "-" if value is None else str(value)
-
-
-def _source_table(run: str, name: str, part: Result) -> dict[str, object]:
-    """Returns the sample of a source's table, and its lines.
-
-    A schedule's line has the perplexity and the change against the baseline at each length, and the change against
-    truncation on tokens with more context than the trained length; ``beside`` is that column's heading, "" if
-    truncation was not measured.
-    """
-    rows = {(row.schedule, row.length): row for row in part.rows}
-    changes = {(row.schedule, row.length): row for row in part.paired}
-    last = {row.schedule: row for row in part.against_truncation if row.length == part.lengths[-1]}
-    lines = []
-    for schedule in part.schedules:
-        shown = []
-        for length in part.lengths:
-            row, change = rows.get((schedule, length)), changes.get((schedule, length))
-            ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
-            shown.append((ppl, "" if change is None else change_cell(change.change)))
-        against = change_cell(last[schedule].change()) if schedule in last else ""
-        lines.append({"schedule": part.named(schedule), "cells": shown, "truncation": against})
-    return {
-        "run": run,
-        "source": name,
-        "over": part.extent,
-        "lengths": part.lengths,
-        "lines": lines,
-        "beside": next((f"at {n.length:,} against the last {n.context:,} tokens" for n in last.values()), ""),
-    }
 
 
 def _recommendation(run: StoredRun) -> dict[str, object]:

@@ -187,4 +187,4 @@ def _html(table: Grid) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(text.replace("\\|", "|"))
+    return escape(re.sub(r"\\([^\w\s])", r"\1", text))
