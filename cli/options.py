@@ -99,7 +99,7 @@ class Dtype(OneOf):
 class _Plain(click.ParamType):
     """A number written in ASCII digits."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not is_plain(value):
             self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
         return super().convert(value, param, ctx)
