@@ -10,7 +10,6 @@ from .options import (
     Real,
     Sections,
     data_option,
-    flag,
     made,
     model_argument,
     option,
@@ -33,8 +32,7 @@ _SECTIONS: Sections = {
         option("--beta", "B", "Upper bound -B of the long-context NLL.", Real(), default=-2.0),
     ],
     "The text": [
-        "split text_field glob encoding",
-        flag("--concat", "Join all documents into one, with blank lines between them."),
+        "split text_field glob encoding concat",
     ],
     **MODEL_SECTION,
     "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json"],

@@ -96,8 +96,8 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
     from ..evals.data.sources import ReadOptions, TextSource
 
     row = PromptFields(options.get("prompt_field"), options.get("answer_field"))
-    asked = made(ReadOptions, {**options, "prompt_field": row if row != PromptFields() else None})
-    return made(TextSource, options, names=source, asked=asked)
+    reading = made(ReadOptions, {**options, "prompt_field": row if row != PromptFields() else None})
+    return TextSource(source, reading, options["concat"])
 
 
 def measure(

@@ -73,7 +73,7 @@ def is_name(source: str) -> bool:
     )
 
 
-def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+def read(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     """Reads the documents of a split; for a short name, streams the first rows and records their commit.
 
     Raises:
@@ -89,17 +89,17 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         except Exception as error:
             raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
     elif named is None:
-        loaded = _on_hub(source, asked.streaming)
+        loaded = _on_hub(source, options.streaming)
     else:
         commit = _commit(source, named)
         loaded = _on_hub(named.source, True, commit)
-        asked = replace(asked, split=asked.split or named.split)
-        asked.resolved[source] = f"{named.source}@{commit}, {asked.split}"
-    rows, part = _rows(loaded, source, asked.split)
-    if named and asked.prompt_field is None:  # prompts are sorted by task, so the first ones would be of one task
-        asked, rows = replace(asked, text_field=asked.text_field or named.field), islice(rows, MOST)
-        asked.resolved[source] += f", {asked.text_field}, at most {MOST} documents"
-    return documents_of(rows, part, asked, source)
+        options = replace(options, split=options.split or named.split)
+        options.resolved[source] = f"{named.source}@{commit}, {options.split}"
+    rows, part = _rows(loaded, source, options.split)
+    if named and options.prompt_field is None:  # prompts are sorted by task, so the first ones would be of one task
+        options, rows = replace(options, text_field=options.text_field or named.field), islice(rows, MOST)
+        options.resolved[source] += f", {options.text_field}, at most {MOST} documents"
+    return documents_of(rows, part, options, source)
 
 
 def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:

@@ -75,31 +75,31 @@ class ReadOptions:
         return [each.name for each in fields(self) if each.compare and getattr(self, each.name) not in (None, False)]
 
 
-def json_lines(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+def json_lines(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     """Reads the documents of a file of JSON lines, lazily.
 
     Raises:
         DataError: a line is not a JSON object, or lacks the field; names it.
     """
-    return documents_of(_json_lines(source, asked), f"{source} line", asked, source)
+    return documents_of(_json_lines(source, options), f"{source} line", options, source)
 
 
-def parquet(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
+def parquet(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     """Reads the documents of a parquet file, lazily.
 
     Raises:
         DataError: the file cannot be read, or a row lacks the field; names the row.
     """
-    return documents_of(_parquet(source, asked), f"{source} row", asked, source)
+    return documents_of(_parquet(source, options), f"{source} row", options, source)
 
 
-def _json_lines(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
+def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
     """Yields the numbered rows of a file of JSON lines.
 
     Raises:
         DataError: a line is not a JSON object; names it.
     """
-    for number, line in enumerate(_lines(text_of(local_path(source), asked.encoding).reading()), start=1):
+    for number, line in enumerate(_lines(text_of(local_path(source), options.encoding).reading()), start=1):
         if not line.strip():
             continue
         try:
@@ -124,7 +124,7 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join(begun)
 
 
-def _parquet(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
+def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -133,7 +133,7 @@ def _parquet(source: str, asked: ReadOptions) -> Iterator[tuple[int, Row]]:
             names = file.schema_arrow.names
             if twice := [name for name in names if names.count(name) > 1]:
                 raise DataError(f"{source} has {names.count(twice[0])} columns named {twice[0]!r}; rename all but one")
-            batches = file.iter_batches(_TOGETHER, columns=_columns(file.schema_arrow, asked))
+            batches = file.iter_batches(_TOGETHER, columns=_columns(file.schema_arrow, options))
             yield from enumerate(
                 row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist()
             )
@@ -147,20 +147,22 @@ _TOGETHER = 64
 """Rows per read. They are converted to Python objects one by one, because lists of ids create many."""
 
 
-def _columns(schema: pyarrow.Schema, asked: ReadOptions) -> list[str] | None:
+def _columns(schema: pyarrow.Schema, options: ReadOptions) -> list[str] | None:
     """Names the columns that may contain documents; None for all. Others may contain unsupported dates."""
     kinds = {each.name: str(each.type) for each in schema}
-    if asked.prompt_field is not None:
+    if options.prompt_field is not None:
         return [name for name, kind in kinds.items() if re.search("string|int", kind)]
     known = {"text": "", CHAT: "list", IDS: "list"}
     guessed = next((name for name, kind in known.items() if name in kinds and kind in kinds[name]), None)
-    wanted = asked.text_field or guessed
+    wanted = options.text_field or guessed
     if wanted is not None and wanted in kinds:
         return [name for name in (wanted, TOOLS) if name in kinds]
     return [name for name, kind in kinds.items() if "string" in kind] or None
 
 
-def documents_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions, source: str) -> Iterator[RowDocument]:
+def documents_of(
+    rows: Iterable[tuple[int, Row]], part: str, options: ReadOptions, source: str
+) -> Iterator[RowDocument]:
     """Yields the document, or the prompt with answers, of each numbered row.
 
     The default field is "text", "messages", "input_ids", or the only string field, by the first row.
@@ -171,11 +173,11 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, asked: ReadOptions,
     Raises:
         DataError: the field is missing or has another type.
     """
-    text_field = asked.text_field
+    text_field = options.text_field
     for number, row in rows:
         name = f"{part} {number}"
-        if asked.prompt_field is not None:
-            yield prompt_row(row, asked.prompt_field, name, source)
+        if options.prompt_field is not None:
+            yield prompt_row(row, options.prompt_field, name, source)
             continue
         if text_field is None:
             text_field = _guess_field(row, source)

@@ -31,14 +31,14 @@ LOG = logging.getLogger(__name__)
 # --- Kinds of sources
 
 
-def _text_file(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
-    text = text_of(local_path(source), asked.encoding)
+def _text_file(source: str, options: ReadOptions) -> Iterator[Text | TextFile]:
+    text = text_of(local_path(source), options.encoding)
     if isinstance(text, Text) and not text.text.strip():
         raise DataError(f"{source} is empty; give a file with text in it")
     yield text
 
 
-def _folder(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]:
+def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFile]:
     """Reads all files except hidden ones, also in subfolders; skips and names files that are not text or of a run.
 
     For prompts, reads every JSON lines file, as RULER's generators write them, one folder per task.
@@ -46,29 +46,29 @@ def _folder(source: str, asked: ReadOptions) -> Iterator[RowDocument | TextFile]
     Raises:
         DataError: there is no text, or a file cannot be read.
     """
-    files = _files(source, asked.glob)
-    if asked.prompt_field is not None:
+    files = _files(source, options.glob)
+    if options.prompt_field is not None:
         paths = [path for path in files if path.suffix.lower() in JSON_LINES]
         if not paths:
             raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
-        yield from chain.from_iterable(json_lines(str(path), asked) for path in paths)
+        yield from chain.from_iterable(json_lines(str(path), options) for path in paths)
         return
-    found, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
+    count, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
     for path in files:
         name = str(path.relative_to(local_path(source)))
         if runs.intersection(path.parents):
-            asked.left_out.append(f"{name} of a run")
+            options.left_out.append(f"{name} of a run")
             continue
         try:
-            text = text_of(path, asked.encoding, rows=False)
+            text = text_of(path, options.encoding, rows=False)
         except NoText:
-            asked.left_out.append(name)
+            options.left_out.append(name)
         else:
-            found += 1
+            count += 1
             yield text
-    if not found:
+    if not count:
         raise DataError(
-            f"no text in {source}: {no_texts(asked.left_out)}; give text files, or name their encoding", "encoding"
+            f"no text in {source}: {no_texts(options.left_out)}; give text files, or name their encoding", "encoding"
         )
 
 
@@ -132,7 +132,7 @@ KINDS = (
     Kind(
         "standard input",
         lambda source: source == "-",
-        lambda _, asked: [decoded("standard input", sys.stdin.buffer.read(), asked.encoding)],
+        lambda _, options: [decoded("standard input", sys.stdin.buffer.read(), options.encoding)],
         ("encoding",),
     ),
     Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
@@ -159,16 +159,16 @@ class TextSource:
 
     Attributes:
         names: sources as for :func:`read_texts`.
-        asked: the reading options; each must apply to at least one source.
+        options: the reading options; each must apply to at least one source.
         concat: whether to join all documents of a source into one, with blank lines between them.
     """
 
     names: Sequence[str]
-    asked: ReadOptions = field(default_factory=ReadOptions)
+    options: ReadOptions = field(default_factory=ReadOptions)
     concat: bool = False
 
     def __post_init__(self) -> None:
-        if self.asked.streaming and self.concat:
+        if self.options.streaming and self.concat:
             raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
         twice = next((name for number, name in enumerate(self.names) if name in self.names[:number]), None)
         if twice is not None:
@@ -177,15 +177,15 @@ class TextSource:
     @property
     def name(self) -> str:
         """The names of all sources; a short name that was read includes its dataset."""
-        known = self.asked.resolved
+        known = self.options.resolved
         return ", ".join(f"{name} ({known[name]})" if name in known else name for name in self.names)
 
     @property
     def left_out(self) -> str:
         """Names the skipped files of folders read so far; empty without any."""
-        if not self.asked.left_out:
+        if not self.options.left_out:
             return ""
-        return f"{no_texts(self.asked.left_out)}; name the encoding of text that is not UTF-8"
+        return f"{no_texts(self.options.left_out)}; name the encoding of text that is not UTF-8"
 
     def refuse_endless(self, max_docs: int | None) -> None:
         """Refuses to read an unlimited stream.
@@ -193,7 +193,7 @@ class TextSource:
         Raises:
             DataError: the number of documents is not limited.
         """
-        if self.asked.streaming and not max_docs:
+        if self.options.streaming and not max_docs:
             raise DataError(
                 "streaming is given, and a stream may be endless; limit its documents with max_docs",
                 "streaming",
@@ -212,7 +212,7 @@ class TextSource:
                 raise DataError(
                     f"no file or folder at {name!r}; give a file, a folder, a dataset's name on the Hub, or -"
                 )
-            for option in self.asked.given:
+            for option in self.options.given:
                 if not any(other and option in other.uses for other in kinds.values()):
                     raise DataError(
                         f"{option} is given, and {name} is {kind.what}, which does not use it; leave it out", option
@@ -221,8 +221,8 @@ class TextSource:
 
     def _read(self, name: str, kind: Kind) -> Iterator[Unread]:
         """Reads a source's first document, and returns an iterator of all."""
-        unused = {option: None for option in self.asked.given if option not in kind.uses}
-        texts = iter(kind.read(name, replace(self.asked, **unused)))
+        unused = {option: None for option in self.options.given if option not in kind.uses}
+        texts = iter(kind.read(name, replace(self.options, **unused)))
         first = next(texts, None)
         if first is None:
             raise DataError(f"no documents in {name}; give text, with one document per row or file")
@@ -256,11 +256,11 @@ def read_texts(
     Raises:
         DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
     """
-    found = TextSource([str(source)], ReadOptions(split, text_field, glob, encoding), concat)
-    read = list(found.texts()[str(source)])
-    if found.asked.left_out:
-        LOG.warning("%s of %s", no_texts(found.asked.left_out), source)
-    texts = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in read]
+    options = ReadOptions(split, text_field, glob, encoding)
+    documents = TextSource([str(source)], options, concat).texts()[str(source)]
+    texts = [Text(text.name, text.text) if isinstance(text, TextFile) else text for text in documents]
+    if options.left_out:
+        LOG.warning("%s of %s", no_texts(options.left_out), source)
     return cast("list[Text | Chat | Document]", texts)
 
 
@@ -276,8 +276,8 @@ def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[Pro
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
     """
-    found = TextSource([str(source)], ReadOptions(prompt_field=fields))
-    return cast(Iterator[PromptRow], found.texts()[str(source)]), found.name
+    prompts = TextSource([str(source)], ReadOptions(prompt_field=fields))
+    return cast(Iterator[PromptRow], prompts.texts()[str(source)]), prompts.name
 
 
 def joined(texts: Iterable[Unread]) -> str:

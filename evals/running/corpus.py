@@ -74,8 +74,8 @@ class Corpus:
             metric.check(options.of_metrics, self.documents)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
         self.source = options.source or (source.name if source else "in memory")
-        if source and source.asked.left_out:
-            self.skipped["no_text"] = len(source.asked.left_out)
+        if source and source.options.left_out:
+            self.skipped["no_text"] = len(source.options.left_out)
             Notes.of(options.progress).tell(f"left out: {source.left_out}")
 
     @property

@@ -259,23 +259,16 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
 
 
 @pytest.mark.parametrize("command", ["eval", "retrieval"])
-@pytest.mark.parametrize(
-    ("changes", "more"),
-    [
-        ({"model_type": "newest", "max_position_embeddings": None}, []),
-        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}, ["--replace-scaling"]),
-    ],
-    ids=["no length", "scaled, and by what is not said"],
-)
-def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
-    ran, checkpoint, texts, tmp_path, command, changes, more
-):
+def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(ran, checkpoint, texts, tmp_path, command):
     """And not a target length, which would be taken for granted: a factor of 1."""
-    edit(write_checkpoint(tmp_path, read(Path(checkpoint, "config.json"))), **changes)
+    edit(
+        write_checkpoint(tmp_path, read(Path(checkpoint, "config.json"))),
+        model_type="new",
+        max_position_embeddings=None,
+    )
     data = ["--data", texts] if command == "eval" else []
-    words = [command, str(tmp_path), *data, "--lengths", "64", "--schedule", "yarn:factor=4", *more]
-    said = ran(*words, code=2).err
-    assert "give the original length (--original-length)" in said
+    words = [command, tmp_path, *data, "--lengths", "64", "--schedule", "yarn:factor=4"]
+    assert "give the original length (--original-length)" in ran(*words, code=2).err
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,7 @@ def test_a_frozen_checkpoint_decodes_exactly_across_the_switch(
     kind: str, spec: Any, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     build(kind, **changes).save_pretrained(tmp_path / "in")
-    done = ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, freeze_at=256)
-    assert any("256 tokens" in note and "frozen" in note for note in done.plan.notes)
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, freeze_at=256)
     report = ropescale.verify(tmp_path / "out", generate=True)
     assert [stretch.region for stretch in report.generation] == ["below", "across", "above"]
     assert {(stretch.verdict, stretch.changes) for stretch in report.generation} == {(EQUAL, None)}
