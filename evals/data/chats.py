@@ -234,10 +234,10 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
     if alone.startswith(start) and text.startswith(alone):
         return alone
     content = str(message.get("content") or "")
-    for said in filter(str.strip, (content, content.strip())):
-        _, there, end = alone[len(start) :].rpartition(said)  # the text after the content, whatever precedes it
-        if there and end and text.startswith(start + said + end):
-            return start + said + end
+    for written in filter(str.strip, (content, content.strip())):
+        _, separator, end = alone[len(start) :].rpartition(written)  # the text after the content, whatever precedes it
+        if separator and end and text.startswith(start + written + end):
+            return start + written + end
     return None
 
 

@@ -7,8 +7,10 @@ start of the next line, and are read and tokenized separately, so that little mo
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -79,7 +81,7 @@ class Cutter:
         self.limits, self._encoder = limits, cast(TextEncoder, encoder)
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
-        self._known: set[tuple[int, str]] = set()
+        self._known: dict[tuple[int, str], list[Path | None]] = {}
 
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
         """Returns the windows of the first ``most`` sufficiently long texts.
@@ -87,42 +89,41 @@ class Cutter:
         If a budget is shared, texts stay in memory until their number is known, or one window per text exhausts the
         budget.
         """
-        found: list[Cut] = []
-        held: list[Source] = []
+        cuts: list[Cut] = []
+        kept: list[Source] = []
         total = self.limits.total
         for each in texts:
             text = Text(each.name, each.text) if self.limits.placed and isinstance(each, TextFile) else each
             first = self._first(text)
             if first is None or self._is_known(text, first):
                 continue
-            found.append(first if total is not None else self._cut(text, self.limits.windows, first))
-            held.append(text)
-            if total is None or len(found) >= total:
-                held.clear()
-            if len(found) == most:
+            cuts.append(first if total is not None else self._cut(text, self.limits.windows, first))
+            kept.append(text)
+            if total is None or len(cuts) >= total:
+                kept.clear()
+            if len(cuts) == most:
                 break
-        return self._shared_out(found, held) if len(held) == len(found) else found
+        return self._shared_out(cuts, kept) if len(kept) == len(cuts) else cuts
 
     def _is_known(self, text: Source, first: Cut) -> bool:
-        """Whether the text is a duplicate; counts it, because duplicates are not independent.
-
-        Files are alike if they have the same size and the same first window; texts in memory are hashed completely.
-        """
-        begins = first.windows[0].ids_sha256 if isinstance(text, TextFile) else first.windows[0].sha256
-        known = (first.whole, begins) in self._known
+        """Whether the text is a duplicate; counts it, because duplicates are not independent."""
+        path = text.path if isinstance(text, TextFile) else None
+        begins = first.windows[0].ids_sha256 if path else first.windows[0].sha256
+        alike = self._known.setdefault((first.whole, begins), [])  # texts in memory are hashed completely
+        known = any(not path or not other or filecmp.cmp(path, other, shallow=False) for other in alike)
         self.skipped["duplicates"] += known
-        self._known.add((first.whole, begins))
+        alike.append(path)
         return known
 
-    def _shared_out(self, found: list[Cut], held: Sequence[Source]) -> list[Cut]:
+    def _shared_out(self, cuts: list[Cut], texts: Sequence[Source]) -> list[Cut]:
         """Shares windows equally among texts; longer texts get the unused share of shorter ones."""
         left = self.limits.total or 0
-        for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].whole)):
-            share = max(1, left // (len(found) - done))
+        for done, number in enumerate(sorted(range(len(cuts)), key=lambda number: cuts[number].whole)):
+            share = max(1, left // (len(cuts) - done))
             most = share if self.limits.windows is None else min(share, self.limits.windows)
-            found[number] = self._cut(held[number], most, found[number])
-            left -= len(found[number].windows)
-        return found
+            cuts[number] = self._cut(texts[number], most, cuts[number])
+            left -= len(cuts[number].windows)
+        return cuts
 
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text; counts a text that is too short, and returns None."""
@@ -201,14 +202,14 @@ def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, 
 
 def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
     """Returns windows that start at evenly spaced bytes, without overlap."""
-    found: list[_Window] = []
+    windows: list[_Window] = []
     reached = 0
     for number in range(most):
         window = _alone(text, encoder, max(text.size * number // most, reached), size)
         if len(window.tokens) == size:
-            found.append(window)
+            windows.append(window)
             reached = window.read.start + (window.bytes or 0)
-    return found
+    return windows
 
 
 def _of_text(text: Text | TextFile, windows: Sequence[_Window]) -> Cut:

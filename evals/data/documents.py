@@ -100,9 +100,9 @@ def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Do
     """Encodes a whole text in memory; tokens stay as they are, and need no encoder."""
     if isinstance(text, Document):
         return text
-    held = text if isinstance(text, Text) else Text(text.name, text.text)
-    tokens = cast(TextEncoder, encoder).whole([held.text])
-    return Document(held.name, tokens.ids.tolist(), tokens.byte_ends, sha256(held.encoded))
+    in_memory = text if isinstance(text, Text) else Text(text.name, text.text)
+    tokens = cast(TextEncoder, encoder).whole([in_memory.text])
+    return Document(in_memory.name, tokens.ids.tolist(), tokens.byte_ends, sha256(in_memory.encoded))
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from configurations import write_files
 from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
@@ -138,6 +139,14 @@ def test_without_the_places_of_tokens_windows_do_not_overlap(file, limits):
     starts = [int(number * (len(LINES) / count if limits else 1000)) for number in range(count)]
     assert ids_of([found]) == [[LINES[start : start + 1000] for start in starts]]
     assert (found.measured, found.whole, found.in_bytes) == (count * 1000, len(LINES), False)
+
+
+def test_files_of_one_size_that_only_begin_alike_are_two(file, tmp_path):
+    texts = {name: LINES[:5000] + end for name, end in (("b.txt", "0"), ("c.txt", "1"), ("d.txt", "0"))}
+    files = [TextFile(name, write_files(tmp_path, texts) / name) for name in texts]
+    cutter = Cutter(Limits(100, 100, windows=1), TextEncoder(byte_tokenizer()))
+    assert [each.windows[0].name for each in cutter.cuts(files)] == ["b.txt", "c.txt"]
+    assert cutter.skipped["duplicates"] == 1
 
 
 @pytest.mark.parametrize("limits", [{"windows": 3}, {"total": 7}])
