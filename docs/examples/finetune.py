@@ -15,11 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 import ropescale
-from ropescale.evals.training import MixedWindows, PlainWindows, PoseWindows, chunked_loss, pack
+from ropescale.evals.training import MixedWindows, PoseWindows, chunked_loss, pack
 
 
 def with_lora(model: Any, rank: int = 8) -> Any:
@@ -60,7 +67,7 @@ def train(options: argparse.Namespace) -> Trainer:
     measured = ropescale.evals.read_texts(options.eval_data) if options.eval_data else None
     lengths = [trained, length] if measured else None
     callback = ropescale.TrainingCallback(eval_documents=measured, lengths=lengths, tokenizer=tokenizer)
-    collator: Any = PlainWindows()
+    collator: Any = default_data_collator
     if options.mixed:
         collator = MixedWindows(short=trained, bos=tokenizer.bos_token_id)
     elif options.pose:

@@ -160,12 +160,12 @@ class VLLM(PromptScoring):
 
     def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
         choice = _choice(content)
-        positions = (choice.prompt or [])[1:]
+        positions: list[Position] = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
             if 0 in (choice.logprobs or []):
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
-            last = zip(choice.token_ids or [], choice.logprobs or [], strict=False)
-            positions += [{id: {"logprob": value}} for id, value in last]
+            for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
+                positions.append({id: {"logprob": value}})
         return positions
 
     def generating(self, ids: Sequence[int], new_tokens: int) -> Request:

@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING
 from ...lazy import names_of
 
 if TYPE_CHECKING:
-    from .collators import MixedWindows, Packed, PlainWindows, PoseWindows, pack
+    from .collators import MixedWindows, Packed, PoseWindows, pack
     from .losses import chunked_loss
 
 _HOMES = {
     "MixedWindows": "collators",
-    "PlainWindows": "collators",
     "PoseWindows": "collators",
     "chunked_loss": "losses",
     "Packed": "collators",
     "pack": "collators",
 }
 
-__all__ = ["MixedWindows", "Packed", "PlainWindows", "PoseWindows", "chunked_loss", "pack"]
+__all__ = ["MixedWindows", "Packed", "PoseWindows", "chunked_loss", "pack"]
 
 __getattr__, __dir__ = names_of(__name__, _HOMES)

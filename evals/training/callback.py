@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+import torch
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
+from ...models.patching import patch
 from ...request import refuse_unknown
 from ..metrics import OPTIONS
 from ..running.options import PerplexityKeywords, PerplexityOptions
 from ..running.progress import Notes
 from .measuring import Figures, Measuring, refuse_unmeasurable
-from .proving import Proof, plain, settle_leader
+from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
     from ...models.patching import Patch
     from ..data.chats import Given
@@ -82,99 +85,89 @@ class TrainingCallback(TrainerCallback):
         **options: Unpack[PerplexityKeywords],
     ) -> None:
         refuse_unknown("ropescale.TrainingCallback", options, (*PerplexityKeywords.__annotations__, *OPTIONS))
-        _check(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
+        _refuse_useless(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs
-        self.options = PerplexityOptions.of(options)
-        self.proof = Proof(schedule, self.options.patching, save)
+        self.options, self.schedule = PerplexityOptions.of(options), schedule
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
         self.measured: dict[int, Figures] = {}
+        self._loss: torch.Tensor | None = None  # of the last training step, if the model computes it
+        self._hook: RemovableHandle | None = None
 
-    # --- Trainer's events ---
+    # --- Trainer's events, whose first parameters have the types of TrainerCallback ---
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
-    ) -> None:
-        """Patches the model before it is wrapped or compiled."""
-        self.patch = self.proof.install(model) or self.patch
+    def on_init_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
+        """Patches the model before it is wrapped or compiled, unless it has a schedule of ropescale's."""
+        own = plain(model)
+        if self.schedule is not None and not carries_ours(own):
+            self.patch = patch(own, self.schedule, **self.options.patching)
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: nn.Module,
-        processing_class: object = None,
-        **_: object,
-    ) -> None:
+    def on_train_begin(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Verifies the schedule, and measures the model before the first step."""
-        self.patch = self.proof.install(model) or self.patch  # a model that was created since
-        self.proof.prove(model)
-        self.proof.watch(model)
-        self._begin(args, state, model, processing_class)
+        self.on_init_end(args, state, control, model=model)  # a model that was created since
+        prove(plain(model), self.schedule, self.options.patching, self.save)
+        self._unwatch()
+        self._loss, self._hook = None, plain(model).register_forward_hook(self._keep_loss)
+        self._begin(args, state, model, rest.get("processing_class"))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
-    ) -> None:
+    def on_step_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
         """Checks every ``check_every`` steps and before a save; measures unless Trainer evaluates at this step."""
         if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
-            self.proof.check(model, numbers=control.should_save)
+            self.check(model, numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
             self._measure(state, model)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
-    ) -> None:
+    def on_epoch_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
         """Checks before a save at the end of an epoch."""
         if control.should_save:
-            self.proof.check(model, numbers=True)
+            self.check(model, numbers=True)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: nn.Module,
-        processing_class: object = None,
-        metrics: Figures | None = None,
-        **_: object,
-    ) -> None:
+    def on_evaluate(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Measures, and adds the results to Trainer's metrics."""
-        self.proof.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
+        self.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
         if self.measuring is None:
-            self._begin(args, state, model, processing_class)
+            self._begin(args, state, model, rest.get("processing_class"))
         self._measure(state, model)
-        if metrics is not None:
+        metrics = rest.get("metrics")
+        if isinstance(metrics, dict):
             metrics.update(self.measured.get(state.global_step, {}))
 
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: nn.Module,
-        processing_class: object = None,
-        **_: object,
-    ) -> None:
+    def on_save(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Completes the checkpoint that Trainer just wrote, unless it is elsewhere, as in a hyperparameter search."""
         own, folder = plain(model), Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        self.proof.check(own)
-        tokenizer = processing_class if isinstance(processing_class, PreTrainedTokenizerBase) else None
+        self.check(own)
         if self.save and carries_ours(own):
+            tokenizer = _as_tokenizer(rest.get("processing_class"))
             settle_leader(lambda: complete(own, folder, tokenizer) if folder.is_dir() else None)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: object
-    ) -> None:
+    def on_train_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
         """Checks and measures after the last step."""
-        self.proof.check(model, numbers=True)
-        self.proof.unwatch()
+        self.check(model, numbers=True)
+        self._unwatch()
         self._measure(state, model)
+
+    # --- Checking ---
+
+    def check(self, model: nn.Module, *, numbers: bool = False) -> None:
+        """Verifies that the tables are live in every process; with ``numbers``, also that losses and weights are
+        finite."""
+        own = plain(model)
+        settle(lambda: check_tables(own))
+        if numbers:
+            settle(lambda: check_finite(own, self._loss))
+
+    def _keep_loss(self, module: nn.Module, _: object, output: object) -> None:
+        """Records the loss of the last pass in training mode."""
+        if module.training:
+            first = output[0] if isinstance(output, tuple) and output else None
+            loss = output.get("loss") if isinstance(output, Mapping) else first
+            self._loss = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+
+    def _unwatch(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
 
     # --- Measuring ---
 
@@ -182,8 +175,8 @@ class TrainingCallback(TrainerCallback):
         if self.eval_documents is None or self.lengths is None:
             return
         refuse_unmeasurable(model)
-        tokenizer = self.tokenizer or (processing if isinstance(processing, PreTrainedTokenizerBase) else None)
         out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
+        tokenizer = self.tokenizer or _as_tokenizer(processing)
         self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer)
         self._note(state, self.measuring.begin(model, state.global_step))
 
@@ -201,11 +194,15 @@ class TrainingCallback(TrainerCallback):
             return
         state.log_history.append({**figures, "epoch": state.epoch or 0.0, "step": state.global_step})
         if state.is_world_process_zero:
-            said = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in figures.items())
-            Notes.of(self.options.progress).tell(f"step {state.global_step:,}: {said}")
+            values = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in figures.items())
+            Notes.of(self.options.progress).tell(f"step {state.global_step:,}: {values}")
 
 
-def _check(
+def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
+    return processing if isinstance(processing, PreTrainedTokenizerBase) else None
+
+
+def _refuse_useless(
     documents: object, lengths: object, every: int | None, check_every: int | None, options: Sequence[str]
 ) -> None:
     """Refuses options without effect."""

@@ -20,15 +20,6 @@ Features = Sequence[Mapping[str, torch.Tensor | Sequence[int]]]
 
 
 @dataclass(frozen=True)
-class PlainWindows:
-    """Stacks windows of one length: ``input_ids`` and ``labels``, int64 [windows, length]."""
-
-    def __call__(self, features: Features) -> Batch:
-        ids = stacked(features)
-        return {"input_ids": ids, "labels": ids.clone()}
-
-
-@dataclass(frozen=True)
 class MixedWindows:
     """Cuts a share of the batches of long windows into short windows with about as many tokens.
 

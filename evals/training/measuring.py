@@ -1,20 +1,18 @@
 """Measures a model during training: perplexity against length, and the short-context cost of training.
 
 Every measurement is a separate run for ``ropescale report``, in a folder such as ``step-000100``; :func:`stage` names
-its model. The run in ``original`` measures the model with and without its schedule before the first step, as the
-baseline of the short-context cost. All runs use the same tokens.
+its model. The first one measures the model with and without its schedule, as the baseline of the short-context cost.
+All runs use the same tokens.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 
 from ...checkpoints.saving import carries_ours
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 Figures = dict[str, float]
 """The results of a measurement, by their names in Trainer's log."""
 
-BASE, ORIGINAL = "base", "original"
+BASE = "base"
 
 
 class Measuring:
@@ -76,48 +74,31 @@ class Measuring:
             The results of this step; none in resumed training.
         """
         if step:
-            for name in ("step-000000", ORIGINAL):
-                with suppress(RopescaleError):
-                    self._reference = Result.load(self.out / name)
+            with suppress(RopescaleError):
+                self._reference = Result.load(self.out / _folder(0))
             self._reference = processes().from_leader(self._reference)
             return {}
         own = plain(model)
-        if not carries_ours(own) or any(rope.is_scaled for rope in read_rope(configuration_before(own)).values()):
-            return self.measure(model, step)  # the model without a schedule is unknown
-        both = self._reference = self._measured(model, step, BASE)
-        self._keep(both, ORIGINAL)
-        return self._noted(_first_alone(both), step)
+        is_known = carries_ours(own) and not any(
+            rope.is_scaled for rope in read_rope(configuration_before(own)).values()
+        )
+        return self.measure(model, step, BASE if is_known else None)
 
-    def measure(self, model: nn.Module, step: int) -> Figures:
-        """Measures the current model, saves the run, and returns its results in every process."""
-        return self._noted(self._measured(model, step), step)
+    def measure(self, model: nn.Module, step: int, baseline: str | None = None) -> Figures:
+        """Measures the current model, and a baseline if given, and saves the run.
 
-    def _noted(self, result: Result, step: int) -> Figures:
-        """Saves a run; returns the perplexities, and the short-context cost against the model without the schedule."""
-        self._keep(result, f"step-{step:06d}")
-        if not step:
-            self._reference = self._reference or result
-        figures: Figures = {}
-        if processes().world.leads:
-            figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == result.schedules[0]}
-            before = self._reference
-            short = before and paired.short_length(self.corpus.lengths, before.trained_length)
-            if before and short:
-                cost = paired.difference(result, result.schedules[0], before, before.baseline, short)
-                figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
-        return processes().from_leader(figures)
-
-    def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
-        """Evaluates the current model, and a baseline if given."""
-        model = plain(model)
-        schedules = Schedules(baseline=baseline, patching=self.options.patching)
-        with undisturbed(model):
-            run = PerplexityRun(unwrapped(model), self.corpus, schedules, self.options)
-            if is_shared(model):
-                run.scorer = SharedScorer(cast("PreTrainedModel", model), self.options.logits_bytes)
-            result = carry_out(run, None, group=processes(model))
-        names = {AS_IS: stage(model, step), BASE: UNSCALED}
-        return replace(
+        Returns:
+            In every process, the perplexities, and the short-context cost against the first run's baseline.
+        """
+        own = plain(model)
+        with undisturbed(own):
+            schedules = Schedules(baseline=baseline, patching=self.options.patching)
+            run = PerplexityRun(unwrapped(own), self.corpus, schedules, self.options)
+            if is_shared(own):
+                run.scorer = SharedScorer(cast("PreTrainedModel", own), self.options.logits_bytes)
+            result = carry_out(run, None, group=processes(own))
+        names = {AS_IS: stage(own, step), BASE: UNSCALED}
+        result = replace(
             result,
             passes=[replace(each, schedule=names[each.schedule]) for each in result.passes],
             divergences=[
@@ -126,19 +107,20 @@ class Measuring:
             ],
             baseline=names[result.baseline],
         )
+        settle_leader(lambda: result.save(self.out / _folder(step), force=True))
+        before = self._reference = self._reference if step else result
+        figures: Figures = {}
+        if processes().world.leads:
+            figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == names[AS_IS]}
+            short = before and paired.short_length(self.corpus.lengths, before.trained_length)
+            if before and short:
+                cost = paired.difference(result, names[AS_IS], before, before.baseline, short)
+                figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
+        return processes().from_leader(figures)
 
-    def _keep(self, result: Result, name: str) -> None:
-        settle_leader(lambda: result.save(self.out / name, force=True))
 
-
-def _first_alone(result: Result) -> Result:
-    """Returns the first schedule's part of a measurement, which only some processes have."""
-    if not result.passes:
-        return result
-    first = result.schedules[0]
-    passes = [each for each in result.passes if each.schedule == first]
-    tables = {each.table_sha256: result.tables[each.table_sha256] for each in passes}
-    return replace(result, passes=passes, divergences=[], baseline=first, tables=tables)
+def _folder(step: int) -> str:
+    return f"step-{step:06d}"
 
 
 def refuse_unmeasurable(model: nn.Module) -> None:
@@ -170,7 +152,7 @@ def stage(model: nn.Module, step: int) -> str:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Restores the random states, the training mode and the rotary tables at the end of the block.
+    """Restores the random state, the training mode and the rotary tables at the end of the block.
 
     Inside, the model is in evaluation mode, and computes in the dtype of its weights: accelerate's autocast around
     ``forward`` is disabled, so that the results equal those of ``ropescale eval`` on the saved weights.
@@ -182,14 +164,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             module.reshard()  # readers of the weights would keep those that a forward pass left gathered
     wrapped = [each for each in model.modules() if "_original_forward" in vars(each) and "forward" in vars(each)]
     kept = [vars(each).pop("forward") for each in wrapped]
-    python, numpy = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count())
     try:
         with torch.random.fork_rng(devices, device_type="cuda"), preserved(model), evaluating(model):
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
         for each, forward in zip(wrapped, kept, strict=True):
             vars(each)["forward"] = forward
 

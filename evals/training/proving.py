@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from ...checkpoints.saving import carries_ours, refuse_incompletable
+from ...checkpoints.saving import refuse_incompletable
 from ...errors import RopescaleError, RunError, VerificationError
-from ...models.patching import Patch, check_live, configuration_before, held_at, patch
+from ...models.patching import check_live, configuration_before, held_at
 from ...output.formatting import first_line
-from ...planning.plan import make_plan
-from ...request import Request, RequestOptions
+from ...planning.plan import Plan, make_plan
+from ...request import Request
 from ...verifying.examining import examine_model, examine_tables
-from ...verifying.verification import in_memory
+from ...verifying.verification import Verification, in_memory
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 
 if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
+    from ...request import RequestOptions
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -40,138 +40,90 @@ def plain(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def problem_of(model: nn.Module, loss: torch.Tensor | None) -> str:
-    """Describes non-finite values in a sentence; empty if all are finite. Checks this process's shard of the
-    weights."""
-    if loss is not None and not math.isfinite(loss.item()):
-        return f"the last loss is {loss.item()}; {_ADVICE}"
-    trained: dict[str, torch.Tensor] = {}
-    for name, each in model.named_parameters():
-        local = getattr(each, "to_local", None)
-        own = each if local is None else local()
-        if each.requires_grad and own.numel():
-            trained[name] = own.detach()
-    if not trained or math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
-        return ""
-    wrong = [name for name, each in trained.items() if not each.isfinite().all()]
-    return f"{len(wrong)} of {len(trained)} trained tensors are not finite, such as {wrong[0]}; {_ADVICE}"
-
-
 _ADVICE = "this step is not saved; train with a lower learning rate, or in bfloat16 instead of float16"
 
 
-@dataclass
-class Proof:
-    """The schedule that must be live during training.
+def check_finite(model: nn.Module, loss: torch.Tensor | None) -> None:
+    """Checks that the last loss, if known, and the trained weights in this process are finite.
 
-    Attributes:
-        schedule: a schedule or its spec. Default: the model's current schedule, or its configuration's.
-        options: keywords of :func:`ropescale.patch`.
+    Raises:
+        VerificationError: they are not.
+    """
+    if loss is not None and not math.isfinite(loss.item()):
+        raise VerificationError(f"the last loss is {loss.item()}; {_ADVICE}")
+    trained: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        to_local = getattr(parameter, "to_local", None)  # this process's shard
+        local = parameter if to_local is None else to_local()
+        if parameter.requires_grad and local.numel():
+            trained[name] = local.detach()
+    if trained and not math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
+        wrong = [name for name, values in trained.items() if not values.isfinite().all()]
+        raise VerificationError(
+            f"{len(wrong)} of {len(trained)} trained tensors are not finite, such as {wrong[0]}; {_ADVICE}"
+        )
+
+
+def check_tables(model: nn.Module) -> None:
+    """Checks that the tables of a plain model are live, without a forward pass.
+
+    Raises:
+        VerificationError: they are not.
+    """
+    _check(examine_tables(model))
+
+
+def prove(model: nn.Module, schedule: object, options: RequestOptions | None, saved: bool) -> None:
+    """Verifies that the schedule of a plain model is live in every process: its tables, and the called modules.
+
+    Every process runs both checks, and each check has the same result in all of them. The first check runs no forward
+    pass, so that no collective pass starts while a process is broken.
+
+    Args:
+        schedule, options: the requested schedule, and keywords of :func:`ropescale.patch`; None for the model's own.
         saved: whether ropescale will save the result, so that it refuses a schedule that no file can express.
+
+    Raises:
+        VerificationError: it is not live; every process raises the same line with the rank, the module and the
+            difference.
     """
 
-    schedule: object = None
-    options: RequestOptions | None = None
-    saved: bool = True
-    _loss: torch.Tensor | None = None
-    _hook: RemovableHandle | None = None
+    def at_rest() -> str:
+        report = examine_tables(model)
+        _check(report)
+        if schedule is not None:
+            _refuse_other(model, make_plan(configuration_before(model), Request.of(schedule, **(options or {}))))
+        if saved:
+            refuse_incompletable(model)
+        return f"{report.intended} (tables {fingerprints.table_sha256(model)[:12]})"
 
-    def install(self, model: nn.Module) -> Patch | None:
-        """Patches a model that has no schedule from ropescale; returns the undo function, or None."""
-        if self.schedule is None or carries_ours(plain(model)):
-            return None
-        return patch(plain(model), self.schedule, **(self.options or {}))
+    settle(at_rest)
+    settle(lambda: _check(examine_model(model)))
 
-    def prove(self, model: nn.Module) -> None:
-        """Verifies that the schedule is live in every process: its tables, and the called modules.
 
-        Every process runs both checks, and each check has the same result in all of them. The first check runs no
-        forward pass, so that no collective pass starts while a process is broken.
+def _check(report: Verification) -> None:
+    if report.problems:
+        raise VerificationError("; ".join(report.problems))
 
-        Raises:
-            VerificationError: it is not live; every process raises the same line with the rank, the module and the
-                difference.
-        """
-        model = plain(model)
 
-        def at_rest() -> Verdict:
-            report = examine_tables(model)
-            if report.problems:
-                return Verdict("; ".join(report.problems))
-            if self.schedule is not None:
-                self._refuse_other(model)
-            if self.saved:
-                refuse_incompletable(model)
-            return Verdict(carried=f"{report.intended} (tables {fingerprints.table_sha256(model)[:12]})")
+def _refuse_other(model: nn.Module, wanted: Plan) -> None:
+    """Refuses a model that carries another schedule than the wanted one.
 
-        settle(at_rest)
-        settle(lambda: Verdict("; ".join(examine_model(model).problems)))
-
-    def watch(self, model: nn.Module) -> None:
-        """Records the training losses of a model's forward passes; :meth:`check` tests the last one."""
-        self.unwatch()
-        self._loss = None
-        self._hook = plain(model).register_forward_hook(self._keep_loss)
-
-    def _keep_loss(self, module: nn.Module, _: object, output: object) -> None:
-        """Records the loss of the last pass in training mode, if the model computes it."""
-        if module.training:
-            first = output[0] if isinstance(output, tuple) and output else None
-            loss = output.get("loss") if isinstance(output, Mapping) else first
-            self._loss = loss.detach() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
-
-    def unwatch(self) -> None:
-        """Ends :meth:`watch`."""
-        if self._hook is not None:
-            self._hook.remove()
-
-    def check(self, model: nn.Module, *, numbers: bool = False) -> None:
-        """Verifies that the tables are still live in every process, without a forward pass.
-
-        Args:
-            numbers: also verify that the last loss and the trained weights are finite.
-
-        Raises:
-            VerificationError: as for :meth:`prove`, or a loss or a weight is not finite.
-        """
-        model = plain(model)
-        settle(lambda: Verdict("; ".join(examine_tables(model).problems)))
-        if numbers:
-            settle(lambda: Verdict(problem_of(model, self._loss)))
-
-    def _refuse_other(self, model: nn.Module) -> None:
-        """Refuses a model that carries another schedule than the requested one.
-
-        Raises:
-            VerificationError: the schedules differ; names both.
-        """
-        wanted = make_plan(configuration_before(model), Request.of(self.schedule, **(self.options or {})))
-        if not wanted.changes:
-            return
-        try:
+    Raises:
+        VerificationError: the schedules differ; names both.
+    """
+    try:
+        if wanted.changes:
             check_live(model, wanted, held_at(model))
-        except VerificationError:
-            asked = ", ".join(dict.fromkeys(wanted.label(key) for key in wanted.layers))
-            carried = ", ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))
-            raise VerificationError(
-                f"the model carries {carried}, but the callback has {asked}; use one of the two"
-            ) from None
+    except VerificationError:
+        requested = ", ".join(dict.fromkeys(wanted.label(key) for key in wanted.layers))
+        carried = ", ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))
+        raise VerificationError(
+            f"the model carries {carried}, but the callback has {requested}; use one of the two"
+        ) from None
 
 
 # --- Agreement among processes: a problem of one stops all, with one line
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of a check in one process.
-
-    Attributes:
-        problem: why training must stop, in a sentence; empty if it may continue.
-        carried: a value that must be equal in all processes, such as a hash of the tables.
-    """
-
-    problem: str = ""
-    carried: str = ""
 
 
 def processes(model: nn.Module | None = None) -> Group:
@@ -195,23 +147,26 @@ def is_shared(model: nn.Module) -> bool:
     return wrapped or any(hasattr(each, "full_tensor") or hasattr(each, "ds_id") for each in model.parameters())
 
 
-def settle(find: Callable[[], Verdict], kind: type[RopescaleError] = VerificationError) -> None:
+def settle(check: Callable[[], object], kind: type[RopescaleError] = VerificationError) -> None:
     """Runs a check in every process; continues in all of them or in none.
 
     Any error counts as a problem, so that every process reports its result.
+
+    Args:
+        check: raises an error, or returns a value that must be equal in all processes, such as a hash of the tables.
 
     Raises:
         VerificationError, or ``kind``: a process has a problem, or their values differ; every process raises the same
             line.
     """
+    problem, carried = "", None
     try:
-        own = find()
+        carried = check()
     except RopescaleError as error:
-        own = Verdict(str(error))
+        problem = str(error)
     except Exception as error:
-        own = Verdict(f"{type(error).__name__}: {first_line(error)}")
-    line = first_problem(processes().from_all(own))
-    if line:
+        problem = f"{type(error).__name__}: {first_line(error)}"
+    if line := first_problem(processes().from_all((problem, carried))):
         raise kind(line)
 
 
@@ -222,24 +177,26 @@ def settle_leader(act: Callable[[], object]) -> None:
         RunError: the action failed; raised in every process.
     """
 
-    def find() -> Verdict:
+    def led() -> None:
         if processes().world.leads:
             act()
-        return Verdict()
 
-    settle(find, RunError)
+    settle(led, RunError)
 
 
-def first_problem(found: list[Verdict]) -> str:
-    """Returns the line for all processes: the first problem, and the other ranks with problems; empty for none."""
+def first_problem(found: Sequence[tuple[str, object]]) -> str:
+    """Returns the line for all processes: the first problem, and the other ranks with problems; empty for none.
+
+    Args:
+        found: by rank, the problem (or "") and the value that must be equal.
+    """
     if len(found) == 1:
-        return found[0].problem
-    failed = [rank for rank, each in enumerate(found) if each.problem]
+        return found[0][0]
+    failed = [rank for rank, (problem, _) in enumerate(found) if problem]
     if failed:
-        others = [str(rank) for rank in failed[1:]]
-        more = f" (a problem also in rank {', '.join(others[:8])}{', ...' * (len(others) > 8)})" if others else ""
-        return f"rank {failed[0]} of {len(found)}: {found[failed[0]].problem}{more}"
-    other = next((rank for rank, each in enumerate(found) if each.carried != found[0].carried), None)
-    if other is None:
-        return ""
-    return f"rank {other} of {len(found)} carries {found[other].carried}, and rank 0 {found[0].carried}"
+        others = ", ".join(map(str, failed[1:9])) + ", ..." * (len(failed) > 9)
+        more = f" (a problem also in rank {others})" if others else ""
+        return f"rank {failed[0]} of {len(found)}: {found[failed[0]][0]}{more}"
+    first = found[0][1]
+    other = next((rank for rank, (_, carried) in enumerate(found) if carried != first), None)
+    return "" if other is None else f"rank {other} of {len(found)} carries {found[other][1]}, and rank 0 {first}"

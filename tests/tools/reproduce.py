@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from reference_model import training_documents
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, default_data_collator
 
 import ropescale
 from ropescale.evals import Result
 from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents, save_taught
-from ropescale.evals.training import MixedWindows, PlainWindows, chunked_loss, pack
+from ropescale.evals.training import MixedWindows, chunked_loss, pack
 
 TRAINED, TARGET, BEYOND = 256, 2048, 4096
 STEPS, SHORT = 400, 200
@@ -98,7 +98,7 @@ def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None =
             data_seed=arm.seed,
             use_cpu=True,
         )
-        collator: Any = MixedWindows(short=TRAINED, bos=bos) if arm.mixed else PlainWindows()
+        collator: Any = MixedWindows(short=TRAINED, bos=bos) if arm.mixed else default_data_collator
         data = pack(ids, length=arm.length, bos=bos, eos=bos)
         trainer = Trainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=[callback])
         with chunked_loss(model):

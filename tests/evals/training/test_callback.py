@@ -169,7 +169,12 @@ def test_every_measurement_is_a_run_that_report_shows(source, tmp_path):
     callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256", every=1, out=tmp_path / "runs")
     training.trainer(training.loaded(source), tmp_path / "out", callback).train()
     runs = sorted((tmp_path / "runs").iterdir())
-    assert [run.name for run in runs] == ["original", *(f"step-{step:06d}" for step in range(5))]
+    assert [run.name for run in runs] == [f"step-{step:06d}" for step in range(5)]
+    first = ropescale.evals.Result.load(runs[0])
+    assert (first.schedules, first.baseline) == (
+        ["yarn:factor=4, before", "no schedule, before"],
+        "no schedule, before",
+    )
     assert "step-000003" in page(load(runs))
     assert ropescale.evals.Result.load(runs[-1]).rows[-1].ppl == callback.measured[4]["eval_ppl_256"]
 

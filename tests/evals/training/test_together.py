@@ -16,24 +16,21 @@ from launching import environment
 
 import ropescale
 from ropescale.errors import VerificationError
-from ropescale.evals.training.proving import Verdict, first_problem, settle
+from ropescale.evals.training.proving import first_problem, settle
 
 
 def test_the_line_names_the_first_rank_with_a_problem_and_the_others():
-    fine, wrong = Verdict(carried="a"), Verdict("the table is wrong")
+    fine, wrong = ("", "a"), ("the table is wrong", None)
     assert first_problem([fine, fine]) == ""
     assert first_problem([wrong]) == "the table is wrong"
     assert first_problem([fine, wrong]) == "rank 1 of 2: the table is wrong"
     assert first_problem([fine, wrong, wrong]) == "rank 1 of 3: the table is wrong (a problem also in rank 2)"
-    assert first_problem([fine, Verdict(carried="b")]) == "rank 1 of 2 carries b, and rank 0 a"
+    assert first_problem([fine, ("", "b")]) == "rank 1 of 2 carries b, and rank 0 a"
 
 
 def test_an_error_of_any_kind_is_a_problem_that_the_others_hear_of():
-    def broken() -> Verdict:
-        raise ZeroDivisionError("division by zero")
-
     with pytest.raises(VerificationError, match=r"^ZeroDivisionError: division by zero$"):
-        settle(broken)
+        settle(lambda: 1 / 0)
 
 
 @pytest.mark.slow

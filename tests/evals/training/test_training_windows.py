@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.errors import DataError
-from ropescale.evals.training.collators import MixedWindows, PlainWindows, PoseWindows, pack
+from ropescale.evals.training.collators import MixedWindows, PoseWindows, pack
 from ropescale.evals.training.losses import chunked_loss
 
 BOS, EOS = 250, 251
@@ -89,7 +89,7 @@ def test_every_batch_is_under_the_table_that_the_saved_configuration_has_at_its_
         (lambda: MixedWindows(16, share=0), "share 0 is not between 0 and 1"),
         (lambda: MixedWindows(1), "short 1 leaves no token"),
         (lambda: MixedWindows(128)(rows(1, 64)), r"short 128 is longer than the windows \(64\)"),
-        (lambda: PlainWindows()(rows(1, 64) + rows(1, 32)), "several lengths"),
+        (lambda: MixedWindows(16)(rows(1, 64) + rows(1, 32)), "several lengths"),
         (lambda: PoseWindows(32)(rows(1, 64)), "window 64 must be at least"),
         (lambda: PoseWindows(256, window=80)(rows(1, 64)), "window 80 must be at least"),
     ],

@@ -25,7 +25,7 @@ class Timing(TrainerCallback):
     """Times the steps, and the looks of a callback after each."""
 
     def __init__(self, callback: ropescale.TrainingCallback) -> None:
-        self.proof, self.begun = callback.proof, 0.0
+        self.callback, self.begun = callback, 0.0
         self.steps: list[float] = []
         self.tables: list[float] = []
         self.numbers: list[float] = []
@@ -36,7 +36,7 @@ class Timing(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         ends = [time.process_time()]
         for numbers in (False, True):
-            self.proof.check(kwargs["model"], numbers=numbers)
+            self.callback.check(kwargs["model"], numbers=numbers)
             ends.append(time.process_time())
         self.steps.append(ends[0] - self.begun)
         self.tables.append(ends[1] - ends[0])
