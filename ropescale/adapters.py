@@ -83,12 +83,12 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
         raise CheckpointError(f"{folder / ADAPTER} names no base model; write its folder into base_model_name_or_path")
     try:
         is_local = local_path(base).is_dir()
-        there = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
+        base_folder = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
     except (OSError, ValueError) as error:  # an invalid name, or a missing path
         raise CheckpointError(
             f"the base of the adapter {folder}: {first_line(error)} (base_model_name_or_path)"
         ) from error
-    return Adapter(folder, cut(base, 200), there, read_record(folder))
+    return Adapter(folder, cut(base, 200), base_folder, read_record(folder))
 
 
 def remarks(adapter: Adapter) -> Iterator[str]:
@@ -117,8 +117,8 @@ def disagreement(adapter: Adapter) -> str | None:
     if record is None:
         return None
     tables = {key: table for key, table in record.frequencies.items() if key in ropes}
-    there = {key: stock_table(ropes[key], record.length) for key in tables}
-    if tables.keys() == record.tables.keys() and all(map(_same, tables.values(), there.values())):
+    of_base = {key: stock_table(ropes[key], record.length) for key in tables}
+    if tables.keys() == record.tables.keys() and all(map(_same, tables.values(), of_base.values())):
         return None
     trained = ", ".join(dict.fromkeys(record.labels.values()))
     return (

@@ -65,12 +65,12 @@ class World:
         """Whether this is the process that prints and writes."""
         return self.rank == 0
 
-    def device(self, asked: str | None) -> str | None:
+    def device(self, requested: str | None) -> str | None:
         """Returns the requested device; else the GPU of this process's local rank, with several processes and GPUs."""
         import torch
 
-        if asked or self.size == 1 or not torch.cuda.is_available():
-            return asked
+        if requested or self.size == 1 or not torch.cuda.is_available():
+            return requested
         return f"cuda:{self.local_rank}"
 
     def __str__(self) -> str:
@@ -90,9 +90,9 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     except ValueError:
         rank = size = local = -1
     if not 0 <= rank < size or local < 0:
-        said = ", ".join(f"{name}={value}" for name, value in given.items())
+        values = ", ".join(f"{name}={value}" for name, value in given.items())
         raise DataError(
-            f"{said} are not valid process numbers; start with torchrun, or unset these environment variables"
+            f"{values} are not valid process numbers; start with torchrun, or unset these environment variables"
         )
     accelerate = any(name.startswith("ACCELERATE_") for name in environment)
     hint = _LONELY if accelerate and size == 1 else ""
@@ -115,14 +115,14 @@ class Group:
             return value
         import torch.distributed as dist
 
-        box = [value]
+        values = [value]
         with _connected():
-            dist.broadcast_object_list(box, src=0)
-        return box[0]
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     @contextmanager
-    def leader_first(self, what: AbstractContextManager[object]) -> Iterator[None]:
-        """Enters the context ``what`` only in the leader, before other processes continue; leaves it after them.
+    def leader_first(self, context: AbstractContextManager[object]) -> Iterator[None]:
+        """Enters a context only in the leader, before other processes continue; leaves it after them.
 
         Raises:
             RopescaleError: entering failed; raised in every process.
@@ -131,7 +131,7 @@ class Group:
             failed = None
             try:
                 if self.world.leads:
-                    stack.enter_context(what)
+                    stack.enter_context(context)
             except RopescaleError as error:
                 failed = error
             failed = self.from_leader(failed)
@@ -145,10 +145,10 @@ class Group:
             return [value]
         import torch.distributed as dist
 
-        found: list[Any] = [None] * self.world.size
+        values: list[Any] = [None] * self.world.size
         with _connected():
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def to_leader(self, value: T) -> list[T]:
         """Gathers the values of all processes, by rank, in the leader; returns an empty list in the others."""
@@ -156,10 +156,10 @@ class Group:
             return [value]
         import torch.distributed as dist
 
-        found: list[Any] | None = [None] * self.world.size if self.world.leads else None
+        values: list[Any] | None = [None] * self.world.size if self.world.leads else None
         with _connected():
-            dist.gather_object(value, found, dst=0)
-        return found or []
+            dist.gather_object(value, values, dst=0)
+        return values or []
 
 
 @dataclass(frozen=True)

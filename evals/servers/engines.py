@@ -35,6 +35,9 @@ class Token(TypedDict):
     rank: NotRequired[int | None]
 
 
+Scores = tuple[np.ndarray, np.ndarray]
+"""Of every id except the first, the NLL in nats, fp32, and whether it is the most likely one, if requested."""
+
 Position = dict[int, Token] | None
 """The tokens that a response has for a position, by id."""
 
@@ -84,11 +87,8 @@ class PromptScoring(ABC):
     def written(self, content: bytes) -> list[int] | None:
         """Parses the generated ids from a response."""
 
-    def scores(self, content: bytes, ids: Sequence[int], ranked: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the NLL in nats of every id except the first, and whether each is the most likely one.
-
-        Returns:
-            fp32 [ids - 1], and bool [ids - 1], which is valid only if ``ranked``.
+    def scores(self, content: bytes, ids: Sequence[int], ranked: bool) -> Scores:
+        """Parses the scores of these ids from a response.
 
         Raises:
             ServerError: the response lacks a finite log-probability, or a needed rank, for one of these ids.

@@ -91,7 +91,7 @@ def _answered(server: Server, prompts: Sequence[Prompt], batches: Sequence[Batch
         _, prompt, part, _ = each
         if part < 0 and prompt.generation:
             return server.start_generating(prompt.generation.ids.tolist(), prompt.generation.new_tokens)
-        return server.start_ranked(prompt.ids(part).tolist())
+        return server.start(prompt.ids(part).tolist(), ranked=True)
 
     for (batch, prompt, part, count), future in in_parallel(asked, start, server.concurrency):
         done = answered.setdefault(batch.number, {})

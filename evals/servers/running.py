@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, suppress
 from typing import cast
 
-import numpy as np
-
 from ...errors import RopescaleError, ServerError
 from ...output.formatting import named
 from ...schedules.base import length_dependent
@@ -26,6 +24,7 @@ from ..running.variants import HeldTables
 from ..scoring.batches import Batch, Scored
 from ..scoring.scorer import SCORING
 from ..store import Facts
+from .engines import Scores
 from .server import ServedModel, ServedTables, Server, in_parallel
 
 
@@ -48,7 +47,7 @@ class ServedWindows:
         for batch, future in in_parallel(batches, self._start, self.server.concurrency):
             [feed] = batch.feeds
             try:
-                nll = future.result()
+                nll, _ = future.result()
             except ServerError as error:
                 raise ServerError(f"{named(self.documents[feed.document].name)}: {error}") from None
             yield batch, Scored(nll[len(nll) - feed.window.count :])
@@ -61,7 +60,7 @@ class ServedWindows:
         """
         self.server.refuse_another(self._ids(batch), before.nll)
 
-    def _start(self, batch: Batch) -> Future[np.ndarray]:
+    def _start(self, batch: Batch) -> Future[Scores]:
         return self.server.start(self._ids(batch))
 
     def _ids(self, batch: Batch) -> list[int]:

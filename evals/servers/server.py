@@ -24,7 +24,7 @@ from ..running.progress import Notes
 from ..running.variants import HeldTables
 from ..store import key_of
 from .client import SMALL, TIMEOUT, Client
-from .engines import ROW, PromptScoring, engine_of
+from .engines import ROW, PromptScoring, Scores, engine_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -157,21 +157,17 @@ class Server:
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
-        [(_, scored)] = in_parallel([ids], self.start, 1)
-        return scored.result()
+        [(_, scores)] = in_parallel([ids], self.start, 1)
+        return scores.result()[0]
 
-    def start(self, ids: Sequence[int]) -> Future[np.ndarray]:
-        """Requests a window's scores; returns a future of its NLL."""
+    def start(self, ids: Sequence[int], ranked: bool = False) -> Future[Scores]:
+        """Requests a window's scores; returns their future.
 
-        def read(content: bytes) -> np.ndarray:
-            return self.engine.scores(content, ids)[0]
-
-        return self.client.start(*self.engine.scoring(ids, False), SMALL + ROW * len(ids), read)
-
-    def start_ranked(self, ids: Sequence[int]) -> Future[tuple[np.ndarray, np.ndarray]]:
-        """Requests a window's scores; returns a future of its NLL and whether each token is the most likely one."""
-        read = partial(self.engine.scores, ids=ids, ranked=True)
-        return self.client.start(*self.engine.scoring(ids, True), SMALL + 2 * ROW * len(ids), read)
+        Args:
+            ranked: whether to request also if each token is the most likely one.
+        """
+        read = partial(self.engine.scores, ids=ids, ranked=ranked)
+        return self.client.start(*self.engine.scoring(ids, ranked), SMALL + (1 + ranked) * ROW * len(ids), read)
 
     def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
         """Requests greedy decoding after some ids; returns a future of the generated ids."""

@@ -63,22 +63,8 @@ def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
 @pytest.mark.slow
 def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp_path):
     """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
-    keys = [
-        "keys",
-        checkpoint,
-        "--data",
-        texts,
-        "--window",
-        16,
-        "--stride",
-        8,
-        "--alpha",
-        0,
-        "--beta",
-        -9,
-        "-o",
-        tmp_path / "keys.json",
-    ]
+    found_keys = "--window 16 --stride 8 --alpha 0 --beta -9".split()
+    keys = ["keys", checkpoint, "--data", texts, *found_keys, "-o", tmp_path / "keys.json"]
     assert main([*map(str, keys)]) == 0
     words = [checkpoint, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
     words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]

@@ -264,7 +264,7 @@ def test_the_asked_token_is_found_behind_another_one_of_its_position():
     ids = list(range(20, 36))
     ranks = [1 + number % 2 for number in range(15)]
     with serving(ranks=lambda ids: ranks, fault=lambda number, ids: "another first") as engine:
-        nll, is_top = Server(engine.url).start_ranked(ids).result()
+        nll, is_top = Server(engine.url).start(ids, ranked=True).result()
     assert nll == pytest.approx([-each for each in arithmetic(ids)])
     assert is_top.tolist() == [rank == 1 for rank in ranks]
 
