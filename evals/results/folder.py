@@ -220,6 +220,8 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
         folder.mkdir(parents=True, exist_ok=True)
         there = existing(folder)
         listed_there = {} if there is None else there.get("files", {})
+        if any("/" in name or name.startswith(".") for name in listed_there):
+            raise CheckpointError(f"{folder / RESULTS} lists files outside the folder; {ELSEWHERE}")
         digests = {name: [sha256(content)] for name, content in files.items()}
         names = [*digests, *(name for name in listed_there if name not in digests)]
         known = {name: [*digests.get(name, []), *listed_there.get(name, [])] for name in names}

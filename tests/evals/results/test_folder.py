@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from configurations import write_files
 from crashing import failures, kills, tree
+from losses import digest, reseal
 from safetensors.numpy import load_file
 from tiny import documents, llama
 
@@ -89,6 +90,14 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_moved_aside_and_not_followed(run
     results[0].save(run)
     assert (run / f"{name}~2").is_fifo() and path.is_file()
     assert (tmp_path / "elsewhere").read_text() == "years of work"
+
+
+def test_a_list_of_files_outside_the_folder_is_refused(run, results, tmp_path):
+    (tmp_path / "thesis").write_text("years of work")
+    reseal(run, lambda found: found["files"].update({"../thesis": [digest(tmp_path / "thesis")]}))
+    with pytest.raises(CheckpointError, match="lists files outside the folder"):
+        results[0].save(run)
+    assert (tmp_path / "thesis").exists()
 
 
 def test_pictures_that_no_longer_belong_are_deleted_unless_somebody_edited_them(run, results, monkeypatch):
