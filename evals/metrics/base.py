@@ -48,8 +48,8 @@ class Option(Generic[T]):
         type: the type of its values: ``Length`` (tokens), int, float, bool, str or ``Path``, optionally with a range.
         help: the command's help text.
         default: its value if none is given.
-        read: converts a given value, such as a path to the file's content; then ``in_protocol`` is False.
-        in_protocol: whether the "protocol" part of results.json has the value; else :meth:`Metric.recalled` returns it.
+        read: converts a given value, such as a path to the file's content. Without it, the "protocol" part of
+            results.json has the value; else :meth:`Metric.recalled` returns it.
         by_place: whether a value other than the default needs every token's position in its text.
     """
 
@@ -58,7 +58,6 @@ class Option(Generic[T]):
     help: str
     default: T = None  # type: ignore[assignment]
     read: Callable[[Any], T] | None = None
-    in_protocol: bool = True
     by_place: bool = False
 
     def value(self, given: Any) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +41,7 @@ class RepeatsRow:
 
 
 _DISTANCE = Option[int | None](
-    "repeat_distance", Length, "The least distance of a far repeat (default: the trained length).", in_protocol=False
+    "repeat_distance", Length, "The least distance of a far repeat (default: the trained length)."
 )
 
 
@@ -73,11 +72,6 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
                 parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
                 rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
         return rows
-
-    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the distance from the rows."""
-        rows = self.read(results)
-        return {_DISTANCE.name: rows[0].distance} if rows else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of the longest length."""

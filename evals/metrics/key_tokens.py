@@ -41,7 +41,6 @@ _SPANS = Option[KeySpans | None](
     Path,
     "Also measure the tokens that `ropescale keys` found.",
     read=lambda given: given if isinstance(given, KeySpans) else key_tokens.load(given),
-    in_protocol=False,
     by_place=True,
 )
 

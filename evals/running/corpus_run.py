@@ -254,7 +254,7 @@ class CorpusRun(ABC):
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 **(self.truncation.facts if self.truncation else {}),
                 "seed": options.seed,
-                **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.in_protocol},
+                **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.read is None},
                 **names_for(self.variants),
                 **self.protocol,
                 "interval": f"{corpus.interval}, {PERCENT}",

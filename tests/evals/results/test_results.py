@@ -144,7 +144,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert list(plain["data"]) == about
     assert list(plain["protocol"]) == [
         *["name", "mode", "bos", "stride", "windows", "budget_tokens", "truncation_context", "truncation_stride"],
-        *["seed", "interval", "batch_tokens"],
+        *["seed", "repeat_distance", "interval", "batch_tokens"],
     ]
     assert list(plain["truncation"]) == ["context", "stride", "fed", "rows"]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
