@@ -9,27 +9,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
+
+def plain(model_type: str, hidden: int, heads: int, length: int, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
+    """A configuration in the keys of transformers 4."""
+    shape = {"model_type": model_type, "hidden_size": hidden, "num_attention_heads": heads}
+    return {**shape, "max_position_embeddings": length, "rope_theta": theta, **more}
+
+
+def yarn(factor: float, **more: Any) -> dict[str, Any]:
+    """YaRN's scaling of a model that was trained at 4,096 tokens."""
+    return {"beta_fast": 32.0, "beta_slow": 1.0, "factor": factor, "original_max_position_embeddings": 4096, **more}
+
+
+LLAMA = plain("llama", 128, 2, 4096, head_dim=64)
 """A small Llama: 32 pairs."""
 
 CONFIG = LLAMA | {"max_position_embeddings": 256}
 """The same, trained at 256 tokens."""
 
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "qk_rope_head_dim": 32,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
+DEEPSEEK = plain("deepseek_v3", 64, 2, 4096, qk_rope_head_dim=32)
 LLAMA31_SCALING = {
     "factor": 8.0,
     "high_freq_factor": 4.0,
@@ -39,85 +37,28 @@ LLAMA31_SCALING = {
 }
 LLAMA31 = LLAMA | {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rope_scaling": LLAMA31_SCALING}
 LISTS = {"short_factor": [1.0 + 0.05 * i for i in range(16)], "long_factor": [1.1 * 1.2**i for i in range(16)]}
-PHI3_128K = {
-    "model_type": "phi3",
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 131072,
-    "original_max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-    "rope_scaling": {"type": "longrope", **LISTS},
+PHI3_128K = plain("phi3", 128, 4, 131072, original_max_position_embeddings=4096)
+PHI3_128K["rope_scaling"] = {"type": "longrope", **LISTS}
+YARN_32 = yarn(32.0, rope_type="yarn", truncate=False)
+GPT_OSS = plain("gpt_oss", 2880, 64, 131072, 150000, head_dim=64, rope_scaling=YARN_32, sliding_window=128)
+GEMMA3 = plain("gemma3_text", 64, 4, 8192, head_dim=16, sliding_window=512)
+del GEMMA3["rope_theta"]
+GEMMA3["rope_parameters"] = {
+    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
-YARN_32 = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "factor": 32.0,
-    "original_max_position_embeddings": 4096,
+QWEN3 = plain("qwen3", 4096, 32, 40960, 1000000, head_dim=128, rope_scaling=None)
+DEEPSEEK_YARN = yarn(40, mscale=1.0, mscale_all_dim=1.0, type="yarn")
+DEEPSEEK_V3 = plain("deepseek_v3", 7168, 128, 163840, 10000, qk_rope_head_dim=64, rope_scaling=DEEPSEEK_YARN)
+MINISTRAL3 = {"model_type": "ministral3", "head_dim": 128, "max_position_embeddings": 262144}
+MINISTRAL3["rope_parameters"] = {
     "rope_type": "yarn",
-    "truncate": False,
-}
-GPT_OSS = {
-    "model_type": "gpt_oss",
-    "hidden_size": 2880,
-    "num_attention_heads": 64,
-    "head_dim": 64,
-    "max_position_embeddings": 131072,
-    "rope_theta": 150000,
-    "rope_scaling": YARN_32,
-    "sliding_window": 128,
-}
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "head_dim": 16,
-    "max_position_embeddings": 8192,
-    "sliding_window": 512,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
-QWEN3 = {
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000,
-    "rope_scaling": None,
-}
-DEEPSEEK_YARN = {
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "factor": 40,
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 4096,
-    "type": "yarn",
-}
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "qk_rope_head_dim": 64,
-    "max_position_embeddings": 163840,
-    "rope_theta": 10000,
-    "rope_scaling": DEEPSEEK_YARN,
-}
-MINISTRAL3 = {
-    "model_type": "ministral3",
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 1000000.0,
-        "factor": 16.0,
-        "original_max_position_embeddings": 16384,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "llama_4_scaling_beta": 0.1,
-    },
+    "llama_4_scaling_beta": 0.1,
 }
 
 
