@@ -16,6 +16,9 @@ from ..schedules.base import suggest
 from .options import Place, SpecText, option
 
 NAME = "run.yaml"
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+"""The sources of given parameters."""
+
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run")
 """Parameters that do not affect the measurement."""
 
@@ -85,7 +88,7 @@ def run_file() -> dict[str, bytes]:
     given = {}
     for each in ctx.command.params:
         source, value = ctx.get_parameter_source(str(each.name)), ctx.params.get(str(each.name))
-        if source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP) and each.name not in _NOT_WRITTEN:
+        if source in GIVEN and each.name not in _NOT_WRITTEN:
             if isinstance(value, Mapping):
                 value = [f"{name}={inner}" for name, inner in value.items()]
             values = [_absolute(inner, each) for inner in (value if isinstance(value, (list, tuple)) else [value])]

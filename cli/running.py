@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from ..errors import DataError
 from .options import REQUEST_OPTIONS, made, print_result, say
-from .run_file import run_file
+from .run_file import GIVEN, run_file
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
@@ -76,11 +75,8 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
     """
     ctx = click.get_current_context()
     for name in names:
-        if ctx.get_parameter_source(name) in _GIVEN:
+        if ctx.get_parameter_source(name) in GIVEN:
             raise DataError(f"{name} {why}", name, instead)
-
-
-_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
 _LOCAL = (
