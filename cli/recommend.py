@@ -107,10 +107,11 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     def prepare(here: World) -> RecommendRun:
         text, bos = text_of(source, options), options["bos"]
         if servers:
-            from ..evals.servers.recommending import prepare_recommendation
+            from ..evals.servers.recommending import ServedRecommendRun
+            from ..evals.servers.server import ServedModel
 
-            texts, tokenizer = text.texts(), checkpoint.tokenizer()
-            return prepare_recommendation(servers, texts, target_length, bos, chosen, tokenizer, text)
+            served = ServedModel(servers, checkpoint, checkpoint.tokenizer())
+            return ServedRecommendRun(served, text.texts(), target_length, bos, chosen, text)
         from ..evals.recommending import running
 
         return running.prepare(checkpoint, text, target_length, bos, chosen, here)

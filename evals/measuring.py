@@ -26,7 +26,7 @@ from .running.corpus_run import CorpusRun
 from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.recommending import prepare_recommendation
+from .servers.recommending import ServedRecommendRun
 from .servers.retrieval import ServedRetrieval
 from .servers.running import ServedRun
 from .servers.server import ServedModel, Server
@@ -83,7 +83,7 @@ def perplexity(
     run: CorpusRun
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
-        run = ServedRun(ServedModel(_as_list(model), chosen.path, tokenizer), corpus, named, chosen)
+        run = ServedRun(ServedModel(model, chosen.path, tokenizer), corpus, named, chosen)
     else:
         run = PerplexityRun(model, corpus, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
@@ -139,7 +139,7 @@ def retrieval(
     prompt_set = PromptSelection(lengths, depths, task, bos, prompts).made(tokenizer, chosen)
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
-        served = ServedModel(_as_list(model), chosen.path, tokenizer)
+        served = ServedModel(model, chosen.path, tokenizer)
         run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
     else:
         run = RetrievalRun(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
@@ -187,7 +187,7 @@ def recommend(
     chosen, target = RecommendOptions(**options), parse_length(target_length)
     run: RecommendRun
     if isinstance(model, (Server, Sequence)):
-        run = prepare_recommendation(_as_list(model), documents, target, bos, chosen, tokenizer)
+        run = ServedRecommendRun(ServedModel(model, chosen.path, tokenizer), documents, target, bos, chosen)
     else:
         objective, candidates = objective_and_candidates(
             configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen
@@ -195,7 +195,3 @@ def recommend(
         corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(chosen))
         run = RecommendRun(model, corpus, objective, candidates, chosen)
     return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)
-
-
-def _as_list(servers: Server | Sequence[Server]) -> Sequence[Server]:
-    return [servers] if isinstance(servers, Server) else servers

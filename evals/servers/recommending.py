@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,15 @@ from ...errors import DataError
 from ..data.chats import Given
 from ..recommending.candidates import Candidates
 from ..recommending.deployment import serving_dtype
-from ..recommending.options import Objective, RecommendOptions, objective_of
+from ..recommending.options import RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
 from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions
 from .running import ServedRun
-from .server import ServedModel, Server
+from .server import ServedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig
 
     from ..data.sources import TextSource
 
@@ -30,14 +30,26 @@ class ServedRecommendRun(RecommendRun):
     """A recommendation among served schedules, one of them the unchanged model.
 
     There is no race, so the full text decides. The longest windows give the losses of shorter lengths, because a server
-    has one table for all lengths.
+    has one table for all lengths. The options' ``path`` has the served model's configuration.
 
     Raises:
-        DataError, ServerError: a server cannot score the text, or none has the unchanged model; raised before scoring
-            starts.
+        DataError, ServerError: the path is missing, a server cannot score the text, or none has the unchanged model;
+            raised before scoring starts.
     """
 
-    def __init__(self, model: ServedModel, corpus: Corpus, objective: Objective, options: RecommendOptions) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+        target: int,
+        bos: str | int,
+        options: RecommendOptions,
+        source: TextSource | None = None,
+    ) -> None:
+        if options.path is None:
+            raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
+        if model.trained is None:
+            raise DataError(f"{Path(options.path)} does not state the trained length of its model", "tokenizer")
         scaled = [server.label for server in model.servers if not server.is_unscaled]
         if len(scaled) == len(model.servers) or not scaled:
             raise DataError(
@@ -45,8 +57,9 @@ class ServedRecommendRun(RecommendRun):
                 "served_as",
             )
         self.served = model
-        candidates = dataclasses.replace(Candidates.unchanged(scaled), served=True)
-        self._begin(corpus, objective, candidates, options)
+        objective = objective_of(target, model.trained, options.short_weight, options.lengths)
+        corpus = Corpus(documents, objective.lengths, model.tokenizer, bos, text_options(options), source)
+        self._begin(corpus, objective, replace(Candidates.unchanged(scaled), served=True), options)
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
         return ServedRun(self.served, corpus, None, options)
@@ -54,27 +67,3 @@ class ServedRecommendRun(RecommendRun):
     def _weights(self) -> tuple[PreTrainedConfig, str, int]:
         config = AutoConfig.from_pretrained(self.model_facts["path"])
         return config.get_text_config(), serving_dtype(config.to_dict(), "bfloat16"), 0
-
-
-def prepare_recommendation(
-    servers: Sequence[Server],
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
-    target: int,
-    bos: str | int,
-    options: RecommendOptions,
-    tokenizer: PreTrainedTokenizerBase | None,
-    source: TextSource | None = None,
-) -> ServedRecommendRun:
-    """Prepares a recommendation by servers; the options' ``path`` has the served model's configuration.
-
-    Raises:
-        DataError: the path is missing, or the servers cannot be measured.
-    """
-    if options.path is None:
-        raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
-    model = ServedModel(servers, options.path, tokenizer)
-    if model.trained is None:
-        raise DataError(f"{Path(options.path)} does not state the trained length of its model", "tokenizer")
-    objective = objective_of(target, model.trained, options.short_weight, options.lengths)
-    corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(options), source)
-    return ServedRecommendRun(model, corpus, objective, options)

@@ -209,15 +209,15 @@ class ServedModel:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Server | Sequence[Server],
         path: str | os.PathLike[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        self.servers, self.tokenizer = servers, tokenizer
-        self.labels = [server.label for server in servers]
-        if len(servers) > 1 and UNNAMED in self.labels:
+        self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
+        self.labels = [server.label for server in self.servers]
+        if len(self.labels) > 1 and UNNAMED in self.labels:
             raise DataError("several servers need labels; give served_as for every server", "served_as")
-        if len(set(self.labels)) < len(servers):
+        if len(set(self.labels)) < len(self.labels):
             raise DataError("two servers have the same label; give distinct labels", "served_as")
         config: dict[str, Any] = {}
         if path is not None:
@@ -226,7 +226,7 @@ class ServedModel:
         stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
         self.vocabulary = stated if isinstance(stated, int) else None
         self.trained = trained_in(config) if config else None
-        name = servers[0].engine.model
+        name = self.servers[0].engine.model
         identity = key_of({"served": config or name})
         self.facts: ModelFacts = {
             "path": name if path is None else str(Path(path)),
