@@ -155,24 +155,17 @@ class Client:
                 pause = PAUSE * 2 ** (attempt - 1)
                 self.notes.tell(f"{self.url}: {problem}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
-            content = bytearray()
             try:
-                async with pool.stream("GET" if body is None else "POST", self.url + path, json=body) as response:
-                    async for piece in response.aiter_raw():
-                        content += piece
-                        if len(content) > most:
-                            raise ServerError(
-                                f"{self.url}{path} sent more than {most:,} bytes, too many for this request"
-                            )
+                status, content = await self._once(pool, path, body, most)
             except http.RequestError as error:
                 problem = self._quoted(str(error)) or type(error).__name__
                 if isinstance(error, http.ConnectError) and not self._has_answered:
                     raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
                 continue
-            self._has_answered, status = True, response.status_code
+            self._has_answered = True
             if status == 200:
                 try:
-                    return read(bytes(content))
+                    return read(content)
                 except ValidationError as error:
                     first = error.errors()[0]
                 where = self._quoted(".".join(map(str, first["loc"])) or "the body")
@@ -182,7 +175,18 @@ class Client:
             problem = f"the server responds with {status}{self._reason(content)}"
         raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {problem}")
 
-    def _refusal(self, status: int, content: bytes | bytearray) -> str:
+    async def _once(
+        self, pool: http.AsyncClient, path: str, body: Mapping[str, object] | None, most: int
+    ) -> tuple[int, bytes]:
+        content = bytearray()
+        async with pool.stream("GET" if body is None else "POST", self.url + path, json=body) as response:
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > most:
+                    raise ServerError(f"{self.url}{path} sent more than {most:,} bytes, too many for this request")
+        return response.status_code, bytes(content)
+
+    def _refusal(self, status: int, content: bytes) -> str:
         if status in (401, 403):
             verb = "refuses the key" if self._key else "requires a key"
             where = "" if self._is_safe else "; plain http sends it only to this machine"
@@ -191,7 +195,7 @@ class Client:
             return f"{self.url} responds with a redirect ({status}), which is not followed; give the redirect's target"
         return f"{self.url} refuses the request ({status}){self._reason(content)}"
 
-    def _reason(self, content: bytes | bytearray) -> str:
+    def _reason(self, content: bytes) -> str:
         try:
             return f": {self._quoted(_Refusal.model_validate_json(content).message)}"
         except ValidationError:
