@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...output.formatting import escaped
 from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
 from .best import too_few, worse_than_a_guess
@@ -30,29 +29,27 @@ def answer(stored: Stored) -> list[str]:
         few = f"; which is best is undecided: {too_few(documents)}" if len(ppl) > 1 and too_few(documents) else ""
         labels = sorted(ppl, key=ppl.__getitem__)
         shown = labels if len(labels) <= _MANY + 1 else dict.fromkeys([labels[0], stored.baseline])
-        figures = ", ".join(f"{digits(ppl[label], 4)} under {_name(stored, label)}" for label in shown)
+        figures = ", ".join(f"{digits(ppl[label], 4)} under {stored.markdown_name(label)}" for label in shown)
         first = f"Perplexity at {longest:,} tokens: {figures}{few}."
         return [first, *_estimates(stored, ppl, documents)]
     others = {label: value for label, value in ppl.items() if label != found.schedule}
     other = stored.baseline if stored.baseline in others else min(others, key=others.__getitem__)
-    beside = f"{_name(stored, other)}{', the unchanged model' if other == AS_IS else ''}: {digits(others[other], 4)}"
+    beside = (
+        f"{stored.markdown_name(other)}{', the unchanged model' if other == AS_IS else ''}: {digits(others[other], 4)}"
+    )
     figures = f"{digits(ppl[found.schedule], 4)} ({beside}), {_stands(stored, found)}"
-    best_one = f"{_name(stored, found.schedule)}{', the unchanged model,' if found.schedule == AS_IS else ''}"
+    best_one = f"{stored.markdown_name(found.schedule)}{', the unchanged model,' if found.schedule == AS_IS else ''}"
     first = f"{best_one} has the lowest perplexity at {longest:,} tokens: {figures}."
     return [first, *_cost(stored, found.schedule), *_truncation(stored, found.schedule)]
 
 
-def _name(stored: Stored, label: str) -> str:
-    return escaped(stored.named(label))
-
-
 def _stands(stored: Stored, row: best.BestRow) -> str:
     """Names the schedules that the best one is significantly below."""
+    labels = row.not_apart or row.apart
+    names = " or ".join(map(stored.markdown_name, labels)) if len(labels) <= _MANY else f"{len(labels)} others"
     if not row.not_apart:
-        return f"significantly below {'every other schedule' if len(row.apart) > 1 else _name(stored, row.apart[0])}"
-    if len(row.not_apart) <= _MANY:
-        return f"not significantly below {' or '.join(_name(stored, label) for label in row.not_apart)}"
-    return f"not significantly below {len(row.not_apart)} others"
+        return f"significantly below {'every other schedule' if len(labels) > 1 else names}"
+    return f"not significantly below {names}"
 
 
 def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[str]:
@@ -62,7 +59,7 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
         return []
     schedule, short = min(changed, key=changed.__getitem__), short_length(stored.lengths, stored.trained_length)
     parts = [
-        f"{_worse(row.delta_nll, 'nats per token ')} {_name(stored, stored.baseline)} at {short:,} tokens"
+        f"{_worse(row.delta_nll, 'nats per token ')} {stored.markdown_name(stored.baseline)} at {short:,} tokens"
         for row in paired.METRIC.rows(stored)
         if (row.schedule, row.length) == (schedule, short)
     ]
@@ -71,7 +68,7 @@ def _estimates(stored: Stored, ppl: dict[str, float], documents: int) -> list[st
             truncation = f"truncation ({AS_IS} on the last {row.context:,} tokens only)"
             parts.append(f"{_worse(row.delta_nll, '' if parts else 'nats per token ')} {truncation} at {row.length:,}")
     where = "this document" if documents == 1 else f"these {documents} documents"
-    return [f"On {where} alone, {_name(stored, schedule)} is {' and '.join(parts)}."] if parts else []
+    return [f"On {where} alone, {stored.markdown_name(schedule)} is {' and '.join(parts)}."] if parts else []
 
 
 def _worse(difference: float, unit: str) -> str:
@@ -88,7 +85,7 @@ def _cost(stored: Stored, schedule: str) -> list[str]:
     change, where = rows[0].change, f"at {short:,} tokens"
     if change.sign is None:
         return []
-    against = _name(stored, stored.baseline)
+    against = stored.markdown_name(stored.baseline)
     if change.sign == 1:
         return [f"It costs {_by(change)} nats per token against {against} {where}."]
     if change.sign == -1:

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ...errors import CheckpointError, DataError, RopescaleError
 from ...files import local_path, sha256, write_checked
 from ...output.formatting import finite
-from ...output.plotting import is_want_of_memory
 from ...output.wrapping import to_html
 from .. import checking
 from ..checking import Wrong
@@ -138,11 +137,8 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     try:
         from jinja2 import Environment, PackageLoader
         from plotly.offline import get_plotlyjs
-    except (ImportError, MemoryError) as error:
-        if is_want_of_memory(error):
-            raise RopescaleError("not enough memory to make the page; free some memory, or give fewer runs") from error
-        name = getattr(error, "name", None) or error
-        raise RopescaleError(f"the report needs {name}; pip install 'ropescale[report]'") from error
+    except ImportError as error:
+        raise RopescaleError(f"the report needs {error.name or error}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -191,11 +187,10 @@ def write(text: str, out: str | Path) -> Path:
     return write_checked(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
 
 
-@dataclass(frozen=True)
-class Series:
-    """A schedule of a run."""
+class Series(NamedTuple):
+    """A schedule of a run, by the run's name."""
 
-    run: StoredRun
+    run: str
     result: Result
     schedule: str
 
@@ -207,7 +202,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         DataError: there are too many schedules to compare.
     """
     measured = [(run, run.result) for run in runs if run.result]
-    series = [Series(run, result, schedule) for run, result in measured for schedule in result.schedules]
+    series = [Series(run.name, result, schedule) for run, result in measured for schedule in result.schedules]
     if len(series) > SERIES:
         raise DataError(
             f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
@@ -281,10 +276,10 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
     parts["bins"] = by_position.METRIC.rows(result)
     return {
         "id": number,
-        "run": series.run.name,
+        "run": series.run,
         "schedule": schedule,
         "trained": result.trained_length,
-        "label": f"{series.run.name}: {name}" if many else name,
+        "label": f"{series.run}: {name}" if many else name,
         "colour": LINES[number % len(LINES)],
         "symbol": _SYMBOLS[number % len(_SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],
