@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ..data import chats
@@ -58,14 +58,13 @@ class Corpus:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
         self._tokenizer = tokenizer
         self.share: DataFacts = {}
-        turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
-        given = cast(Iterable[Given], documents) if turns is None else turns
-        sources = chats.sources_of(given, tokenizer, options.score)
+        names: dict[str, str] = {}
+        given = interleaved(documents, names) if isinstance(documents, Mapping) else documents
         check_stride(options.stride, self.lengths)
-        self._cut(sources)
-        if turns is not None and len(turns.sources) > 1:
-            self.documents = [replace(each, source=turns.names[each.name]) for each in self.documents]
-            for name in turns.sources.keys() - {each.source for each in self.documents}:
+        self._cut(chats.sources_of(given, tokenizer, options.score))
+        if isinstance(documents, Mapping) and len(documents) > 1:
+            self.documents = [replace(each, source=names[each.name]) for each in self.documents]
+            for name in documents.keys() - {each.source for each in self.documents}:
                 raise DataError(
                     f"no document of {name} is measured: they are too short, copies of another source's, or beyond "
                     "max_docs; leave it out, or use shorter lengths"
@@ -200,9 +199,9 @@ class Corpus:
                 source, bos = each, data_documents.bos_id(self.bos_option, self._tokenizer)
             if first is None:
                 first, self.bos = each, bos
-            elif bos != self.bos and not (isinstance(source, Document) and not source.ids):
+            elif bos != self.bos and not (isinstance(source, Document) and not len(source.ids)):
                 raise data_documents.unequal_bos((each if bos is None else first).name)
-            if isinstance(source, Document) and source.ids and source.scored is not None:
+            if isinstance(source, Document) and len(source.ids) and source.scored is not None:
                 one_window = self.options.windows == 1 and self.options.stride is None
                 if not source.scored[: self._stops[self.lengths[-1]] if one_window else None].any():
                     silent.append(source)
@@ -213,39 +212,28 @@ class Corpus:
 # --- Interleaving documents of several sources
 
 
-class InTurn:
-    """Interleaves documents lazily: the first of every source, then the second of every source.
+def interleaved(sources: Mapping[str, Iterable[Given | Unread]], names: dict[str, str]) -> Iterator[Unread]:
+    """Yields documents lazily: the first of every source, then the second of every source.
 
     So a limit takes equally many documents of all sources that are long enough.
 
     Args:
         sources: the documents of each source, by its name.
-
-    Attributes:
-        names: the source of each document that was read, by the document's name.
+        names: gets the source of each document, by the document's name.
     """
-
-    def __init__(self, sources: Mapping[str, Iterable[Given | Unread]]) -> None:
-        if not sources:
-            raise DataError("there is no source of documents; give at least one")
-        self.sources, self.names = sources, dict[str, str]()
-
-    def __iter__(self) -> Iterator[Unread]:
-        left = {
-            name: iter([texts] if isinstance(texts, (str, Text)) else texts) for name, texts in self.sources.items()
-        }
-        for number in itertools.count():
-            for source, texts in list(left.items()):
-                try:
-                    each = next(texts)
-                except StopIteration:
-                    del left[source]
-                    continue
-                name = f"{source} document {number}"
-                made = chats.named(name, each)
-                if made.name in self.names:
-                    made = replace(made, name=f"{source}: {made.name}")
-                self.names[made.name] = source
-                yield made
-            if not left:
-                return
+    if not sources:
+        raise DataError("there is no source of documents; give at least one")
+    left = {name: iter([texts] if isinstance(texts, (str, Text)) else texts) for name, texts in sources.items()}
+    for number in itertools.count():
+        for source, texts in list(left.items()):
+            try:
+                made = chats.named(f"{source} document {number}", next(texts))
+            except StopIteration:
+                del left[source]
+                continue
+            if made.name in names:
+                made = replace(made, name=f"{source}: {made.name}")
+            names[made.name] = source
+            yield made
+        if not left:
+            return

@@ -63,7 +63,7 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
         run.run(store)
     result = run.result()
     sums = np.array([[result.totals(each, length).sums for length in lengths] for each in specs])
-    counts = np.array([result.totals(specs[0], length).shares for length in lengths])
+    counts = np.array([result.totals(specs[0], length).counts for length in lengths])
     about = {"specs": specs, "lengths": lengths, "windows": corpus.windows, "trained": trained, "model": str(folder)}
     np.savez(out / "grid.npz", sums=sums.transpose(0, 2, 1), counts=counts.T, about=json.dumps(about))
 
