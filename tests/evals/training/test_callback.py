@@ -41,14 +41,17 @@ def with_adapter(model):
     return peft.get_peft_model(model, settings)
 
 
-class Breaking(TrainerCallback):
-    """Does something to the model when the training begins, before ropescale looks."""
+class At(TrainerCallback):
+    """Does something to the model as the training begins (step 0) or as some steps begin, before ropescale looks."""
 
-    def __init__(self, breaks) -> None:
-        self.breaks = breaks
+    def __init__(self, **acts) -> None:
+        self.acts = {int(name.removeprefix("step")): act for name, act in acts.items()}
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        self.breaks(kwargs["model"])
+        self.acts.get(0, lambda model: None)(kwargs["model"])
+
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        self.acts.get(state.global_step + 1, lambda model: None)(kwargs["model"])
 
 
 # --- proving ---
@@ -79,7 +82,7 @@ def test_the_schedule_is_put_in_and_is_the_one_that_stock_transformers_loads_bac
 )  # fmt: skip
 def test_a_broken_table_stops_the_training_before_its_first_step(source, tmp_path, breaks, said):
     made = training.trainer(
-        training.loaded(source), tmp_path, Breaking(breaks), ropescale.TrainingCallback(YARN), save_strategy="no"
+        training.loaded(source), tmp_path, At(step0=breaks), ropescale.TrainingCallback(YARN), save_strategy="no"
     )
     with pytest.raises(VerificationError, match=said):
         made.train()
@@ -107,7 +110,7 @@ def test_what_cannot_be_trained_or_saved_is_refused_before_the_first_step(source
 
 
 def test_without_a_schedule_the_configuration_is_what_must_be_live(source, patched, tmp_path):
-    breaking = Breaking(lambda model: model.model.rotary_emb.inv_freq.mul_(1.5))
+    breaking = At(step0=lambda model: model.model.rotary_emb.inv_freq.mul_(1.5))
     made = training.trainer(training.loaded(patched), tmp_path / "no", breaking, ropescale.TrainingCallback())
     with pytest.raises(VerificationError, match="does not have"):
         made.train()
@@ -291,24 +294,6 @@ def test_weights_spread_by_the_first_fsdp_or_zero_3_are_refused_for_measuring():
 # --- numbers ---
 
 
-class At(TrainerCallback):
-    """Does something to the model as some steps begin."""
-
-    def __init__(self, **acts) -> None:
-        self.acts = {int(name.removeprefix("step")): act for name, act in acts.items()}
-
-    def on_step_begin(self, args, state, control, **kwargs) -> None:
-        self.acts.get(state.global_step + 1, lambda model: None)(kwargs["model"])
-
-
-def resets(model) -> None:
-    model.model.rotary_emb.inv_freq.mul_(2)
-
-
-def restores(model) -> None:
-    model.model.rotary_emb.inv_freq.div_(2)
-
-
 @pytest.mark.parametrize(
     ("every", "save_steps", "stopped"),
     [({}, 99, 50), ({"check_every": 4}, 99, 8), ({"check_every": None}, 99, None), ({"check_every": None}, 7, 7)],
@@ -316,7 +301,7 @@ def restores(model) -> None:
 def test_a_table_that_is_lost_for_a_while_is_found_every_so_many_steps_and_not_saved(
     source, tmp_path, every, save_steps, stopped
 ):
-    at = At(step5=resets, step52=restores)
+    at = At(step5=lambda m: m.model.rotary_emb.inv_freq.mul_(2), step52=lambda m: m.model.rotary_emb.inv_freq.div_(2))
     callback, settings = ropescale.TrainingCallback(YARN, **every), {"max_steps": 56, "save_steps": save_steps}
     made = training.trainer(training.loaded(source), tmp_path, at, callback, **settings)
     if stopped is None:
