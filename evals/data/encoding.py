@@ -26,7 +26,7 @@ PIECE = 2**16
 """Characters per piece; a tokenizer takes up to 250 bytes per character."""
 
 OVERLAP = 2**11
-"""Initial overlap of two pieces in characters."""
+"""The overlap of two pieces in characters."""
 
 SAME = 16
 """Tokens that must be equal on both sides of a joint."""
@@ -148,28 +148,15 @@ class TextEncoder:
             The number of used tokens of ``left``, the next piece, and the start of its text in ``left``; None without a
             joint.
         """
-        overlap = OVERLAP
-        while overlap < len(left.text):
-            place = len(left.text) - overlap
-            near = max(0, place - OVERLAP // 2)
-            line, space = (left.text.rfind(blank, near, place) for blank in "\n ")
-            start = line + 1 if line >= 0 else max(space, 0) or place  # where a line or else a word begins
-            right = self._piece(left.text[start:] + more)
-            found = self._joint(left, right, start)
-            if found is not None:
-                stop, begun = found
-                return stop, _Piece(right.text, right.ids, right.ends, begun), start
-            overlap *= 4
-        return None
-
-    def _joint(self, left: _Piece, right: _Piece, start: int) -> tuple[int, int] | None:
-        """Returns the number of tokens before a joint in the left and in the right piece."""
-        last = len(left.ids) - MARGIN - SAME
-        for place in np.unique(right.ends[SAME:]):
-            i, j = (int(np.searchsorted(ends, at, "right")) for ends, at in
-                    ((left.ends, place + start), (right.ends, place)))  # fmt: skip
-            if i > last:
-                return None
+        place = max(0, len(left.text) - OVERLAP)
+        line, space = (left.text.rfind(blank, max(0, place - OVERLAP // 2), place) for blank in "\n ")
+        start = line + 1 if line >= 0 else max(space, 0) or place  # where a line or else a word begins
+        right = self._piece(left.text[start:] + more)
+        for end in np.unique(right.ends[SAME:]):
+            i = int(np.searchsorted(left.ends, end + start, "right"))
+            j = int(np.searchsorted(right.ends, end, "right"))
+            if i > len(left.ids) - MARGIN - SAME:
+                break
             if i < left.begun + SAME or j < SAME:
                 continue
             mine, theirs = slice(i - SAME, i + SAME), slice(j - SAME, j + SAME)
@@ -178,7 +165,7 @@ class TextEncoder:
                 and np.array_equal(left.ends[mine], right.ends[theirs] + start)
                 and self._is_certain(left.ids[i - 1], left.ids[i])
             ):
-                return i, j
+                return i, _Piece(right.text, right.ids, right.ends, j), start
         return None
 
     def _settled(self, piece: _Piece, stop: int, before: int) -> Encoded:
