@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
 from ..data import chats
@@ -59,12 +59,13 @@ class Corpus:
         self._tokenizer = tokenizer
         self.share: DataFacts = {}
         names: dict[str, str] = {}
-        given = interleaved(documents, names) if isinstance(documents, Mapping) else documents
+        several = cast("Mapping[str, Iterable[Given]]", documents) if isinstance(documents, Mapping) else {}
+        given = interleaved(several, names) if isinstance(documents, Mapping) else documents
         check_stride(options.stride, self.lengths)
         self._cut(chats.sources_of(given, tokenizer, options.score))
-        if isinstance(documents, Mapping) and len(documents) > 1:
+        if len(several) > 1:
             self.documents = [replace(each, source=names[each.name]) for each in self.documents]
-            for name in documents.keys() - {each.source for each in self.documents}:
+            for name in several.keys() - {each.source for each in self.documents}:
                 raise DataError(
                     f"no document of {name} is measured: they are too short, copies of another source's, or beyond "
                     "max_docs; leave it out, or use shorter lengths"
