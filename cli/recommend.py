@@ -67,7 +67,6 @@ _SECTIONS: Sections = {
         "bos",
     ],
     "The result": [
-        option("--memory", "B", "Print the largest length whose KV cache fits next to the weights: 8GB, 80GiB."),
         CONFIG,
         out_option("Write results, plots and REPORT.md here."),
         "fresh force verbose as_json",

@@ -81,7 +81,7 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 
 _LOCAL = (
     *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
-    *("tp", "device_map", "dry_run", "search", "search_tokens", "memory"),
+    *("tp", "device_map", "dry_run", "search", "search_tokens"),
 )
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""
 

@@ -29,7 +29,7 @@ class Evidence:
         rounds: the rounds of the race.
         finalists: the candidates that were measured on the held-out text, simplest first.
         held_out: the held-out windows.
-        deployment: the facts for the command and the memory estimate.
+        deployment: the facts for the commands.
         tolerance: nats per token below which two schedules are equally good.
         vocabulary: the size of the model's vocabulary.
     """
@@ -179,7 +179,6 @@ class AnswerRow:
         command: the command that patches a checkpoint; empty if no schedule is recommended.
         open, equal: the schedules that may be better, and those that are as good.
         truncation: a sentence that compares the schedule with truncation on far repeats; empty if not measured.
-        memory: a sentence on the KV cache's memory.
         serve: the command that exports the checkpoint for the given engine; empty without one.
         guessed: whether the unchanged model predicts worse than a uniform guess; nothing is recommended then.
     """
@@ -191,7 +190,6 @@ class AnswerRow:
     open: list[str]
     equal: list[str]
     truncation: str
-    memory: str
     serve: str = ""
     guessed: bool = False
 

@@ -10,7 +10,6 @@ from ...errors import DataError
 from ...lengths import parse_length
 from ...output.formatting import brief
 from ..running.options import TextKeywords, TextOptions
-from .deployment import parse_memory
 
 TOLERANCE = 0.005
 """Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
@@ -27,7 +26,6 @@ class RecommendOptions(TextOptions):
         search: also try the schedule that :func:`ropescale.evals.search` finds on the text of the race.
         search_tokens: the token budget of that search. Default: the search's own.
         engine: omit schedules that this engine would compute differently; see ``ropescale export``.
-        memory: bytes, or text such as ``"8GB"``, to report the largest length that fits.
         tolerance: nats per token below which two schedules are equally good.
         min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
             truncation, truncation_stride, source, path, progress: as for
@@ -43,7 +41,6 @@ class RecommendOptions(TextOptions):
     search: bool = False
     search_tokens: int | None = None
     engine: str | None = None
-    memory: str | int | None = None
     tolerance: float = TOLERANCE
     name: str | None = None
     revision: str | None = None
@@ -53,8 +50,6 @@ class RecommendOptions(TextOptions):
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
         if self.search_tokens is not None and not self.search:
             raise DataError("search_tokens is given without search; add search", "search_tokens", "search")
-        if self.memory is not None:
-            object.__setattr__(self, "memory", parse_memory(self.memory))
         object.__setattr__(self, "schedules", tuple(self.schedules))
 
 
@@ -67,7 +62,6 @@ class RecommendKeywords(TextKeywords, total=False):
     search: bool
     search_tokens: int | None
     engine: str | None
-    memory: str | int | None
     tolerance: float
     name: str | None
     revision: str | None

@@ -103,7 +103,7 @@ def _draw_intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str
             axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel(f"objective minus the first one's (nats; bars: {PERCENT} for all together)", fontsize=8)
+    axes.set_xlabel(f"objective minus that of the recommended (nats; bars: {PERCENT} for all together)", fontsize=8)
 
 
 def _draw_curves(axes: Axes, labels: Sequence[str], curves: Sequence[CurveRow]) -> None:
@@ -129,8 +129,7 @@ class Advice(Metric["Recommendation", AnswerRow]):
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
         parts += [code_span(each) for each in (row.command, row.serve) if each]
-        parts += [sentence(each) for each in (row.truncation, row.memory) if each]
-        return parts
+        return [*parts, sentence(row.truncation)] if row.truncation else parts
 
 
 class AllCandidates(Metric["Recommendation", CandidateRow]):
@@ -169,7 +168,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     picture = Picture("finalists.png", "The finalists on held-out text", draw_finalists)
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
-        """Returns one row for each, the recommended one first, then by loss."""
+        """Returns one row for each, by loss."""
         evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
         losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
         for label in evidence.judged:
@@ -196,7 +195,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
                 far_tokens=losses.tokens(held_out, FAR),
             )
             rows.append(row)
-        return sorted(rows, key=lambda row: (row.schedule != chosen, row.delta))
+        return sorted(rows, key=lambda row: row.delta)
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
         """Returns one table."""
@@ -213,7 +212,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
             "others",
         ]
         lines = [[stored.markdown_name(row.schedule), *cells(row)] for row in rows]
-        chosen = stored.markdown_name(first.schedule)
+        chosen = stored.markdown_name(first.baseline)
         title = (
             f"On held-out text ({goal['held_out_windows']:,} windows): the objective minus that of "
             f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
@@ -349,7 +348,7 @@ class Recommendation(Saved):
 
     @property
     def finalists(self) -> list[FinalistRow]:
-        """The finalists on the held-out text, the recommended one first."""
+        """The finalists on the held-out text, by loss."""
         return FINALISTS.rows(self)
 
     def sentences(self) -> list[str]:
@@ -357,13 +356,14 @@ class Recommendation(Saved):
         return sentences_of(self.answer.answer)
 
     def main_table(self) -> str:
-        """Returns the command, and the finalists by perplexity and by their difference from the first."""
+        """Returns the command, and the finalists by perplexity and by their difference from the recommended one."""
         parts, protocol = [f"```sh\n{self.command}\n```"] if self.command else [], self.protocol
         if len(self.finalists) > 1:
             lengths = (f"at {protocol[name]:,}" for name in ("target_length", "trained_length"))
             rows = self.finalists
             lines = [[self.markdown_name(row.schedule), digits(row.ppl, 4), *cells(row)[1:3]] for row in rows]
-            parts.append("Perplexity, and the loss minus that of the first row (above 0: worse):")
+            chosen = self.markdown_name(rows[0].baseline)
+            parts.append(f"Perplexity, and the loss minus that of {chosen} (above 0: worse):")
             parts.append(markdown(["schedule", *lengths, "difference (nats)"], lines, right=range(1, 4)))
         return "\n\n".join(parts)
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...checkpoints.locating import read_config
 from ...errors import DataError
 from ...models.rotary_modules import unwrapped
 from ...schedules.specs import parse, repeated
@@ -37,7 +35,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
 from .candidates import Candidates, objective_and_candidates
-from .deployment import BYTES, Deployment, cache_of, serving_dtype
+from .deployment import Deployment
 from .evidence import TRUNCATION, Evidence
 from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks, windows_by_document
 from .options import Objective, RecommendOptions
@@ -45,7 +43,7 @@ from .race import FINALISTS, Round, expected, run_race, share_kept, split_window
 from .results import Recommendation
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from ..data.sources import TextSource
 
@@ -337,24 +335,13 @@ class RecommendRun:
         }
 
     def _deployment(self) -> Deployment:
-        (config, dtype, weights), options = self._weights(), self.options
+        options = self.options
         return Deployment(
             model=options.name or self.model_facts["path"],
             revision=options.revision,
             request=options.patching,
-            cache=cache_of(config, dtype),
-            weights=weights,
-            memory=options.memory if weights and isinstance(options.memory, int) else None,
             engine=options.engine,
         )
-
-    def _weights(self) -> tuple[PreTrainedConfig, str, int]:
-        """Returns the language model's configuration, the dtype that it is served in, and the bytes of its weights."""
-        path = Path(self.model_facts["path"])  # the configuration there names the dtype of the weights
-        stored = read_config(path) if (path / "config.json").is_file() else {}
-        dtype = serving_dtype(stored, self.model_facts["dtype"])
-        weights = self.model_facts["parameters"] * BYTES.get(dtype, 2)
-        return unwrapped(self.model).config.get_text_config(), dtype, weights
 
 
 def _sum(nll: np.ndarray, mask: np.ndarray) -> float:

@@ -36,7 +36,6 @@ def answer(evidence: Evidence) -> AnswerRow:
         open=decision.open,
         equal=decision.equal,
         truncation="" if guessed else of_far_repeats(evidence, chosen),
-        memory=evidence.deployment.said(goal.target),
         serve=evidence.deployment.following(goal.target) if named else "",
         guessed=bool(guessed),
     )

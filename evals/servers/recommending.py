@@ -7,12 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import AutoConfig
-
 from ...errors import DataError
 from ..data.chats import Given
 from ..recommending.candidates import Candidates
-from ..recommending.deployment import serving_dtype
 from ..recommending.options import RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
 from ..running.corpus import Corpus
@@ -21,8 +18,6 @@ from .running import ServedRun
 from .server import ServedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
     from ..data.sources import TextSource
 
 
@@ -63,7 +58,3 @@ class ServedRecommendRun(RecommendRun):
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
         return ServedRun(self.served, corpus, None, options)
-
-    def _weights(self) -> tuple[PreTrainedConfig, str, int]:
-        config = AutoConfig.from_pretrained(self.model_facts["path"])
-        return config.get_text_config(), serving_dtype(config.to_dict(), "bfloat16"), 0

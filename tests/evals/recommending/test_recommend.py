@@ -17,7 +17,6 @@ from ropescale.evals import Recommendation, recommend
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending import wording
 from ropescale.evals.recommending.candidates import find_candidates, grid
-from ropescale.evals.recommending.deployment import cache_of
 from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before
 
@@ -112,30 +111,6 @@ def test_a_model_that_is_scaled_already_asks_what_to_do():
     assert find_candidates(scaled, 512, {"replace_scaling": True}).factor == 8
 
 
-# --- the cache ---
-
-
-def test_the_cache_is_that_of_transformers(model):
-    ids = torch.tensor([list(range(10))])
-    with torch.no_grad():
-        kept = model(ids, use_cache=True).past_key_values
-    numbers = sum(layer.keys.numel() + layer.values.numel() for layer in kept.layers)
-    assert cache_of(model.config, "float32").bytes_at(10) == 4 * numbers
-    assert cache_of(model.config, "bfloat16").bytes_at(10) == 2 * numbers
-
-
-def test_the_cache_of_known_models():
-    from transformers import DeepseekV3Config, Gemma3TextConfig, LlamaConfig
-
-    eight = LlamaConfig(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
-    assert cache_of(eight, "bfloat16").bytes_at(131072) == 2**34  # 16 GiB, as everybody says of Llama 3.1 8B at 128k
-    latent = cache_of(DeepseekV3Config(), "bfloat16")
-    assert latent.latent and latent.full == 61 * (512 + 64) * 2
-    gemma = Gemma3TextConfig(num_hidden_layers=12, num_key_value_heads=4, head_dim=256, sliding_window=512)
-    cache = cache_of(gemma, "bfloat16")
-    assert (cache.full, cache.windowed, cache.window) == (2 * 2 * 4 * 256 * 2, 10 * 2 * 4 * 256 * 2, 512)
-
-
 # --- a run ---
 
 
@@ -196,14 +171,13 @@ def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):
 
 
 def test_a_target_within_the_trained_length_needs_nothing(model, capsys):
-    found = recommend(model, documents(4, 64), 48, memory="1GB", progress=True)
+    found = recommend(model, documents(4, 64), 48, progress=True)
     needless, first = "Nothing is needed: the model was trained at 64 tokens, and 48 is within that.", "candidates: 1;"
     assert capsys.readouterr().err.startswith(
         f"{needless} Only the unchanged model and your schedules are measured.\n{first}"
     )
     assert found.schedule == AS_IS and not found.command and found.answer.decided
     assert found.answer.answer.endswith(f". {needless}")
-    assert "KV cache" in found.answer.memory and "1 GB hold the weights and" in found.answer.memory
 
 
 def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, capsys, monkeypatch):
@@ -301,7 +275,6 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
         (["--for", "ollama"], "did you mean 'llama.cpp'?"),
         (["--short-weight", "2"], "short_weight is 2"),
         (["--lengths", "4k:1"], "beyond the target"),
-        (["--memory", "lots"], "write it like 8GB"),
         (["--schedule", "yran"], "did you mean 'yarn'"),
         (["--tolerance", "0"], "tolerance is 0"),
     ],

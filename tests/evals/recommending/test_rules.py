@@ -1,4 +1,4 @@
-"""The rules of a recommendation, on losses whose truth is known: objective, race, decision, memory."""
+"""The rules of a recommendation, on losses whose truth is known: objective, race, decision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ropescale.errors import DataError
-from ropescale.evals.recommending.deployment import Cache, parse_memory
 from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.losses import CandidateLosses, windows_by_document
 from ropescale.evals.recommending.options import objective_of
@@ -194,30 +193,3 @@ def test_the_front_is_what_nothing_dominates():
     naive = [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in points) for a, b in points]
     assert on_front(points) == naive == [True, True, True, False, False]
     assert not any(on_front([one, one])[0] is False for one, _ in combinations(points, 2))  # equals do not dominate
-
-
-# --- memory ---
-
-
-def test_the_cache_of_a_window_stops_growing():
-    cache = Cache(full=100, windowed=10, window=50, dtype="bfloat16")
-    assert [cache.bytes_at(n) for n in (10, 50, 60)] == [1100, 5500, 6500]
-    assert [cache.longest(n) for n in (1100, 5500, 6500, 6599, 6600)] == [10, 50, 60, 60, 61]
-    assert Cache(0, 10, 50, "bfloat16").longest(500) is None
-    for memory in range(1, 9000, 37):
-        longest = cache.longest(memory)
-        assert cache.bytes_at(longest) <= memory < cache.bytes_at(longest + 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("8GB", 8 * 10**9), ("80GiB", 80 * 2**30), ("500m", 500 * 10**6), (7, 7), ("1.5 TB", 1.5 * 10**12), ("2K", 2000)],
-)
-def test_memory_is_read(text, number):
-    assert parse_memory(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "8 XB", "GB", "-1GB", "0", "1e3"])
-def test_memory_that_cannot_be_read_is_refused(text):
-    with pytest.raises(DataError, match="write it like 8GB"):
-        parse_memory(text)

@@ -13,7 +13,7 @@ from tiny import llama
 import ropescale
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.deployment import Cache, Deployment
+from ropescale.evals.recommending.deployment import Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence
 from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses
 from ropescale.evals.recommending.options import objective_of
@@ -43,7 +43,7 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
         drawn = generator.exponential(1, shared.shape) - 1 if skewed else generator.normal(0, 1, shared.shape)
         losses.sums[name] = (shared + shift + noise * drawn) * counts
     finalists = [name for name in shifts if name != TRUNCATION]
-    deployment = Deployment("m", None, {}, Cache(1, 0, 1, "float32"), 1, None, None)
+    deployment = Deployment("m", None, {}, None)
     race, held = split_windows(windows)
     evidence = Evidence(losses, candidates(), goal, [], finalists, held, deployment, TOLERANCE, 10**6)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
