@@ -12,7 +12,7 @@ from ...files import local_path
 from ...output.formatting import abbreviated, code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
-from ..metrics.cells import change_cell, digits, exp, interval_cell
+from ..metrics.cells import SENTENCE, digits, exp, interval_cell, signed
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
 from ..results.folder import read_results
 from ..results.saving import Saved, csv_file, sentences_of, shown
@@ -288,7 +288,8 @@ METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, 
 def cells(row: FinalistRow) -> list[str]:
     """Formats a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
     own = row.schedule == row.baseline
-    change = "-" if own else change_cell(Estimate(row.delta, row.low, row.high))
+    bounds = "" if row.low is None or row.high is None else f" ({row.low:+{SENTENCE}} to {row.high:+{SENTENCE}})"
+    change = "-" if own else f"{signed(row.delta, SENTENCE)}{bounds}"
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
     ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
     return [ppl, digits(row.short_ppl, 4), change, far, others]
