@@ -38,7 +38,6 @@ _SECTIONS: Sections = {
             "Weight of the loss within the trained length, from 0 to below 1 (default: 0.1).",
             Real(),
         ),
-        option("--lengths", "N:W,...", "Weights of several lengths instead: 2k:0.7,32k:0.3."),
         option("--tolerance", "NATS", "Schedules closer than this count as equal (default: 0.005).", Real()),
     ],
     "Candidates": [

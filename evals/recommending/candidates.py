@@ -305,7 +305,7 @@ def objective_and_candidates(
         config = now
     stated = options.patching.get("original_length")
     trained = trained_in(config) if stated is None else parse_length(stated)
-    goal = objective_of(target, trained, options.short_weight, options.lengths)
+    goal = objective_of(target, trained, options.short_weight)
     if target <= goal.short:
         return goal, Candidates.unchanged(options.schedules)
     return goal, find_candidates(config, target, options.patching, options.engine, options.schedules, now)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DataError
-from ...lengths import parse_length
-from ...output.formatting import brief
 from ..running.options import TextKeywords, TextOptions
 
 TOLERANCE = 0.005
@@ -21,7 +18,6 @@ class RecommendOptions(TextOptions):
 
     Attributes:
         short_weight: the weight of the loss at the trained length, from 0 to below 1; the target has the rest.
-        lengths: the weights by length instead, such as ``"2k:0.7,32k:0.3"``.
         schedules: further schedules to try, as specs; they are always finalists.
         search: also try the schedule that :func:`ropescale.evals.search` finds on the text of the race.
         search_tokens: the token budget of that search. Default: the search's own.
@@ -36,7 +32,6 @@ class RecommendOptions(TextOptions):
     """
 
     short_weight: float | None = None
-    lengths: str | Mapping[int | str, float] | None = None
     schedules: Sequence[str] = ()
     search: bool = False
     search_tokens: int | None = None
@@ -57,7 +52,6 @@ class RecommendKeywords(TextKeywords, total=False):
     """The fields of :class:`RecommendOptions`, for editors and type checkers."""
 
     short_weight: float | None
-    lengths: str | Mapping[int | str, float] | None
     schedules: Sequence[str]
     search: bool
     search_tokens: int | None
@@ -116,50 +110,19 @@ class Objective:
         return tuple(sorted({*self.needed, *doubles}))
 
 
-def objective_of(
-    target: int, trained: int, short_weight: float | None = None, lengths: str | Mapping[int | str, float] | None = None
-) -> Objective:
+def objective_of(target: int, trained: int, short_weight: float | None = None) -> Objective:
     """Returns the requested objective.
 
     Args:
         trained: the model's trained context, in tokens.
         short_weight: weight of the trained length, from 0 to below 1; the target has the rest.
-        lengths: weights by length instead, such as ``"2k:0.7,32k:0.3"``; no length may exceed the target.
 
     Raises:
-        DataError: a weight or a length is invalid, or both options are given.
+        DataError: the weight is invalid.
     """
     short = min(trained, target)
-    if lengths is not None:
-        if short_weight is not None:
-            raise DataError("short_weight and lengths both set the objective; give only one", "short_weight", "lengths")
-        return Objective(_weights(lengths, target), target, trained)
     share = SHORT_WEIGHT if short_weight is None else short_weight
     if not 0 <= share < 1:
         raise DataError(f"short_weight is {share:g}; give a share from 0 to below 1", "short_weight")
     weights = {short: share, target: 1 - share} if share and short < target else {target: 1.0}
     return Objective(weights, target, trained)
-
-
-def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:
-    """Parses weights by length, and normalises them to sum to 1."""
-    pairs: list[tuple[int | str, float]] = list(lengths.items()) if isinstance(lengths, Mapping) else []
-    for part in lengths.split(",") if isinstance(lengths, str) else ():
-        length, _, weight = part.strip().partition(":")
-        try:
-            pairs.append((length, float(weight)))
-        except ValueError:
-            raise DataError(
-                f"lengths has {brief(part.strip())}, which is not a length with its weight; write '2k:0.7,32k:0.3'",
-                "lengths",
-            ) from None
-    weights = {parse_length(length): weight for length, weight in pairs}
-    if not weights or len(weights) < len(pairs):
-        raise DataError("lengths names a length twice, or none; give each once, as in '2k:0.7,32k:0.3'", "lengths")
-    for at, weight in weights.items():
-        if at > target:
-            raise DataError(f"lengths has {at:,}, which is beyond the target {target:,}; leave it out", "lengths")
-        if not (weight > 0 and math.isfinite(weight)):
-            raise DataError(f"lengths gives {at:,} the weight {weight:g}; give a positive number", "lengths")
-    total = math.fsum(weights.values())
-    return {at: weights[at] / total for at in sorted(weights)}

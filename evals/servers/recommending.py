@@ -52,7 +52,7 @@ class ServedRecommendRun(RecommendRun):
                 "served_as",
             )
         self.served = model
-        objective = objective_of(target, model.trained, options.short_weight, options.lengths)
+        objective = objective_of(target, model.trained, options.short_weight)
         corpus = Corpus(documents, objective.lengths, model.tokenizer, bos, text_options(options), source)
         self._begin(corpus, objective, replace(Candidates.unchanged(scaled), served=True), options)
 

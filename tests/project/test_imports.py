@@ -51,7 +51,7 @@ REFUSED = [
     ["search", "nowhere/at/all", *_TO, "2k"],
     ["recommend", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
     ["recommend", "{checkpoint}", *_TO, "2k", "--schedule", "yran"],
-    ["recommend", "{checkpoint}", *_TO, "2k", "--lengths", "4k:1"],
+    ["recommend", "{checkpoint}", *_TO, "2k", "--short-weight", "2"],
 ]
 
 

@@ -274,7 +274,6 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     [
         (["--for", "ollama"], "did you mean 'llama.cpp'?"),
         (["--short-weight", "2"], "short_weight is 2"),
-        (["--lengths", "4k:1"], "beyond the target"),
         (["--schedule", "yran"], "did you mean 'yarn'"),
         (["--tolerance", "0"], "tolerance is 0"),
     ],
