@@ -141,17 +141,6 @@ class FinalistRow:
 
 
 @dataclass(frozen=True)
-class CurveRow:
-    """The mean loss of a finalist up to a length, on the held-out text, in nats with its 95% interval."""
-
-    schedule: str
-    length: Length
-    nll: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
 class RoundRow:
     """A round of the race: the numbers of candidates, of new windows, and of survivors."""
 

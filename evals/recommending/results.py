@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...files import local_path
-from ...output.formatting import abbreviated, code_span, markdown, sentence
+from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import SENTENCE, digits, exp, interval_cell, signed
-from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
+from ..metrics.drawing import LINES, MARKERS, short, tokens
 from ..results.folder import read_results
-from ..results.saving import Saved, csv_file, sentences_of, shown
+from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
-from .evidence import AnswerRow, CandidateRow, CurveRow, Evidence, FinalistRow, LeftOutRow, RoundRow, on_front
+from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, RoundRow, on_front
 from .losses import BEYOND, FAR, OTHERS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -68,51 +67,6 @@ def draw_front(stored: Recommendation) -> Figure:
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
-
-
-def draw_finalists(stored: Recommendation) -> Figure:
-    """Draws each finalist's difference from the recommended one with its interval, and loss against length.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    rows = FINALISTS.rows(stored)
-    with in_style(9.6, max(3.4, 1.6 + 0.38 * len(rows))) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
-        _draw_intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
-        _draw_curves(right, [row.schedule for row in rows], CURVES.rows(stored))
-        about = f"{Path(stored.model['path']).name}, {stored.protocol['held_out_windows']:,} windows that chose nothing"
-        figure.suptitle(f"The finalists on held-out text\n{about}", x=0.01, ha="left", fontsize=10)
-    return figure
-
-
-def _draw_intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) -> None:
-    values = sorted(row.delta for row in rows)
-    inner = [row for row in rows if row.delta <= 4 * max(values[len(values) // 2], _LEAST_ROOM)]
-    reach = [bound for row in inner for bound in (row.low, row.high, row.delta) if bound is not None]
-    room = 0.08 * max(max(reach) - min(reach), _LEAST_ROOM)
-    axes.axvline(0, color="#555555", linewidth=1)
-    axes.set_xlim(min(reach) - room, max(reach) + room)
-    for place, row in enumerate(rows):
-        colour = LINES[place % len(LINES)]
-        if row.low is not None and row.high is not None and row.schedule != row.baseline:
-            axes.hlines(place, row.low, row.high, color=colour, linewidth=2)
-        axes.plot([row.delta], [place], MARKERS[place % len(MARKERS)], color=colour, markersize=6)
-        if row.delta > max(reach) + room:
-            text, at = f"{row.delta:+.2f} →", (1, place)
-            axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"objective minus that of the recommended (nats; bars: {PERCENT} for all together)", fontsize=8)
-
-
-def _draw_curves(axes: Axes, labels: Sequence[str], curves: Sequence[CurveRow]) -> None:
-    for place, label in enumerate(labels):
-        points = sorted((row.length, row.nll) for row in curves if row.schedule == label)
-        style = {"color": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)], "markersize": 4}
-        axes.plot(*zip(*points), linewidth=1.3 if place else 2.4, **style)
-    length_axis(axes, sorted({row.length for row in curves}), "context length (tokens)")
-    axes.set_ylabel("loss up to there (nats per token)")
 
 
 class Advice(Metric["Recommendation", AnswerRow]):
@@ -165,7 +119,6 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     """The finalists, and truncation, on the held-out text."""
 
     row, key = FinalistRow, "paired"
-    picture = Picture("finalists.png", "The finalists on held-out text", draw_finalists)
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row for each, by loss."""
@@ -221,27 +174,6 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         )
         return [title, markdown(header, lines, right=range(1, len(header)))]
 
-    def has_picture(self, stored: Recommendation) -> bool:
-        """Whether there are several finalists to compare."""
-        return len(self.rows(stored)) > 1
-
-
-class Curves(Metric["Recommendation", CurveRow]):
-    """The loss of the finalists against length."""
-
-    row, key = CurveRow, "curves"
-
-    def reduce(self, stored: Recommendation) -> list[CurveRow]:
-        """Returns a row for every finalist and measured length."""
-        evidence = stored.measured
-        found = []
-        for label in evidence.judged:
-            for length in evidence.objective.lengths:
-                estimate = evidence.losses.estimate(label, evidence.held_out, length)
-                if estimate.mean == estimate.mean:
-                    found.append(CurveRow(label, length, estimate.mean, estimate.low, estimate.high))
-        return found
-
 
 class Rounds(Metric["Recommendation", RoundRow]):
     """The rounds of the race."""
@@ -280,9 +212,9 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
         return [f"Not tried: {'; '.join(rows)}."] if rows else []
 
 
-ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), AllCandidates(), Curves()
+ANSWER, FINALISTS, CANDIDATES = Advice(), Finalists(), AllCandidates()
 
-METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
+METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, Rounds(), LeftOut())
 
 
 def cells(row: FinalistRow) -> list[str]:
@@ -387,10 +319,6 @@ class Recommendation(Saved):
             f"equally good: within {protocol['tolerance']:g} nats; {protocol['interval']} interval; "
             f"{self.model['dtype']}; text sha256 {self.data['sha256'][:12]}"
         )
-
-    def plot_finalists(self, path: str | Path | None = None) -> Figure:
-        """Draws the finalists with their intervals, and their loss against length; ``path`` is as for :meth:`plot`."""
-        return shown(draw_finalists(self), path)
 
     def _summary(self) -> str:
         return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"

@@ -241,7 +241,7 @@ def test_an_interrupted_run_continues_to_the_same_bytes(model, tmp_path, monkeyp
 
 def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_path, pictures):
     folder = found.save(tmp_path / "run")
-    assert all((folder / name).stat().st_size > 10_000 for name in ("candidates.png", "finalists.png"))
+    assert (folder / "candidates.png").stat().st_size > 10_000
     again = Recommendation.load(folder)
     assert again.to_dict() == found.to_dict()
     assert again.to_markdown() == found.to_markdown()
