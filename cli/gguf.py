@@ -18,7 +18,6 @@ _SECTIONS: Sections = {
     "The result": [
         out_option("The file to write; it must not exist yet.", "OUT.gguf"),
         flag("--dry-run", "Write nothing, only show the changes."),
-        flag("--force", "Replace OUT.gguf if ropescale wrote it."),
         "as_json",
     ],
 }

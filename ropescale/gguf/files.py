@@ -6,11 +6,9 @@ gguf-py's writer decodes and encodes data that only needs copying.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import CheckpointError, ConfigError, RopescaleError
 from ..files import atomic_path, local_path, open_regular, translated
-from ..output.formatting import brief, first_line
+from ..output.formatting import first_line
 from ..rope import LARGEST_HEAD
 
 if TYPE_CHECKING:
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
 
 MAGIC = b"GGUF"
-SIZE, TIME = "ropescale.size", "ropescale.time"
-"""Keys that identify a file that ropescale wrote: its size in bytes, and its time in seconds since 1970. A quantized
-copy has the same keys but another size or time."""
 BLOCK = 64 * 2**20
 """Bytes of tensor data in memory at once."""
 
@@ -50,29 +45,11 @@ class Value:
     value: str | int | float | bool
 
     def encoded(self) -> bytes:
-        """Returns the bytes in the file: the type and the value.
-
-        Raises:
-            ConfigError: the type cannot hold it.
-        """
-        if self.kind == "STRING":
-            return struct.pack("<I", _KINDS["STRING"]) + _string(str(self.value))
-        try:
-            return struct.pack("<I", _KINDS[self.kind]) + struct.pack(f"<{_FORMATS[self.kind]}", self.value)
-        except (struct.error, OverflowError):
-            raise ConfigError(f"{brief(self.value)} exceeds a GGUF's {self.kind.lower()}") from None
-
-
-def is_storable(kind: str, value: object) -> bool:
-    """Whether a value from JSON has the named type and fits it."""
-    if kind not in _FORMATS:
-        return kind == "STRING" and isinstance(value, str)
-    wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
-    try:
-        struct.pack(f"<{_FORMATS[kind]}", value)
-    except (struct.error, OverflowError):
-        return False
-    return isinstance(value, wanted) and isinstance(value, bool) == (kind == "BOOL")
+        """Returns the bytes in the file: the type and the value."""
+        kind = struct.pack("<I", _KINDS[self.kind])
+        return kind + (
+            _string(str(self.value)) if self.kind == "STRING" else struct.pack(f"<{_FORMATS[self.kind]}", self.value)
+        )
 
 
 class GgufFile:
@@ -124,26 +101,22 @@ class GgufFile:
         keys: Mapping[str, Value | None],
         tensors: Mapping[str, Sequence[float] | None],
         progress: Callable[[int], object] = lambda copied: None,
-        check: Callable[[Path], None] | None = None,
     ) -> None:
         """Writes a copy with these keys and tensors set (None: removed); a failure leaves no file.
 
         All other keys and tensors keep their bytes, type and order. New ones come last; new tensors are one-dimensional
-        float32. If ``keys`` include :data:`SIZE` and :data:`TIME`, they get the copy's own values.
+        float32.
 
         Args:
             progress: called with the number of bytes after every copied block.
-            check: raises if the existing file must stay; without it, the target must not exist.
 
         Raises:
-            CheckpointError: reading or writing failed, or the target appeared meanwhile; no partial file is left.
+            CheckpointError: reading or writing failed, or the target exists; no partial file is left.
         """
-        written_at = int(time.time()) // 2 * 2  # FAT stores times in steps of two seconds
-        stamped = {**keys, **({TIME: Value("UINT64", written_at)} if TIME in keys else {})}
-        with translated(target), _beside(target, check, written_at) as file:
+        with translated(target), atomic_path(target, new=True) as beside, beside.open("wb") as file:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
             added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
-            file.write(self._header(stamped, kept, added))
+            file.write(self._header(keys, kept, added))
             _pad(file, int(self._reader.alignment))
             with self.path.open("rb") as source:
                 for tensor in kept:
@@ -160,19 +133,6 @@ class GgufFile:
             for data in added.values():
                 file.write(data)
                 _pad(file, int(self._reader.alignment))
-            if SIZE in keys:
-                stamped[SIZE] = Value("UINT64", file.tell())
-                file.seek(0)
-                file.write(self._header(stamped, kept, added))  # with the same length as before
-
-    @property
-    def is_as_written(self) -> bool | None:
-        """Whether size and time match what :meth:`rewrite` recorded; None if the file records neither."""
-        size, written_at = (self.keys.get(name) for name in (SIZE, TIME))
-        if size is None or written_at is None:
-            return None
-        there = self.path.stat()
-        return (size.value, written_at.value) == (there.st_size, there.st_mtime_ns / 10**9)
 
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
@@ -249,7 +209,6 @@ def _reader_class() -> type[GGUFReader]:
 
 _SIZES = {_KINDS[name]: struct.calcsize(f"<{form}") for name, form in _FORMATS.items()}
 """Bytes of each scalar type."""
-_STRING, _ARRAY = _KINDS["STRING"], _KINDS["ARRAY"]
 _MOST_ITEMS = 2**24
 """The most items of an array, beyond any vocabulary; counting items takes time."""
 
@@ -264,9 +223,9 @@ def _array_size(data: memoryview, start: int) -> int:
     end = start + 12
     if kind in _SIZES:
         end += count * _SIZES[kind]
-    elif kind in (_STRING, _ARRAY) and count <= _MOST_ITEMS:
+    elif kind == _KINDS["STRING"] and count <= _MOST_ITEMS:
         for _ in range(count):
-            end += 8 + _unpack("<Q", data, end)[0] if kind == _STRING else _array_size(data, end)
+            end += 8 + _unpack("<Q", data, end)[0]
     else:
         raise ValueError(f"an array of {count} items of type {kind}")
     if end > len(data):
@@ -293,15 +252,3 @@ def _joined(parts: Sequence[np.ndarray]) -> bytes:
 
 def _pad(file: BinaryIO, alignment: int) -> None:
     file.write(bytes(-file.tell() % alignment))
-
-
-@contextlib.contextmanager
-def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
-    """Opens a temporary file that is renamed to ``target`` at the end, and removed on failure."""
-    try:
-        with atomic_path(target, new=check is None, check=check) as beside:
-            with beside.open("wb") as file:
-                yield file
-            os.utime(beside, (seconds, seconds))
-    except FileExistsError:
-        raise CheckpointError(f"{target} was created meanwhile; choose another file") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from ..schedules.base import partial_factor
 from ..schedules.table import NEVER_TURNS
 from ..schedules.yarn import temperature
 from . import architectures as known
-from .files import GgufFile, Value, is_storable
+from .files import GgufFile, Value
 
 ORIGINAL = "ropescale.original"
 """The key that holds the previous value of every key and tensor that ropescale set, as JSON."""
@@ -119,11 +119,11 @@ def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
         was = json.loads(str(file.keys[ORIGINAL].value))
         had_keys = {name: pair if pair is None else Value(*pair) for name, pair in was["keys"].items()}
         had_tables = {name: list(x) for name, x in was["tables"].items() if x is not None}
-        stored = [(each.kind, each.value) for each in had_keys.values() if each]
-        numbers = [("FLOAT64", number) for x in had_tables.values() for number in x]
-        if not all(starmap(is_storable, stored + numbers)):
-            raise ValueError
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        for value in filter(None, had_keys.values()):
+            value.encoded()
+        for numbers in had_tables.values():
+            struct.pack(f"<{len(numbers)}d", *numbers)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError, OverflowError, struct.error):
         raise ConfigError(
             f"{file.path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
         ) from None

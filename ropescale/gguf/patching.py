@@ -12,18 +12,16 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from .. import __version__
-from ..errors import CheckpointError, ConfigError, ScheduleError
-from ..files import target_or_warning
+from ..errors import CheckpointError, ScheduleError
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
-from .files import SIZE, TIME, GgufFile, Value, open_gguf
+from .files import GgufFile, Value, open_gguf
 from .model import ORIGINAL, TABLES, GgufModel, config_of, read_model
 from .routes import Route, find_route, goal_of
 
@@ -71,7 +69,6 @@ def patch_gguf(
     schedule: object,
     *,
     dry_run: bool = False,
-    force: bool = False,
     progress: Callable[[int], object] = lambda copied: None,
     **options: Unpack[RequestOptions],
 ) -> PatchedGguf:
@@ -79,10 +76,9 @@ def patch_gguf(
 
     Args:
         source: the GGUF file.
-        out: the file to write; None with ``dry_run``.
+        out: the file to write, which must not exist; None with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         dry_run: write nothing, only plan.
-        force: replace ``out`` if ropescale wrote it.
         progress: called with the number of bytes after every copied block of tensor data.
         options: the fields of :class:`ropescale.request.Request`.
 
@@ -91,15 +87,14 @@ def patch_gguf(
         ConfigError: the source is not a GGUF file, or not of a language model with RoPE.
         ScheduleError: the schedule does not fit, or llama.cpp cannot express it for this architecture.
     """
-    own = ("dry_run", "force", "progress")
-    refuse_unknown("ropescale.patch_gguf", options, (*own, *RequestOptions.__annotations__))
+    refuse_unknown("ropescale.patch_gguf", options, ("dry_run", "progress", *RequestOptions.__annotations__))
     if out is None and not dry_run:
         raise CheckpointError("name the patched file, or write nothing with a dry run", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
     plan = make_plan(config_of(model), request)
-    target, refused = target_or_warning(_check_target, file.path, out, force, dry_run)
+    target = None if dry_run or out is None else _check_target(file.path, out)
     route = find_route(model, goal_of(plan))
     (keys, tables), (notes, warnings) = _wanted(file, model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
@@ -114,12 +109,10 @@ def patch_gguf(
         keys={name: (file.keys.get(name), value) for name, value in new_keys.items()},
         tables={name: (had[name], numbers) for name, numbers in new_tables.items()},
         notes=[*plan.notes, *notes],
-        warnings=[*refused, *warnings],
+        warnings=warnings,
     )
-    if target is not None and not dry_run:
-        check = partial(_refuse_foreign, target) if os.path.lexists(target) else None
-        stamps = {name: Value("UINT64", 0) for name in (SIZE, TIME)}
-        file.rewrite(target, {**new_keys, **stamps}, new_tables, progress, check)
+    if target is not None:
+        file.rewrite(target, new_keys, new_tables, progress)
         result.path = target
     return result
 
@@ -154,7 +147,7 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
         raise ScheduleError(f"{max(numbers):g} exceeds the float32 of a GGUF file") from None
 
 
-def _check_target(source: Path, out: str | Path, force: bool) -> Path:
+def _check_target(source: Path, out: str | Path) -> Path:
     """Returns the path of the new file; refuses to overwrite another file."""
     try:
         target = Path(out).expanduser()
@@ -166,34 +159,10 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
     if target.is_dir():
         raise CheckpointError(f"{target} is a folder; name the file to write, such as {target / source.name}")
     if os.path.lexists(target):
-        if not force:
-            raise CheckpointError(f"{target} exists already; choose another file, or replace it with force", "force")
-        _refuse_foreign(target, target)
+        raise CheckpointError(f"{target} exists already; choose another file, or remove it first")
     if not target.absolute().parent.is_dir():
         raise CheckpointError(f"the folder {target.absolute().parent} for {target.name} does not exist; make it first")
     return target
-
-
-def _refuse_foreign(target: Path, path: Path) -> None:
-    """Refuses to replace any file except one that ropescale wrote; a quantized copy is a different file.
-
-    Args:
-        target: the name for messages.
-        path: the file itself.
-    """
-    try:
-        file = None if path.is_symlink() else open_gguf(path)
-    except (CheckpointError, ConfigError):
-        file = None
-    if file is None or SCHEDULE not in file.keys:
-        raise CheckpointError(f"{target} was not written by ropescale, so force leaves it; remove it yourself", "force")
-    if not file.is_as_written:
-        why = "an earlier version wrote it, or " if file.is_as_written is None else ""
-        raise CheckpointError(
-            f"{target} may differ from the file that ropescale wrote ({why}another program changed or copied it), so "
-            "force leaves it; remove it yourself",
-            "force",
-        )
 
 
 def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
