@@ -125,7 +125,11 @@ def compare(
         pace = _Pace(causal)
         chosen = sorted(set(lengths)) or _usual(causal, trained, extended, pace, say)
         if say is not None:
-            say(pace.announce(chosen))
+            where, tokens = ", ".join(map(str, chosen)), sum(2 * (length + AROUND) for length in chosen)
+            say(
+                f"decoding around {where} tokens and running the same text in full passes: {tokens} tokens through "
+                f"{pace.parameters:,} parameters, about {_duration(pace.seconds(chosen))}"
+            )
         ids = ids_of(causal, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(causal, ids[: chosen[0] + AROUND])
         # Sums over many keys round more: a tiny Qwen3.5 differs at 131,072 tokens by 8.1 times what rounding its
@@ -172,7 +176,7 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
 
 
 class _Pace:
-    """Estimates the time of forward passes on this machine from warm passes of growing length."""
+    """Estimates the time of forward passes on this machine from a warm one of at most 4,096 tokens."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
@@ -180,40 +184,21 @@ class _Pace:
         kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
         layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
         self.width = layers * int(getattr(config, "hidden_size", 0) or 0)
-        _forget(model)
-        self.one = _timed(lambda: _forget(model))
-        self.tokens, self.some = 64, 0.0
-        _whole(model, ids_of(model, self.tokens), 1)
-        while self.some < _TIMED_SECONDS and self.tokens < _TIMED_TOKENS:
-            self.tokens *= 2
-            self.some = _timed(partial(_whole, model, ids_of(model, self.tokens), 1))
+        tokens, took = 64, 0.0
+        _run_whole(model, ids_of(model, tokens), [[tokens]])
+        while took < 0.3 and tokens < 4096:  # until it is long enough to ignore the constant cost
+            tokens, start = 2 * tokens, time.perf_counter()
+            _whole(model, ids_of(model, tokens), 1)
+            took = time.perf_counter() - start
+        self.pace = took / self._work(tokens)
 
     def seconds(self, lengths: Sequence[int]) -> float:
-        """Estimates the seconds for the prompts, the forward passes and the decoded tokens around these lengths."""
-        per_unit = self.some / self._work(self.tokens)
-        return sum(2 * self._work(length + AROUND) * per_unit + 2 * AROUND * self.one for length in lengths)
-
-    def announce(self, lengths: Sequence[int]) -> str:
-        tokens = sum(2 * (length + AROUND) for length in lengths)
-        where = ", ".join(map(str, lengths))
-        return (
-            f"decoding around {where} tokens and running the same text in full passes: {tokens} tokens through "
-            f"{self.parameters:,} parameters, about {_duration(self.seconds(lengths))}"
-        )
+        """Estimates the seconds for the prompts and the forward passes around these lengths."""
+        return sum(2 * self._work(length + AROUND) * self.pace for length in lengths)
 
     def _work(self, tokens: int) -> float:
         """Counts multiplications: one per weight and token, and those of attention over the previous tokens."""
         return self.parameters * tokens + self.width * tokens**2
-
-
-_TIMED_SECONDS, _TIMED_TOKENS = 0.3, 4096
-"""A pass of this time or length is long enough to ignore the constant cost."""
-
-
-def _timed(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
 
 
 def _duration(seconds: float) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -27,7 +29,6 @@ from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, Ve
 from ..lengths import parse_length
 from ..models.patching import installed
 from ..models.rotary_modules import (
-    RTOL,
     build_stock,
     evaluating,
     layer_keys,
@@ -41,17 +42,14 @@ from ..models.rotary_modules import (
 )
 from ..output.formatting import brief, first_line, listed
 from ..request import refuse_unknown
-from ..schedules import Frequencies
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Text, compare, written
 from .verification import (
     Verification,
     asked_for,
-    compare_rotation,
-    compare_sides,
+    compare_module,
     compare_softmax,
     in_memory,
     meant_for,
-    not_live,
     recorded,
 )
 
@@ -210,7 +208,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
 _PROBE = 4
 """Tokens of the forward pass that shows which rotary modules a loaded model calls."""
 
-_FAR = 4096
+_FAR = 4095
 """The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
 
 
@@ -235,16 +233,12 @@ def examine_model(model: nn.Module) -> Verification:
             ids = (torch.arange(_PROBE, device=device) % text_config(model).vocab_size).unsqueeze(0)
             with evaluating(model), torch.no_grad():
                 model(input_ids=ids, use_cache=False)
+        # its forward may have been replaced as well
+        positions = {key: _FAR for key in intended.tables if not intended.sides.get(key)}
         for where, module in rotary_modules(model):
-            _compare_tables(where, module, intended.tables, report)
+            compare_module(where, module, intended, report, live_table, positions)
             if where not in called:
                 report.problems.append(f"{where} is never called, so its table has no effect")
-            compare_sides(where, module, intended.sides, report)
-            # Its forward may have been replaced as well.
-            for key in layer_keys(module):
-                known = any(where in problem for problem in report.problems)
-                if key in intended.tables and not intended.sides.get(key) and not known:
-                    compare_rotation(where, module, key, intended.tables[key], _FAR, report)
         _uncalled_tables(model, called, report)
     plan = installed(model)
     ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
@@ -263,12 +257,12 @@ def examine_tables(model: nn.Module) -> Verification:
     intended, report = in_memory(model, 1), _begun(model)
     report.intended = intended.text
     fixed = {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
+    intended = replace(intended, tables=fixed)
     for where, module in rotary_modules(model):
         if any(buffer.is_meta for buffer in module.buffers()):
             report.problems.append(f"{where} is on the meta device, so its table has no numbers")
             continue
-        _compare_tables(where, module, fixed, report)
-        compare_sides(where, module, intended.sides, report)
+        compare_module(where, module, intended, report, live_table, {})
     return report
 
 
@@ -278,21 +272,6 @@ def _begun(model: nn.Module) -> Verification:
     if not any(rotary_modules(model)):
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
     return report
-
-
-def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
-    for key in layer_keys(module):
-        if key not in wanted:
-            continue
-        table, scale = live_table(module, key)
-        off = report.add(where, key, (table, scale), wanted[key])
-        if not off <= RTOL and table.dtype != torch.float32:
-            report.problems.append(
-                f"{where}: the table was rounded to {report.modules[-1].dtype} (it differs by {off:.1e} relative), by "
-                "model.to() or .half(); load with from_pretrained(dtype=...) instead, or patch again"
-            )
-        elif not off <= RTOL:
-            report.problems.append(not_live(where, key, off))
 
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
@@ -370,17 +349,11 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
         report.problems.append(str(error))
         return report
     report.intended, report.length = intended.text, intended.length
+    stock = partial(stock_table, length=report.length)
+    positions = dict.fromkeys(intended.tables, report.length - 1)
     for where, module in modules:
         try:
-            for key in layer_keys(module):
-                if key in intended.tables:
-                    wanted = intended.tables[key]
-                    off = report.add(where, key, stock_table(module, key, report.length), wanted)
-                    if not off <= RTOL:
-                        report.problems.append(not_live(where, key, off))
-                    else:
-                        compare_rotation(where, module, key, wanted, report.length, report)
-            compare_sides(where, module, intended.sides, report)
+            compare_module(where, module, intended, report, stock, positions)
         except RopescaleError:
             raise
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -111,46 +111,66 @@ class Verification:
         """Returns a JSON-able form."""
         return {"live": self.live, **asdict(self)}
 
-    def add(self, where: str, key: str, table: Table, wanted: Frequencies) -> float:
-        """Adds a module's table; returns its largest relative difference from the intended one."""
-        off = difference(*table, wanted)
-        dtype = str(table[0].dtype).removeprefix("torch.")
-        self.modules.append(Module(where, key, len(table[0]), dtype, table[1], off))
-        return off
+
+def compare_module(
+    where: str,
+    module: nn.Module,
+    intended: Intended,
+    report: Verification,
+    read: Callable[[nn.Module, str], Table],
+    positions: Mapping[str, int],
+) -> None:
+    """Compares a module's tables with the intended ones: at one length, at both sides of a switch, and in its cos.
+
+    Args:
+        where: the module's name.
+        read: returns its table for a layer type.
+        positions: per layer type, the position at which to compare cos if the tables are right; may be empty.
+    """
+    keys = layer_keys(module)
+    for key in keys:
+        if key not in intended.tables:
+            continue
+        table, scale = read(module, key)
+        off = difference(table, scale, intended.tables[key])
+        dtype = str(table.dtype).removeprefix("torch.")
+        report.modules.append(Module(where, key, len(table), dtype, scale, off))
+        if not off <= RTOL and table.dtype != torch.float32:
+            report.problems.append(
+                f"{where}: the table was rounded to {dtype} (it differs by {off:.1e} relative), by model.to() or "
+                ".half(); load with from_pretrained(dtype=...) instead, or patch again"
+            )
+        elif not off <= RTOL:
+            report.problems.append(_not_live(where, key, off))
+    for key in keys:
+        for length, wanted in intended.sides.get(key, {}).items():
+            off = difference(*table_at(module, key, length), wanted)
+            if not off <= RTOL:
+                report.problems.append(f"{_not_live(where, key, off)} at {length} tokens")
+    for key in keys:
+        if key in positions and key in intended.tables and not any(where in problem for problem in report.problems):
+            _compare_rotation(where, module, key, intended.tables[key], positions[key], report)
 
 
-def not_live(where: str, key: str, off: float) -> str:
-    """Returns the message for a module that does not have the intended table."""
+def _not_live(where: str, key: str, off: float) -> str:
     layers = "" if key == ALL_LAYERS else f" ({key} layers)"
     return f"{where}{layers} does not have the intended table: it differs by {off:.1e} relative"
 
 
-def compare_sides(
-    where: str, module: nn.Module, sides: Mapping[str, Mapping[int, Frequencies]], report: Verification
+def _compare_rotation(
+    where: str, module: nn.Module, key: str, wanted: Frequencies, position: int, report: Verification
 ) -> None:
-    """Compares a module's tables at the trained length and one token past it, if these should differ."""
-    for key in layer_keys(module):
-        for length, wanted in sides.get(key, {}).items():
-            off = difference(*table_at(module, key, length), wanted)
-            if not off <= RTOL:
-                report.problems.append(f"{not_live(where, key, off)} at {length} tokens")
-
-
-def compare_rotation(
-    where: str, module: nn.Module, key: str, wanted: Frequencies, length: int, report: Verification
-) -> None:
-    """Compares the module's cos at the last position with the table, in any of the usual layouts."""
+    """Compares the module's cos at a position with the table, in any of the usual layouts."""
     device = live_table(module, key)[0].device
-    position = torch.tensor([[length - 1]], device=device)
     layer = {} if key == ALL_LAYERS else {"layer_type": key}
     with torch.no_grad():
-        out = module(torch.zeros(1, 1, 1, device=device), position, **layer)
+        out = module(torch.zeros(1, 1, 1, device=device), torch.tensor([[position]], device=device), **layer)
     cos = (out[0] if isinstance(out, tuple) else out.real).flatten().cpu()
-    expected = torch.tensor([(length - 1) * f for f in wanted.inv_freq], dtype=torch.float64).cos()
+    expected = torch.tensor([position * f for f in wanted.inv_freq], dtype=torch.float64).cos()
     expected = expected * wanted.attention_scale
     layouts = (expected, torch.cat([expected, expected]), expected.repeat_interleave(2))
-    # the error is at most length * 2^-24 radians for float32 angles, and 2e-6 of an angle for the tables
-    tolerance = 1e-5 + length * max(wanted.inv_freq) * (2**-23 + RTOL)
+    # the error is at most position * 2^-24 radians for float32 angles, and 2e-6 of an angle for the tables
+    tolerance = 1e-5 + (position + 1) * max(wanted.inv_freq) * (2**-23 + RTOL)
     if not any(len(cos) == len(want) and (cos.double() - want).abs().max() < tolerance for want in layouts):
         report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
 
