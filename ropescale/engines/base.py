@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -133,7 +133,7 @@ How = Literal["served", "run", "source"]
 """The evidence: a test serves such a model and compares log-probabilities; a test runs the engine's code (the rotary
 layers of vLLM and SGLang, whole models of the others); its code was read."""
 
-EVERY = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
+EVERY: frozenset[str] = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
 """All rope types."""
 
 LOST = ("dropped", "unsupported")
@@ -421,8 +421,8 @@ class Engine(ABC):
     name: str
     version: str
     served_version: str = ""
-    served: Mapping[str, frozenset[str]] = {}
-    run: Mapping[str, frozenset[str]] = {}
+    served: ClassVar[Mapping[str, frozenset[str]]] = {}
+    run: ClassVar[Mapping[str, frozenset[str]]] = {}
     in_card: bool = False
 
     def evidence(self, layers: Layers) -> How:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
@@ -18,7 +19,7 @@ class SGLangEngine(vllm.VLLMEngine):
     name = "SGLang"
     version = "0.5.23"
     served_version = ""
-    served: Mapping[str, frozenset[str]] = {}
+    served: ClassVar = {}
     key = "sglang"
     multiplied = ("linear", "dynamic")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
@@ -16,11 +16,11 @@ TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
 _KINDS = EVERY - {"proportional"}
-_SERVED = {
+_SERVED: dict[str, frozenset[str]] = {
     **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _KINDS),
     "phi3": frozenset(["default", "longrope"]),
 }
-_RUN = dict.fromkeys(
+_RUN: dict[str, frozenset[str]] = dict.fromkeys(
     (
         "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
         "qwen3 qwen3_vl_text"
@@ -61,8 +61,8 @@ class VLLMEngine(Engine):
     name = "vLLM"
     version = "0.33.0"
     served_version = "0.32.0"
-    served = _SERVED
-    run = _RUN
+    served: ClassVar = _SERVED
+    run: ClassVar = _RUN
     in_card = True
     key: Literal["vllm", "sglang"] = "vllm"
     multiplied: tuple[str, ...] = ("linear",)
