@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..lengths import is_plain
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
     Place,
-    Real,
     Sections,
     Whole,
     flag,
@@ -31,46 +29,17 @@ if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.retrieving.running import RetrievalRun
 
-TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
-
-
-class Depths(click.ParamType):
-    """Depths joined by commas (``0,0.25,1``), or their number (``5``)."""
-
-    name = "depths"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        parts = [part.strip() for part in value.split(",") if part.strip()]
-        if len(parts) == 1 and parts[0] != "0" and parts[0].isdecimal() and parts[0].isascii():
-            if parts[0] == "1":
-                self.fail("'1' could mean one depth or the depth 1; write 1.0 for the depth", param, ctx)
-            return int(parts[0][:9])
-        try:
-            return [float(part if is_plain(part) else "") for part in parts]
-        except ValueError:
-            self.fail(f"invalid depths {value!r}; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
+TASKS = ("passkey", "multi-key")
 
 
 _SECTIONS: Sections = {
     "What is measured": [
         lengths_option("Positions, including BOS and answer. May be repeated."),
-        option(
-            "--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", Depths(), default="5", show_default=True
-        ),
+        option("--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", default="5", show_default=True),
         option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey", show_default=True),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10, show_default=True),
         option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0, show_default=True),
         option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones.", Place()),
-        option(
-            "--threshold",
-            "P",
-            "Share of the best accuracy at the shortest length that counts for the effective length.",
-            Real(),
-            default=0.85,
-            show_default=True,
-        ),
     ],
     "Prompts from a file": [
         option(
@@ -106,11 +75,9 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
 
     One forward pass scores the teacher-forced answer. It counts if every token is ranked first, so that greedy decoding
     would write it; this works on base models. The answer's NLL shows differences even if no schedule retrieves the
-    number, but other improvements lower it, too. The line "chance" is the NLL of a uniform guess of five digits: 11.41
-    nats.
+    number, but other improvements lower it, too. A uniform guess of five digits costs 11.41 nats.
 
-    Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all requested
-    in order; variable-tracking passes numbers from box to box.
+    Tasks: passkey hides one number; multi-key a named one at every depth.
 
     Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every finished
@@ -136,23 +103,21 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     servers, checkpoint = asked_servers(options, model)
     haystack = options.pop("haystack")
 
-    def prepare(here: World) -> RetrievalRun:
+    def prepared(here: World) -> RetrievalRun:
         from ..evals.data.sources import joined, read_texts
-        from ..evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
+        from ..evals.retrieving.prompt_set import RetrievalOptions, make_prompts
+        from ..evals.retrieving.running import prepare
 
-        selection = PromptSelection(lengths, *(options[name] for name in ("depths", "task", "bos", "prompts")))
         hidden = None if haystack is None else joined(read_texts(haystack))
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
-        if servers:
-            from ..evals.servers.retrieval import ServedRetrieval
-            from ..evals.servers.server import ServedModel
+        if not servers:
+            return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
+        from ..evals.servers.retrieval import ServedRetrieval
+        from ..evals.servers.server import ServedModel
 
-            tokenizer = checkpoint.tokenizer()
-            served, prompt_set = ServedModel(servers, checkpoint, tokenizer), selection.made(tokenizer, chosen)
-            return ServedRetrieval(served, prompt_set, options["baseline"], chosen)
-        from ..evals.retrieving import running
-
-        return running.prepare(checkpoint, schedules_of(options), selection, chosen, here)
+        tokenizer = checkpoint.tokenizer()
+        prompt_set = make_prompts(tokenizer, lengths, options["depths"], chosen)
+        return ServedRetrieval(ServedModel(servers, checkpoint, tokenizer), prompt_set, options["baseline"], chosen)
 
     source = [options["prompts"]] if options["prompts"] else []
-    measure(prepare, Retrieval.writable_folder, options, doing="asking", source=source)
+    measure(prepared, Retrieval.writable_folder, options, doing="asking", source=source)

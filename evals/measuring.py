@@ -18,9 +18,9 @@ from .recommending.results import Recommendation
 from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
-from .retrieving.prompt_set import PromptSelection, RetrievalKeywords, RetrievalOptions
+from .retrieving.prompt_set import RetrievalKeywords, RetrievalOptions, make_prompts
 from .retrieving.results import Retrieval
-from .retrieving.running import RetrievalRun
+from .retrieving.running import LoadedRetrieval, RetrievalRun
 from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
 from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
@@ -93,13 +93,10 @@ def retrieval(
     model: PreTrainedModel | Server | Sequence[Server],
     tokenizer: PreTrainedTokenizerBase,
     lengths: int | str | Iterable[int | str],
-    depths: Iterable[float] | int = 5,
+    depths: str | int | Iterable[float] = 5,
     schedules: Iterable[object] = (AS_IS,),
     *,
-    task: str = "passkey",
-    prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
     baseline: object = None,
-    bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -118,15 +115,12 @@ def retrieval(
         lengths: positions the model sees, BOS and answer included.
         depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
         schedules: specs like "yarn:factor=8", or schedule objects.
-        task: "passkey", "multi-key", "multi-value" or "variable-tracking".
-        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write,
-            instead of ``task`` and ``depths``. Each is measured at the smallest length that holds it, generated tokens
-            included; its score is the share of its answers in the greedily decoded text.
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result and finished batches; the same call resumes after an interruption.
         fresh: measure again instead of resuming from ``out``.
         force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
-        options: the fields of :class:`RetrievalOptions`.
+        options: the fields of :class:`RetrievalOptions`, such as ``task`` and ``trials``. With ``prompts``, each prompt
+            of a file is measured at the smallest length that holds it, generated tokens included; its score is the
+            share of its answers in the greedily decoded text.
 
     Raises:
         DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot write numbers.
@@ -136,13 +130,13 @@ def retrieval(
     """
     check_keywords(retrieval, RetrievalOptions, options)
     chosen = RetrievalOptions(**options)
-    prompt_set = PromptSelection(lengths, depths, task, bos, prompts).made(tokenizer, chosen)
+    prompt_set = make_prompts(tokenizer, lengths, depths, chosen)
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
         served = ServedModel(model, chosen.path, tokenizer)
         run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
     else:
-        run = RetrievalRun(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
+        run = LoadedRetrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 

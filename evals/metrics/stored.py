@@ -46,7 +46,7 @@ DataFacts = dict[str, Any]
 It has the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored ``tokens``, and
 those ``skipped`` by reason. If they are known, ``measured`` of ``whole`` bytes or tokens (``unit``) are the windows'
 ``share`` of the documents. Further counts are of ``special_tokens``, ``chats``, ``pretokenized`` documents,
-``prompts``, ``questions`` and texts that were ``not_retokenized``.
+``prompts`` and ``questions``.
 """
 
 

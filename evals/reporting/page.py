@@ -24,7 +24,7 @@ from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
 from ..results.folder import Results, read_results
 from ..results.result import Result
-from ..retrieving.answers import chance
+from ..retrieving.answers import CHANCE
 from ..retrieving.results import ACCURACY, Retrieval, answered
 from ..searching.metrics import CHANGES, FINDING, HELD, HELD_OUT, comparison
 from ..searching.options import TEXT
@@ -302,21 +302,20 @@ def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, the rows of each depth or task, and the overall rows."""
-    results, digits, maps = run.results, run.results["protocol"].get("digits"), []
+    results, maps = run.results, []
     rows = ACCURACY.read(results)
     for schedule in dict.fromkeys(row.schedule for row in rows):
         overall = [row for row in rows if row.schedule == schedule and row.is_overall]
         parts = [row for row in rows if row.schedule == schedule and not row.is_overall] or overall
-        names = [row.task or ("all" if row.depth is None else f"{100 * row.depth:.3g}%") for row in parts]
         maps.append(
             {
                 "run": run.name,
                 "schedule": results["protocol"].get("named", {}).get(schedule, schedule),
-                "rows": [{**asdict(row), "part": name} for row, name in zip(parts, names, strict=True)],
+                "rows": [{**asdict(row), "part": row.part} for row in parts],
                 "by": "task" if any(row.task for row in parts) else "depth",
                 "overall": [asdict(row) for row in overall],
                 "trained": results["model"].get("trained_length"),
-                "chance": chance(digits) if isinstance(digits, int) else None,
+                "chance": CHANCE if any(row.depth is not None for row in rows) else None,
             }
         )
     return maps

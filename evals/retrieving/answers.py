@@ -1,4 +1,4 @@
-"""The stored answers of a retrieval run, and the rows of accuracy."""
+"""Answers and their scores, and the rows that summarize them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+
+import numpy as np
 
 from ..checking import Count, Length, Share
-from ..metrics.stored import Measured
+from .answering import InPlace
+from .filler import DIGITS
+from .tasks import Prompt
+
+CHANCE = math.log(9) + (DIGITS - 1) * math.log(10)
+"""The NLL in nats of a uniform guess among the numbers that can be hidden, which have no leading 0."""
 
 
 def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> float:
@@ -24,11 +29,6 @@ def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> floa
     return max(found) if any_of else sum(found) / len(found)
 
 
-def chance(digits: int) -> float:
-    """Returns the NLL in nats of a uniform guess among numbers of ``digits`` digits without a leading 0."""
-    return math.log(9) + (digits - 1) * math.log(10)
-
-
 @dataclass(frozen=True)
 class Answer:
     """The answer to one question under one schedule.
@@ -38,10 +38,8 @@ class Answer:
         length: positions of the prompt, BOS and answer included; for a prompt from a file, the length it belongs to.
         task: the name of the task.
         depth: the requested depth; None for a prompt from a file.
-        actual_depth: the actual place of the key, as a share of the filler.
-        trial, prompt: the numbers of the trial, and of the prompt among those of this length; questions of one prompt
-            share its text.
-        position: the number of positions before the key.
+        prompt: the number of the prompt among those of this length; questions of one prompt share its text.
+        position: the number of positions before the key; None for a prompt from a file.
         answer: the digits, or the text that is scored in place.
         tokens: the number of tokens of the answer.
         correct: whether each of its tokens is ranked first in place, so that greedy decoding would write it.
@@ -54,8 +52,6 @@ class Answer:
     length: int
     task: str
     depth: float | None
-    actual_depth: float | None
-    trial: int
     prompt: int
     position: int | None
     answer: str
@@ -66,14 +62,32 @@ class Answer:
     generated: str | None = None
 
 
+def answers_of(schedule: str, length: int, number: int, prompt: Prompt, scores: InPlace, written: str) -> list[Answer]:
+    """Returns an answer for each question of a prompt; with generation, a single one for all its answers.
+
+    Args:
+        written: the generated text, which then determines the score.
+    """
+    answers = []
+    for question, (nll, right) in zip(prompt.questions, scores, strict=True):
+        place = (schedule, length, prompt.task, question.depth, number, question.position)
+        correct, loss = bool(right.all()), float(nll.sum(dtype=np.float64))
+        answers.append(Answer(*place, question.answer, question.tokens, correct, float(correct), loss))
+    if prompt.generation is None:
+        return answers
+    text, tokens = "; ".join(each.answer for each in answers), sum(each.tokens for each in answers)
+    correct, loss = all(each.correct for each in answers), sum(each.nll for each in answers)
+    score = share_found(written, prompt.generation.answers, prompt.generation.any_of)
+    return [Answer(schedule, length, prompt.task, None, number, None, text, tokens, correct, score, loss, written)]
+
+
 @dataclass(frozen=True)
 class AccuracyRow:
     """The accuracy and answer NLL of one schedule at one length, for one depth or task, or for all of them (None).
 
     ``accuracy`` is the mean score; over several tasks, the mean of the tasks' means, for the ``tasks`` with prompts at
-    this length. ``correct`` counts full scores. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, which
-    is too wide if scores lie between 0 and 1. The interval of the NLL is Student's t over prompts; None with fewer than
-    five.
+    this length. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, which is too wide if scores lie
+    between 0 and 1. The interval of the NLL is Student's t over prompts; None with fewer than five.
     """
 
     schedule: str
@@ -83,7 +97,6 @@ class AccuracyRow:
     tasks: Count
     depth: Share | None
     answers: Count
-    correct: Count
     accuracy: Share
     accuracy_low: Share
     accuracy_high: Share
@@ -96,60 +109,38 @@ class AccuracyRow:
         """Whether the row covers all questions of its length."""
         return self.depth is None and self.task is None
 
+    @property
+    def part(self) -> str:
+        """The row's task or depth; "all" for all questions."""
+        return self.task or ("all" if self.depth is None else f"{100 * self.depth:.3g}%")
 
-@dataclass(repr=False)
-class StoredAnswers(Measured):
-    """The answers of a finished (or interrupted) run.
 
-    Attributes:
-        cost: per schedule and length, the number of fed contexts; 0 if another schedule had the same tables.
-        answers: the answers, with schedules in the order they ran, and lengths ascending.
-        tables: the hash of the live rotary tables, by (schedule, length).
-        baseline: the label of the schedule that the others are compared with.
-        threshold: the share of the best accuracy at the shortest length that an effective length requires.
+@dataclass(frozen=True)
+class PairedAnswersRow:
+    """The change of the answer NLL against the baseline, on the same questions of one length and task or all (None).
+
+    ``delta_nll`` is the mean of the schedule minus the baseline's, in nats, with its 95% interval over prompts.
     """
 
-    cost: list[dict[str, Any]]
-    answers: list[Answer]
-    tables: dict[tuple[str, int], str]
+    schedule: str
     baseline: str
-    threshold: float
+    length: Length
+    task: str | None
+    answers: Count
+    delta_nll: float
+    low: float | None
+    high: float | None
 
-    @property
-    def schedules(self) -> list[str]:
-        """The labels, in the order they ran."""
-        return list(dict.fromkeys(schedule for schedule, _ in self.tables))
 
-    @property
-    def lengths(self) -> list[int]:
-        """The lengths, ascending."""
-        return sorted({length for _, length in self.tables})
+@dataclass(frozen=True)
+class EffectiveRow:
+    """The longest length up to which a schedule meets a threshold at every length; None without one.
 
-    @property
-    def depths(self) -> list[float]:
-        """The depths, ascending; none for prompts from files."""
-        return sorted({answer.depth for answer in self.answers if answer.depth is not None})
+    ``length`` is by ``needed``, a share of the baseline's score at the shortest length; 0 if that score is 0. ``ruler``
+    is by RULER's own threshold of 0.856; None for the generated tasks.
+    """
 
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks of prompts from files, if there are several."""
-        found = sorted({answer.task for answer in self.answers if answer.generated is not None})
-        return found if len(found) > 1 else []
-
-    @property
-    def trained_length(self) -> int | None:
-        """The model's trained context, if known; plots mark it."""
-        return self.model.get("trained_length")
-
-    @property
-    def chance(self) -> float | None:
-        """The NLL in nats of a uniform guess among numbers of so many digits; None for prompts from files."""
-        return chance(int(self.protocol["digits"])) if "digits" in self.protocol else None
-
-    @cached_property
-    def by_length(self) -> dict[tuple[str, int], list[Answer]]:
-        """The answers of each schedule and length."""
-        groups: dict[tuple[str, int], list[Answer]] = {key: [] for key in self.tables}
-        for answer in self.answers:
-            groups[answer.schedule, answer.length].append(answer)
-        return groups
+    schedule: str
+    length: Length | None
+    needed: Share
+    ruler: Length | None

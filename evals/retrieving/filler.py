@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from itertools import cycle
+from typing import TypeVar
 
 from ...errors import DataError
 
@@ -24,7 +25,10 @@ NAMES = """
     sage salmon sapphire scarlet silver slate sorrel spruce stork swift sycamore teal thistle thyme topaz tulip
     turquoise umber velvet vetch violet walnut willow yarrow yew
 """.split()
-"""The names of keys and boxes."""
+"""The names of keys."""
+
+DIGITS = 5
+"""The digits of a hidden number."""
 
 _PEOPLE = """
     baker carpenter clerk cook driver farmer fisherman gardener guard guest judge librarian mason merchant miller
@@ -85,22 +89,17 @@ class Dice:
         return things[self.below(len(things))]
 
 
-class Filler(Protocol):
-    """A source of sentences, which begin with the white space before them."""
+class Filler:
+    """Random sentences from a small grammar, which begin with a space. They mean little, and repeat only by chance.
+
+    Attributes:
+        numbers: the runs of :data:`DIGITS` digits in the text, which cannot be keys.
+    """
+
+    numbers: Collection[str] = ()
 
     def sentences(self, dice: Dice) -> Iterator[str]:
         """Yields an endless sequence of sentences."""
-        ...
-
-    def __contains__(self, key: str) -> bool:
-        """Whether the text contains these digits, so that they cannot be a key."""
-        ...
-
-
-class Generated:
-    """Random sentences from a small grammar. They mean little, and repeat only by chance."""
-
-    def sentences(self, dice: Dice) -> Iterator[str]:
         while True:
             sentence = dice.one(_FORMS).format(
                 quality=dice.one(_QUALITIES), person=dice.one(_PEOPLE), other=dice.one(_PEOPLE), act=dice.one(_ACTS),
@@ -109,31 +108,19 @@ class Generated:
             )  # fmt: skip
             yield f" {sentence[1].upper()}{sentence[2:]}"
 
-    def __contains__(self, key: str) -> bool:
-        return False
 
-
-class CorpusFiller:
+class CorpusFiller(Filler):
     """The user's text, sentence by sentence in order, from a random place on; wraps around at the end."""
 
     def __init__(self, text: str) -> None:
-        self._digits = re.findall("[0-9]+", text)
-        self._runs: dict[int, set[str]] = {}
+        self.numbers = {found[1] for found in re.finditer(f"(?=([0-9]{{{DIGITS}}}))", text)}
         self._sentences = [sentence for sentence in _SENTENCE.findall(text) if sentence.strip()]
         if not self._sentences:
-            raise DataError("the haystack is empty; give text to hide the keys in")
+            raise DataError("the haystack is empty; give text to hide the keys in", "haystack")
 
     def sentences(self, dice: Dice) -> Iterator[str]:
-        at = dice.below(len(self._sentences))
-        while True:
-            yield self._sentences[at]
-            at = (at + 1) % len(self._sentences)
-
-    def __contains__(self, key: str) -> bool:
-        if len(key) not in self._runs:
-            starts = ((run, i) for run in self._digits for i in range(len(run) - len(key) + 1))
-            self._runs[len(key)] = {run[i : i + len(key)] for run, i in starts}
-        return key in self._runs[len(key)]
+        start = dice.below(len(self._sentences))
+        return cycle([*self._sentences[start:], *self._sentences[:start]])
 
 
 _SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
+from ...lengths import is_plain
 from ..data import documents
 from ..data.encoding import TextEncoder
 from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
@@ -21,14 +22,17 @@ from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
 from ..running.options import RunKeywords, RunOptions
-from .filler import CorpusFiller, Generated
-from .tasks import DIGITS, TASKS, Generation, Prompt, Question, prompts
+from .filler import CorpusFiller, Filler
+from .tasks import TASKS, Generation, Prompt, Question, prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MOST_TRIALS = 1000
-"""The most trials; their interval is at most ±3 percentage points."""
+"""The most trials, whose prompts are in memory; their interval is at most ±3 percentage points."""
+
+FILE = "prompts"
+"""The name of the task of prompts from a file, whose rows have tasks of their own."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class RetrievalOptions(RunOptions):
     """The options of a retrieval run.
 
     Attributes:
+        task: "passkey" or "multi-key".
+        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write,
+            instead of a task.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         trials: prompts per length (and per depth, for passkey).
         seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
@@ -45,7 +53,6 @@ class RetrievalOptions(RunOptions):
         max_prompts: for prompts from a file, the most prompts of each task and length; takes the first ones.
         match: for prompts from a file, "all" scores the share of answers found, and "any" requires one of them; None
             is "any" for the tasks ``qa`` and ``qa_...``, else "all".
-        threshold: the share of the best accuracy at the shortest length that an effective length requires.
         batch_tokens: feed prompts together up to this many positions (at least one prompt).
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the haystack, or of the prompts, in the results.
@@ -53,6 +60,9 @@ class RetrievalOptions(RunOptions):
         progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
 
+    task: str = "passkey"
+    prompts: str | Path | Iterable[Mapping[str, object]] | None = None
+    bos: str | int = "auto"
     trials: int = 10
     seed: int = 0
     haystack: str | None = None
@@ -61,80 +71,38 @@ class RetrievalOptions(RunOptions):
     new_tokens: int | None = None
     max_prompts: int | None = None
     match: str | None = None
-    threshold: float = 0.85
     batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise DataError(f"no task is called {self.task!r}; the tasks are {', '.join(TASKS)}", "task")
         for name in ("trials", "batch_tokens", "new_tokens", "max_prompts"):
             value = getattr(self, name)
-            is_left_out = value is None and name in ("new_tokens", "max_prompts")
-            if not is_left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
+            if value is not None and value < 1:
+                raise DataError(f"{name} must be 1 or more, not {value}")
         if self.trials > MOST_TRIALS:
             raise DataError(
                 f"{self.trials} trials are too many to hold in memory; give at most {MOST_TRIALS}", "trials"
             )
         if self.match not in (None, "all", "any"):
             raise DataError(f"match must be all or any, not {self.match!r}", "match")
-        if not 0 < self.threshold <= 1:
-            raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 
 
-class PromptSelection:
-    """The selection of a run's prompts: a task at lengths and depths, or a file.
+class RetrievalKeywords(RunKeywords, total=False):
+    """The fields of :class:`RetrievalOptions`, for editors and type checkers."""
 
-    Args:
-        lengths: positions of the prompts, BOS and answer included.
-        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
-        task: the name of the task.
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        prompts: rows, or a file or folder of them, instead of the task.
-
-    Raises:
-        DataError: a length or a depth is invalid.
-    """
-
-    def __init__(
-        self,
-        lengths: int | str | Iterable[int | str],
-        depths: Iterable[float] | int = 5,
-        task: str = "passkey",
-        bos: str | int = "auto",
-        prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
-    ) -> None:
-        self.lengths, self.depths = check_lengths(lengths), check_depths(depths)
-        self.task, self.bos, self.prompts = task, bos, prompts
-
-    def made(self, tokenizer: PreTrainedTokenizerBase, options: RetrievalOptions) -> RetrievalPrompts:
-        """Makes the prompts of the task, or reads those of the file.
-
-        Raises:
-            DataError: the task or file does not exist, a length is too short for the task, or no prompt of the file
-                belongs to it.
-        """
-        bos = documents.bos_id(self.bos, tokenizer)
-        if self.prompts is not None:
-            return _from_file(self, tokenizer, bos, options)
-        if self.task not in TASKS:
-            raise DataError(f"no task is called {self.task!r}; the tasks are {', '.join(TASKS)}")
-        filler = Generated() if options.haystack is None else CorpusFiller(options.haystack)
-        asked = {
-            length: prompts(
-                self.task, tokenizer, length, self.depths, options.trials, seed=options.seed, filler=filler, bos=bos
-            )
-            for length in self.lengths
-        }
-        protocol = {
-            "task": self.task,
-            "holds": TASKS[self.task],
-            "depths": list(self.depths),
-            "digits": DIGITS,
-            "trials": options.trials,
-            "seed": options.seed,
-            "bos": self.bos,
-        }
-        source = options.source or ("generated" if options.haystack is None else "in memory")
-        return RetrievalPrompts(tokenizer, self, bos, asked, source, protocol)
+    task: str
+    prompts: str | Path | Iterable[Mapping[str, object]] | None
+    bos: str | int
+    trials: int
+    seed: int
+    haystack: str | None
+    prompt_field: str | None
+    answer_field: str | None
+    new_tokens: int | None
+    max_prompts: int | None
+    match: str | None
+    batch_tokens: int
 
 
 @dataclass(frozen=True)
@@ -142,7 +110,6 @@ class RetrievalPrompts:
     """All the prompts of a run.
 
     Attributes:
-        selection: the requested prompts.
         bos: the id in front of every prompt, or None.
         prompts: the prompts of each length, ascending.
         source: the name of the haystack, or of the file.
@@ -151,7 +118,6 @@ class RetrievalPrompts:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    selection: PromptSelection
     bos: int | None
     prompts: dict[int, list[Prompt]]
     source: str
@@ -159,14 +125,9 @@ class RetrievalPrompts:
     skipped: Counter[str] = field(default_factory=Counter)
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths, ascending."""
-        return self.selection.lengths
-
-    @property
     def every(self) -> list[Prompt]:
         """The prompts of all lengths."""
-        return [prompt for made in self.prompts.values() for prompt in made]
+        return [prompt for of_length in self.prompts.values() for prompt in of_length]
 
     def check_ids(self, vocabulary: int) -> None:
         """Refuses ids that are not in the model's vocabulary.
@@ -174,8 +135,8 @@ class RetrievalPrompts:
         Raises:
             DataError: names the prompt, the position and the id.
         """
-        asked = ((prompt, ending) for prompt in self.every for ending in range(len(prompt.endings)))
-        whole = (documents.Document(prompt.name, prompt.ids(ending).tolist(), None, "") for prompt, ending in asked)
+        asked = ((prompt, number) for prompt in self.every for number in range(len(prompt.questions)))
+        whole = (documents.Document(prompt.name, prompt.ids(number).tolist(), None, "") for prompt, number in asked)
         documents.check_ids(whole, vocabulary, self.bos)
 
     @property
@@ -188,9 +149,66 @@ class RetrievalPrompts:
             "documents": len(every),
             "tokens": sum(prompt.length for prompt in every),
             "questions": sum(len(prompt.questions) for prompt in every),
-            "not_retokenized": sum(not prompt.retokenizes for prompt in every),
             "skipped": dict(self.skipped),
         }
+
+
+def make_prompts(
+    tokenizer: PreTrainedTokenizerBase,
+    lengths: int | str | Iterable[int | str],
+    depths: str | int | Iterable[float],
+    options: RetrievalOptions,
+) -> RetrievalPrompts:
+    """Makes the prompts of a task, or reads those of a file.
+
+    Args:
+        lengths: positions of the prompts, BOS and answer included.
+        depths: see :func:`check_depths`; unused for a file.
+
+    Raises:
+        DataError: a length or a depth is invalid, a length is too short for the task, the file does not exist, or none
+            of its prompts belongs to a length.
+    """
+    sizes, bos = check_lengths(lengths), documents.bos_id(options.bos, tokenizer)
+    if options.prompts is not None:
+        return _from_file(tokenizer, sizes, bos, options)
+    places = check_depths(depths)
+    filler = Filler() if options.haystack is None else CorpusFiller(options.haystack)
+    make = partial(prompts, options.task, tokenizer, seed=options.seed, filler=filler, bos=bos)
+    made = {length: make(length, places, options.trials) for length in sizes}
+    protocol = {name: getattr(options, name) for name in ("task", "trials", "seed", "bos")}
+    source = options.source or ("generated" if options.haystack is None else "in memory")
+    return RetrievalPrompts(tokenizer, bos, made, source, {**protocol, "depths": list(places)})
+
+
+def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
+    """Returns the distinct depths in ascending order.
+
+    Args:
+        depths: places of the keys from 0 (the start) to 1 (the end), or a number of evenly spread places; or text of
+            either, such as "0,0.5,1" or "5".
+
+    Raises:
+        DataError: there are none, or one is not a number from 0 to 1.
+    """
+    given = depths
+    try:
+        if isinstance(given, str):
+            is_count = given.isdecimal() and given != "0"
+            given = [] if not is_plain(given) else int(given) if is_count else given.split(",")
+        if isinstance(given, int):
+            found = {number / (given - 1) for number in range(given)} if 2 <= given <= 1000 else set()
+        else:
+            found = {float(depth) for depth in given}
+    except (TypeError, ValueError):
+        found = set()
+    if not found or not all(0 <= depth <= 1 for depth in found):
+        raise DataError(
+            f"depths {depths!r} are neither a list of numbers from 0 (the start) to 1 (the end), such as 0,0.5,1, nor "
+            "their count from 2 to 1,000; write a depth of 1 as 1.0",
+            "depths",
+        )
+    return tuple(sorted(found))
 
 
 NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
@@ -198,131 +216,86 @@ NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
 
 
 def _from_file(
-    selection: PromptSelection, tokenizer: PreTrainedTokenizerBase, bos: int | None, options: RetrievalOptions
+    tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], bos: int | None, options: RetrievalOptions
 ) -> RetrievalPrompts:
     """Reads prompts with answers, each for the smallest sufficient length.
 
     As in RULER, the length includes the generated tokens. The last of these is not fed; BOS takes its place.
     """
-    fields, given, name = PromptFields(options.prompt_field, options.answer_field), selection.prompts, "in memory"
+    fields, given, name = PromptFields(options.prompt_field, options.answer_field), options.prompts, "in memory"
     if isinstance(given, (str, Path)):
         rows, name = read_prompts(given, fields)
     else:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
-    encoder, asked = TextEncoder(tokenizer), {length: list[Prompt]() for length in selection.lengths}
-    skipped, new_tokens, alone = Counter(too_long=0, over_max_prompts=0), dict[str, int](), set[str]()
+    encoder, made = TextEncoder(tokenizer), {length: list[Prompt]() for length in lengths}
+    skipped, new_tokens, alone = Counter[str](), dict[str, int](), set[str]()
     longest, taken = 0, Counter[tuple[str, int]]()
     for row in rows:
-        prompt = prompt_of(row, encoder, bos, options)
+        prompt, generation = _prompt_of(row, encoder, bos, options)
         if row.joined is None:
             alone.add(row.task)
-        generated = prompt.generation.new_tokens if prompt.generation else 0
-        new_tokens[row.task] = max(generated, new_tokens.get(row.task, 0))
-        needed = max(prompt.length, len(prompt.generation.ids) + generated - 1 if prompt.generation else 0)
+        new_tokens[row.task] = max(generation.new_tokens, new_tokens.get(row.task, 0))
+        needed = max(prompt.length, len(generation.ids) + generation.new_tokens - 1)
         longest = max(longest, needed)
-        length = next((length for length in selection.lengths if needed <= length), None)
+        length = next((length for length in lengths if needed <= length), None)
         if length is None:
             skipped["too_long"] += 1
         elif taken[row.task, length] == options.max_prompts:
             skipped["over_max_prompts"] += 1
         else:
             taken[row.task, length] += 1
-            asked[length].append(prompt)
-    if empty := [f"{length:,}" for length, prompts in asked.items() if not prompts]:
+            made[length].append(prompt)
+    if empty := [f"{length:,}" for length, of_length in made.items() if not of_length]:
         raise DataError(
             f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
             f"and the longest takes {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
-    protocol: dict[str, object] = {
-        "task": "prompts",
-        "holds": "a prompt and its answers in each row",
-        "depths": [],
-        "new_tokens": new_tokens,
-        "alone": sorted(alone),
-        "bos": selection.bos,
-    }
-    return RetrievalPrompts(
-        tokenizer, selection, bos, asked, options.source or name, protocol, +skipped
-    )  # + drops zeros
+    protocol = {"task": FILE, "depths": [], "new_tokens": new_tokens, "alone": sorted(alone), "bos": options.bos}
+    return RetrievalPrompts(tokenizer, bos, made, options.source or name, protocol, skipped)
 
 
-def prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
-    """Encodes a row: the prompt for generation, and its answers in place.
+def _prompt_of(
+    row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions
+) -> tuple[Prompt, Generation]:
+    """Encodes a row: its answers in place, and the prompt for generation.
 
     Raises:
         DataError: the prompt has no token before its answer.
     """
-    kind = row.task.partition("_")[0]
     texts = row.answers if row.joined is None else (row.joined,)
     first = [] if bos is None else [bos]
     whole = [followed_by(row.prompt, text, encoder)[1:] for text in texts]
     start = min(before for _, before in whole) - 1  # the last token before an answer is fed with it
     if start + len(first) < 1:
         raise DataError(f"{row.name}: the prompt has no token before its answer; give a longer prompt")
-    context = np.array([*first, *whole[0][0].ids[:start]], np.int32)
-    endings = [encoded.ids[start:].astype(np.int32) for encoded, _ in whole]
     questions = tuple(
-        Question(None, None, None, text, number, len(first) + before, len(first) + len(encoded))
-        for number, (text, (encoded, before)) in enumerate(zip(texts, whole, strict=True))
+        Question(encoded.ids[start:], text, len(encoded) - before)
+        for text, (encoded, before) in zip(texts, whole, strict=True)
     )
+    kind = row.task.partition("_")[0]
     generation = Generation(
-        ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int32),
+        ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int64),
         new_tokens=options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, max(NEW_TOKENS.values())),
         answers=row.answers,
         any_of=kind == "qa" if options.match is None else options.match == "any",
     )
-    length = len(context) + max(map(len, endings))
-    return Prompt(row.name, length, 0, context, endings, questions, True, row.task, generation)
+    context = np.array([*first, *whole[0][0].ids[:start]], np.int64)
+    return Prompt(row.name, row.task, context, questions, generation), generation
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:
-    """Returns a hash of the prompts' ids, answer positions and generation settings."""
-    places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
-    asked = [each.generation for each in prompts if each.generation is not None]
-    generated = [(sha256(each.ids.astype("<i8").tobytes()), each.new_tokens) for each in asked]
-    return sha256(f"{prompts_sha256(prompts)} {places} {generated or ''}".encode())
+    """Returns a hash of the prompts' ids, answers and generation settings."""
+    sizes = [question.tokens for prompt in prompts for question in prompt.questions]
+    generations = [each.generation for each in prompts if each.generation is not None]
+    generated = [(sha256(each.ids.astype("<i8").tobytes()), each.new_tokens) for each in generations]
+    return sha256(f"{prompts_sha256(prompts)} {sizes} {generated}".encode())
 
 
-def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
-    """Returns the distinct depths in ascending order; an integer spreads that many evenly from 0 to 1.
-
-    Raises:
-        DataError: there are none, or one is outside [0, 1].
-    """
-    if isinstance(depths, int) and not isinstance(depths, bool):
-        if not 2 <= depths <= 1000:
-            raise DataError(f"{depths} depths cannot be spread from 0 to 1; give 2 to 1000, or the depths themselves")
-        return tuple(number / (depths - 1) for number in range(depths))
-    if isinstance(depths, (bool, str, float)):
-        raise DataError(f"depths must be numbers from 0 to 1, like [0, 0.5, 1], or how many to spread, not {depths!r}")
-    given = list(depths)
-    for depth in given:
-        if isinstance(depth, (bool, str)) or not math.isfinite(depth) or not 0 <= depth <= 1:
-            raise DataError(f"depth {depth!r} is not a number from 0 (the beginning) to 1 (the end)")
-    if not given:
-        raise DataError("no depths to ask at; give at least one from 0 to 1, like 0.5")
-    return tuple(sorted({float(depth) for depth in given}))
-
-
-def prompts_sha256(made: Iterable[Prompt]) -> str:
+def prompts_sha256(prompts: Iterable[Prompt]) -> str:
     """Returns a hash of every prompt's ids, little-endian int64, in order."""
     digest = hashlib.sha256()
-    for prompt in made:
-        digest.update(b"".join(ids.astype("<i8").tobytes() for ids in (prompt.context, *prompt.endings)))
+    for prompt in prompts:
+        for ids in (prompt.context, *(question.ids for question in prompt.questions)):
+            digest.update(ids.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-class RetrievalKeywords(RunKeywords, total=False):
-    """The fields of :class:`RetrievalOptions`, for editors and type checkers."""
-
-    trials: int
-    seed: int
-    haystack: str | None
-    prompt_field: str | None
-    answer_field: str | None
-    new_tokens: int | None
-    max_prompts: int | None
-    match: str | None
-    threshold: float
-    batch_tokens: int

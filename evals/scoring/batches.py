@@ -63,7 +63,7 @@ class Scored:
 
     Attributes:
         nll: the NLLs of its scored tokens in nats, window after window, fp32; for a comparison, see
-            :meth:`ropescale.evals.scoring.executor.Executor.compare`; for prompts, fp64.
+            :meth:`ropescale.evals.scoring.executor.Executor.compare`.
         parts: the number of parts it was fed in; more than 1 if it did not fit into memory.
     """
 

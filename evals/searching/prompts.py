@@ -16,7 +16,7 @@ import torch
 
 from ...errors import DataError
 from ..data.chats import Given
-from ..retrieving.prompt_set import PromptSelection, RetrievalOptions, RetrievalPrompts, asked_sha256, prompts_sha256
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
 from ..retrieving.tasks import LONGER, Prompt
 from .options import KEYS, SearchOptions
 from .windows import CHECKS, LEAST_JUDGES, WINDOWS, Budget, Sample, SearchData, WeightedWindow, feed_text
@@ -66,8 +66,9 @@ class PromptData(SearchData):
         learned_seed, held_out_seed = seeds(options.seed)
 
         def drawn(lengths: Sequence[int], seed: int, count: int) -> RetrievalPrompts:
-            asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=seed, haystack=options.haystack)
-            return PromptSelection(lengths, DEPTHS, "passkey", bos).made(tokenizer, asked)
+            trials = math.ceil(count / DEPTHS)
+            asked = RetrievalOptions(trials=trials, seed=seed, haystack=options.haystack, bos=bos)
+            return make_prompts(tokenizer, lengths, DEPTHS, asked)
 
         self.drawn = drawn([self.target], learned_seed, learn), drawn(lengths, held_out_seed, choose + judge)
         self.to_learn, self.held_out = (
@@ -90,9 +91,8 @@ class PromptData(SearchData):
             "source": options.source or ("generated" if options.haystack is None else "in memory"),
             "sha256": prompts_sha256(every),
             "documents": len(every),
-            "tokens": sum(each.stop - each.start for prompt in every for each in prompt.questions),
+            "tokens": sum(question.tokens for prompt in every for question in prompt.questions),
             "questions": len(every),
-            "not_retokenized": sum(not prompt.retokenizes for prompt in every),
             "skipped": {},
         }
         self.facts = {"objective": KEYS, "asked": asked_sha256(every), "bos": self.drawn[0].bos}
@@ -134,9 +134,8 @@ def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
 def answer_window(prompt: Prompt, shares: Sequence[float], cut: int = 0) -> WeightedWindow:
     """Returns a prompt without its first ``cut`` tokens; each figure is a share of the mean NLL of its answer."""
     (question,) = prompt.questions
-    start, stop = question.start - cut, question.stop - cut
-    figures = [[(start, stop, share / (stop - start))] for share in shares]
-    return WeightedWindow(torch.from_numpy(prompt.ids(question.ending)[cut:]), figures)
+    ids, count = torch.from_numpy(prompt.ids()[cut:]), question.tokens
+    return WeightedWindow(ids, [[(len(ids) - count, len(ids), share / count)] for share in shares])
 
 
 def make_data(

@@ -194,18 +194,6 @@ def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, flo
     return (0.0 if hits == 0 else max(low, 0.0)), (1.0 if hits == trials else min(high, 1.0))
 
 
-def mcnemar(gained: int, lost: int) -> float:
-    """Returns the two-sided p value of the exact McNemar test, a sign test on the pairs that differ (McNemar 1947).
-
-    Args:
-        gained: pairs in which only the second succeeded.
-        lost: pairs in which only the first succeeded.
-    """
-    pairs, fewer = gained + lost, min(gained, lost)
-    tail = sum(math.comb(pairs, k) for k in range(fewer + 1))
-    return min(1.0, 2 * tail / 2**pairs)
-
-
 @lru_cache(maxsize=8192)
 def t_quantile(probability: float, degrees: float) -> float:
     """Returns Student's t quantile for a probability and degrees of freedom.

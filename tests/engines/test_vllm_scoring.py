@@ -21,8 +21,8 @@ import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
-from ropescale.evals.retrieving.running import RetrievalRun
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
+from ropescale.evals.retrieving.running import LoadedRetrieval
 from ropescale.evals.running.options import Schedules
 from ropescale.evals.servers.retrieval import ServedRetrieval
 from ropescale.evals.servers.server import ServedModel
@@ -108,13 +108,13 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
-    options = RetrievalOptions(trials=2, path=folder)
-    prompts = PromptSelection([200, 800], [0.0, 0.5, 1.0], "multi-key").made(tokenizer, options)
+    options = RetrievalOptions(task="multi-key", trials=2, path=folder)
+    prompts = make_prompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], options)
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         served = ServedModel([Server(address, SPECS["yarn"])], folder, tokenizer)
         run = ServedRetrieval(served, prompts, None, options)
         run.run()
-    loaded = RetrievalRun(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
+    loaded = LoadedRetrieval(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
     loaded.run()
     found, wanted = run.result().answers, loaded.result().answers
     gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]

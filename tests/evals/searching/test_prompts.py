@@ -15,7 +15,7 @@ from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.results.folder import read_results
-from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.metrics import CHANGES
@@ -51,7 +51,7 @@ def made(**options):
 def quiz():
     """Held-out prompts, made as `ropescale retrieval` makes its own."""
     options = RetrievalOptions(seed=2**42 + 1, trials=9)
-    return PromptSelection(LENGTHS, 5).made(byte_tokenizer(), options)
+    return make_prompts(byte_tokenizer(), LENGTHS, 5, options)
 
 
 def held_out(number):
@@ -115,7 +115,7 @@ def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
 
 def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     fed = made()
-    usual = PromptSelection(LENGTHS, 5).made(byte_tokenizer(), RetrievalOptions(trials=4))
+    usual = make_prompts(byte_tokenizer(), LENGTHS, 5, RetrievalOptions(trials=4))
     other = made(seed=1)
     asked = [prompt.ids(0).tobytes() for each in (*fed.drawn, *other.drawn, usual) for prompt in each.every]
     assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
@@ -124,7 +124,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
 
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
-    quiz = PromptSelection((128, 256, 300), 5).made(byte_tokenizer(), RetrievalOptions(trials=2))
+    quiz = make_prompts(byte_tokenizer(), (128, 256, 300), 5, RetrievalOptions(trials=2))
     sets = [list(prompts.set_of(quiz, number).values()) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])

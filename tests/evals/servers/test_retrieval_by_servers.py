@@ -59,6 +59,17 @@ def test_an_answer_is_right_where_every_token_of_it_is_ranked_first(checkpoint, 
         assert {row["accuracy"] for row in json.loads(out)["rows"]} == {accuracy}
 
 
+def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoint, tmp_path, refused):
+    asked = ["--tokenizer", checkpoint, "--lengths", "192", "--depths", "0,1.0", "--trials", "3", "-o", tmp_path]
+    about = {"fault": lambda number, ids: "400" if number > 4 else "", "ranks": lambda ids: [1] * (len(ids) - 1)}
+    with serving(**about) as engine:
+        words = ["retrieval", "--server", engine.url, "--served-as", "base", *asked]
+        refused(*words)
+        before, engine.fault = engine.logprobs, lambda number, ids: ""
+        engine.logprobs = lambda ids: [each * 1.1 for each in before(ids)]
+        assert "differs from the start of this run" in refused(*words)
+
+
 def test_an_option_of_a_loaded_model_is_refused_beside_a_server(checkpoint, refused):
     words = ["retrieval", "--server", "http://localhost:1", "--tokenizer", checkpoint, "--lengths", "192"]
     assert "batch_tokens applies to a loaded model" in refused(*words, "--batch-tokens", "64")

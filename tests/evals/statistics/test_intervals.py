@@ -11,7 +11,6 @@ from ropescale.evals.statistics.intervals import (
     consecutive,
     familywise,
     incomplete_beta,
-    mcnemar,
     ratio,
     t_quantile,
     wilson,
@@ -156,10 +155,3 @@ def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
 def test_wilson_bounds_solve_the_score_equation():
     for bound in wilson(13, 40, level=0.9):
         assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("gained", "lost", "p"), [(0, 0, 1), (1, 1, 1), (5, 0, 2 / 32), (9, 1, 22 / 1024), (0, 1000, 2.0**-999)]
-)
-def test_mcnemar_is_the_sign_test_of_the_pairs_that_differ(gained, lost, p):
-    assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p, rel=1e-12)

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ropescale.evals import search
-from ropescale.evals.retrieving.prompt_set import PromptSelection, RetrievalOptions
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.retrieving.tasks import Prompt
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.options import SearchOptions
@@ -36,8 +36,8 @@ class EveryLength(prompts.PromptData):
         self.within, choose = options.within, self.budget.held_out
         self.budget = Budget(options.budget_tokens, sum(lengths), choose)
         count = max(WINDOWS, self.budget.windows - CHECKS * choose)
-        asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=prompts.seeds(options.seed)[0])
-        made = PromptSelection(lengths, DEPTHS, "passkey", bos).made(tokenizer, asked)
+        asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=prompts.seeds(options.seed)[0], bos=bos)
+        made = make_prompts(tokenizer, lengths, DEPTHS, asked)
         self.to_learn = [prompts.set_of(made, number) for number in range(count)]
 
     def learned(self, trained: int) -> list[Sample]:
