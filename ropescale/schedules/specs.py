@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import isroutine
-from typing import cast
+from typing import TypeGuard, cast
 
 from ..errors import ConfigError, ScheduleError
 from ..files import local_path, sha256
@@ -162,7 +162,7 @@ ParsedSpec = Spec | Mapping[str, Spec]
 """A parsed schedule, or one per layer type."""
 
 
-def _is_schedule(value: object) -> bool:
+def _is_schedule(value: object) -> TypeGuard[Schedule]:
     return isinstance(value, Schedule) and not isinstance(value, type)
 
 
