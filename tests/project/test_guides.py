@@ -129,7 +129,6 @@ NOT_RUN = {
     "engines": {"make engines": "installs engines of some GB"},
     "intervals": {
         "intervals.py documents": "takes minutes",
-        "intervals.py few": "takes minutes",
         "intervals.py windows": "takes minutes",
     },
     "measuring": {"against_truncation.py": "takes minutes"},
@@ -276,7 +275,6 @@ RUN = {
         ("CKPT-2k/ropescale.json", "Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"),
         ("vllm serve CKPT-2k",),
     ),
-    "index": Guide(nothing, ("CKPT-8x/ropescale.json",), ("vllm serve CKPT-8x",)),
     "patching": Guide(nothing, ("CKPT-2k/ropescale.json",), ("live: yes",)),
     "serving": Guide(a_patched_folder, (), ("--context-length 2048",)),
     "retrieval": Guide(codes, ("KEYS/results.json", "CODES/results.json"), ("| accuracy", "| score")),

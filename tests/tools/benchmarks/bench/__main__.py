@@ -21,17 +21,15 @@ import page
 import sides
 
 ITEMS = {
-    "processes": 0.1,
-    "recipes": 0.2,
+    "processes": 0.15,
+    "recipes": 0.25,
     "harness": 0.1,
-    "forwards": 0.15,
-    "texts": 0.08,
+    "forwards": 0.2,
+    "texts": 0.1,
     "commands": 0.1,
     "weights": 0.02,
     "memory": 0.02,
-    "growth": 0.18,
-    "searches": 0.05,
-    "servers": 0.05,
+    "servers": 0.06,
 }
 """The items, and their shares of the time."""
 

@@ -1,4 +1,4 @@
-"""The cost of commands: starting, patching a folder against loading, editing and saving it, and the shortest run."""
+"""starting, patching, and the shortest run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost that ropescale adds to a forward pass: measured, and patched; eager, compiled and generating."""
+"""the cost added to a forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A curve of 16 lengths by lm-evaluation-harness, through its own command, once for each length.
+"""the same curve by lm-evaluation-harness, one command for each length.
 
 Its windows follow each other through the whole text, each after a single token of context. It is measured where it is
 installed: ``pip install 'lm-eval[hf]'`` beside ropescale, or ``LM_EVAL_PYTHON=/path/to/python`` of another environment.

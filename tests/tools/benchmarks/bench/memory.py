@@ -1,4 +1,4 @@
-"""Memory of measuring one window with a head of 4,096 by 128,256, against the logits alone (Linux)."""
+"""one window with a head of 4,096 by 128,256, against the logits alone (Linux)."""
 
 from __future__ import annotations
 

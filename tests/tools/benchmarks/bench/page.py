@@ -8,15 +8,14 @@ import sides
 
 HEAD = """# Benchmarks
 
-What ropescale costs, beside what does the same without it. `make bench` measures it and writes this page, in at most
-half an hour on two idle cores. Ratios are of CPU time on one thread, of acts that are done in turn in one run: the
-median over rounds, and in brackets the lowest and the highest. A busy machine widens the range more than it moves the
-median.
+The cost of ropescale, beside the same work without it. `make bench` measures it and writes this page, in at most half
+an hour on two idle cores; `python tests/tools/benchmarks/bench ITEM` measures one item. Ratios are of CPU time on one
+thread, of alternating runs: the median over rounds, and in brackets the lowest and the highest. A busy machine widens
+the range more than it moves the median.
 """
 
 LAST = """
-What else was measured, such as 131,072 tokens in one forward pass, is in `tests/tools/benchmarks/README.md` of the
-sources; what the methods of `search` find for how many tokens, in [searching.md](searching.md).
+`tests/tools/benchmarks/README.md` in the sources has other measurements, such as 131,072 tokens in one forward pass.
 """
 
 
@@ -31,19 +30,10 @@ def written(found: Mapping[str, Sequence[sides.Row]], about: Mapping[str, str], 
     parts = [HEAD, ", ".join(f"{name} {value}" for name, value in facts.items()) + ".\n"]
     for name, rows in found.items():
         title, _, more = about[name].partition("\n\n")
-        if not rows:
-            left_out = f"Not measured in this run: `{command(name)}`\n"
-            parts += [f"## {title.rstrip('.')}\n", *filter(None, [more]), left_out]
-            continue
-        parts += [f"## {title.rstrip('.')}\n", *filter(None, [more]), f"`{command(name)}`\n"]
-        lines = [f"| {row.what} | {_value(row)} | {row.rounds} | {row.note} |" for row in rows]
-        parts.append("\n".join(["| what | figure | rounds | |", "|---|---:|---:|---|", *lines]) + "\n")
+        parts += [f"## `{name}`: {title.rstrip('.')}\n", *filter(None, [more])]
+        lines = [f"| {row.what} | {_value(row)} | {row.note} |" for row in rows]
+        parts.append("\n".join(["| what | figure | |", "|---|---:|---|", *lines]) + "\n" if rows else "Not measured.\n")
     return "\n".join(parts) + LAST
-
-
-def command(name: str) -> str:
-    """Returns the command that measures one item."""
-    return f"python tests/tools/benchmarks/bench {name}"
 
 
 def _value(row: sides.Row) -> str:

@@ -1,4 +1,4 @@
-"""One process against two over the same documents; only on a machine that does nothing else."""
+"""one process against two over the same documents; only on a machine that does nothing else."""
 
 from __future__ import annotations
 

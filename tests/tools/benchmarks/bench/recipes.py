@@ -1,8 +1,7 @@
-"""A curve of 16 lengths, against published scripts, transcribed; and whether their number is right.
+"""a curve of 16 lengths, against transcriptions of published scripts.
 
 Each transcription is stock transformers: whole logits, ``labels``, one length after the other, as the scripts run.
-"Off by" is beside the mean over all tokens of the same windows, each once. A script that averages windows weighs the
-256 new tokens of a later one as much as all of the first; and ``labels`` are shifted, so a window's first one is lost.
+"Off by" is against the mean over all tokens of the same windows, each once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`eval --server` of vLLM on the processor, against a bare HTTP loop of the same requests, and vLLM's own scoring
+"""`eval --server` of vLLM on the processor.
 
 Wall time: the server computes in another process, eight requests at once. It is measured where vLLM is installed:
 ``VLLM_PYTHON=/path/to/python`` of its environment, such as the one that ``make engines`` keeps.

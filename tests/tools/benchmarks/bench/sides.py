@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -98,22 +97,6 @@ def ratios(seen: Mapping[str, Sequence[float]], base: str) -> list[Row]:
                 Row(f"{name}, over {base}", statistics.median(each), min(each), max(each), "x", len(each), said)
             )
     return rows
-
-
-def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Returns the exponent of a power law through the points: least squares in logarithms."""
-    x, y = [math.log(each) for each in sizes], [math.log(each) for each in values]
-    middle = statistics.mean(x)
-    return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
-
-
-def line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the line through the points by least squares: its value at 0, its slope, and its largest departure.
-
-    The departure is a share of the value there.
-    """
-    slope, start = statistics.linear_regression(sizes, values)
-    return start, slope, max(abs(start + slope * x - y) / y for x, y in zip(sizes, values, strict=True))
 
 
 def busy(seconds: float = 1.0) -> float:

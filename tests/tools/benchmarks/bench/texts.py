@@ -1,8 +1,7 @@
-"""A whole text, measured as `eval` does by default, beside the bare forward passes of what it feeds.
+"""a whole text, measured as `eval` does by default, beside the bare forward passes.
 
-A long text under as-is and YaRN, truncation and the short-context cost among it. Bare is a loop of stock transformers:
-one window after the other, whole logits, torch's cross-entropy. It is given the ids; what reading and tokenizing the
-whole text at once costs is measured apart, and added where the row says so.
+A long text under as-is and YaRN, with truncation and the short-context cost. "Bare" is a loop of stock transformers
+over the token ids: one window after the other, whole logits, torch's cross-entropy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The digest of weight files, which names a run's weights, beside loading them and one forward pass."""
+"""the digest of weight files, beside loading them and one forward pass."""
 
 from __future__ import annotations
 
