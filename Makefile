@@ -31,13 +31,15 @@ demo: $(VENV)/.for-demo
 # Compiled tests are kept, whatever the shell says: compiling them takes each process ten seconds.
 BOTH_CORES := -n 2 --dist worksteal
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# A test that hangs ends its process with the tracebacks of all threads.
+NO_HANG := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 test: $(VENV)/.for-test
-	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not engines" $(BOTH_CORES) $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not engines" $(BOTH_CORES) $(NO_HANG) $(ARGS)
 
 # pytest's exit code 5 says that no test is marked slow.
 slow: $(VENV)/.for-test
-	OMP_NUM_THREADS=1 $(PYTEST) -m "slow and not engines" $(BOTH_CORES) $(ARGS) || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(PYTEST) -m "slow and not engines" $(BOTH_CORES) $(NO_HANG) $(ARGS) || [ $$? -eq 5 ]
 
 # What they install is kept in ~/.cache/ropescale-tests (ROPESCALE_TEST_CACHE names another place).
 engines: $(VENV)/.for-test

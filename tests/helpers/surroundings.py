@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 
 for _name, _value in {
     "HF_HUB_OFFLINE": "1",
@@ -30,3 +31,9 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and pages would be fold
 if "XDG_CACHE_HOME" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ropescale-tests-")
     atexit.register(_remove, os.environ["XDG_CACHE_HOME"], os.getpid())
+
+# tqdm's own lock is shared with forked processes: one that is killed while it holds it blocks all others for ever.
+from tqdm import tqdm  # noqa: E402 (it may look at the variables above)
+
+tqdm.set_lock(threading.RLock())
+tqdm.monitor_interval = 0  # no thread that may hold the lock while another forks

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
+import tempfile
 import time
+import traceback
 from collections.abc import Callable
+
+PATIENCE = 180.0
+"""Seconds until a child that has not ended counts as hanging."""
 
 
 def struck(run: Callable[[], object], stored: Callable[[], int], least: float, after: float = 0.0) -> bool:
@@ -13,15 +19,31 @@ def struck(run: Callable[[], object], stored: Callable[[], int], least: float, a
 
     Returns whether it was still running.
     """
-    child = os.fork()
-    if child == 0:
-        os.nice(5)  # it must not get to its end before this process looks
+    with tempfile.TemporaryFile("w+") as log:
+        child = os.fork()
+        if child == 0:
+            _run(run, log.fileno())
+        while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored() < least:
+            time.sleep(1e-4)
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        log.seek(0)
+        assert code in (0, -signal.SIGKILL), log.read()
+    return code != 0
+
+
+def _run(run: Callable[[], object], log: int) -> None:
+    """Runs it in this child and ends; the log receives the traceback of what fails or hangs."""
+    code = 1
+    try:
+        os.nice(5)  # it must not get to its end before the other process looks
         for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            os.dup2(log, number)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True, file=log)
         run()
-        os._exit(0)
-    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored() < least:
-        time.sleep(1e-4)
-    time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        code = 0
+    except BaseException:
+        os.write(log, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
