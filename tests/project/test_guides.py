@@ -123,9 +123,6 @@ def options_of(name: str) -> set[str]:
 # --- the pages ---
 
 NOT_RUN = {
-    "command-line": {
-        "_ROPESCALE_COMPLETE": "a shell's start-up file; tests/cli/test_completion.py runs what it prints"
-    },
     "engines": {"make engines": "installs engines of some GB"},
     "intervals": {
         "intervals.py documents": "takes minutes",

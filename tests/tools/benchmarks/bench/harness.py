@@ -1,7 +1,6 @@
 """the same curve by lm-evaluation-harness, one command for each length.
 
-Its windows follow each other through the whole text, each after a single token of context. It is measured where it is
-installed: ``pip install 'lm-eval[hf]'`` beside ropescale, or ``LM_EVAL_PYTHON=/path/to/python`` of another environment.
+It needs ``pip install 'lm-eval[hf]'`` beside ropescale, or ``LM_EVAL_PYTHON=/path/to/python`` of another environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`eval --server` of vLLM on the processor.
 
-Wall time: the server computes in another process, eight requests at once. It is measured where vLLM is installed:
-``VLLM_PYTHON=/path/to/python`` of its environment, such as the one that ``make engines`` keeps.
+Wall time, eight requests at once. It needs ``VLLM_PYTHON=/path/to/python`` of vLLM's environment, such as the one that
+``make engines`` keeps.
 """
 
 from __future__ import annotations
