@@ -20,6 +20,9 @@ from .cells import change_cell, table
 from .far_repeats import distance_of
 from .stored import AS_IS, Stored, Truncation, sums_of
 
+TRUNCATION = "truncation"
+"""Its label in the table of perplexities."""
+
 ALL, FAR = "", "far_"
 """The token subsets: the prefixes of their fields in a row."""
 
@@ -120,19 +123,20 @@ METRIC = AgainstTruncation()
 
 
 def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
-    """Returns the mean loss of truncation at each length, which up to the trained length is the unchanged model's.
+    """Returns the mean loss of truncation over all tokens of each length beyond the trained one.
 
-    Empty if truncation was not measured, or if the unchanged model does not have its training tables.
+    The tokens up to the trained length have the unchanged model's loss. Empty if truncation was not measured, or if the
+    unchanged model does not have its training tables.
     """
     last, found = stored.truncation, {}
     for (schedule, length), run in stored.read_from.items():
-        if last is None or schedule != AS_IS or run.table_sha256 != last.table_sha256:
+        if not last or length <= last.length or (schedule, run.table_sha256) != (AS_IS, last.table_sha256):
             continue
         within = [each[: last.length - 1] for each in stored.losses(schedule, length)]  # index 0 is position 1
         beyond = stored.wanted(last.losses(length))
         whole = [np.concatenate(pair) for pair in zip(within, beyond, strict=True)]
         first = np.concatenate(stored.of_texts(whole)[0])
-        found["truncation", length] = estimated(stored, sums_of(whole), first)
+        found[TRUNCATION, length] = estimated(stored, sums_of(whole), first)
     return found
 
 

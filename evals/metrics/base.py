@@ -227,16 +227,16 @@ def paired_change(stored: Stored, schedule: str, baseline: str, length: int, lev
     return estimated(stored, ours.minus(theirs), first, level)
 
 
-def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, int], Estimate] | None = None) -> str:
+def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, int], str] | None = None) -> str:
     """Returns the table of the perplexities of rows that have ``ppl`` and its bounds.
 
     Args:
-        others: mean losses for further lines, by label and length.
+        others: the cells of further lines, by label and length.
     """
     cells = {
         (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
     }
-    cells |= {key: interval_cell(*perplexities(loss), loss.over) for key, loss in (others or {}).items()}
+    cells |= others or {}
     return table(stored.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in cells), name=stored.named)
 
 

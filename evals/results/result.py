@@ -11,16 +11,17 @@ from ...files import local_path
 from ...output.formatting import definitions, escaped, listed
 from ..data.chats import ASSISTANT
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
-from ..metrics.against_truncation import TruncationRow
+from ..metrics.against_truncation import TRUNCATION, TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import ppl_table, rests_on
+from ..metrics.base import perplexities, ppl_table, rests_on
 from ..metrics.best import BestRow, together, worse_than_a_guess
 from ..metrics.by_position import PositionRow
+from ..metrics.cells import interval_cell
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..metrics.stored import Stored, parts_of
+from ..metrics.stored import AS_IS, Stored, parts_of
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
@@ -145,16 +146,37 @@ class Result(Stored, Saved):
         return answer(self)
 
     def main_table(self) -> str:
-        """Returns the perplexities, including truncation's."""
-        return ppl_table(self, self.rows, against_truncation.truncated(self))
+        """Returns the perplexities, including truncation's, which up to the trained length is the unchanged model."""
+        losses = against_truncation.truncated(self)
+        cells = {key: interval_cell(*perplexities(loss), loss.over) for key, loss in losses.items()}
+        cells |= {(TRUNCATION, n): AS_IS for n in self.lengths if losses and (TRUNCATION, n) not in losses}
+        return ppl_table(self, self.rows, cells)
 
     def rests_on(self) -> str:
-        """Describes the number of documents, and the level of the intervals."""
-        if not self.comparisons:
-            return f"{rests_on(self)}; {self._interval_line()}."
-        each = f"{rests_on(self)}. In the table ± or (low to high) is the {PERCENT} interval of one figure"
-        paired = f"differences are paired by document, with {together(self.comparisons)}"
-        return f"{each}; {paired}, and significant where these exclude 0."
+        """Describes the sample, and its intervals in plain words; :meth:`protocol_line` names their method."""
+        number, figure = self.data["documents"], f"± or (low to high) is the {PERCENT} interval"
+        if self.comparisons:
+            said = (
+                f"In the table, {figure} of one perplexity, wide where documents differ. The differences above are of "
+                f"the same tokens, and significant where 0 is outside their {together(self.comparisons)}."
+            )
+        elif self._blocks:
+            text = "this text" if number == 1 else "these texts"
+            said = (
+                f"{figure} for {text} alone, not for others (†). It is wide, because it rests on "
+                f"{self._blocks.rpartition(' in ')[2].replace('blocks', 'long stretches')} of {text} only."
+            )
+        elif any(row.ppl_low is not None for row in self.rows):
+            few = intervals.over_documents(number)
+            said = f"{figure} over documents{f', which {few}' if few else ''}."
+        else:
+            said = f"{self._interval_line()}."
+        return f"Measured on {rests_on(self)}. {said[0].upper()}{said[1:]}"
+
+    @property
+    def _blocks(self) -> str | None:
+        """The sampling unit of intervals that are not over documents; None without any."""
+        return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]
@@ -192,7 +214,7 @@ class Result(Stored, Saved):
 
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
-        blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
+        blocks = self._blocks
         if blocks is None and all(row.ppl_low is None for row in self.rows):
             return (
                 f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or one of "
@@ -209,8 +231,7 @@ class Result(Stored, Saved):
     @property
     def extent(self) -> str:
         """Describes the sample of a source's tables, and the coverage of its interval over few documents."""
-        blocks = any(row.interval not in (None, DOCUMENTS) for row in self.rows)
-        few = "" if blocks else intervals.over_documents(self.data["documents"])
+        few = "" if self._blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property

@@ -12,7 +12,7 @@ from tiny import from_ids
 
 from ropescale.evals import Result
 from ropescale.evals.metrics.against_truncation import verdict
-from ropescale.evals.metrics.stored import Pass, Truncation
+from ropescale.evals.metrics.stored import AS_IS, Pass, Truncation
 from ropescale.evals.reporting.page import StoredRun, headline
 
 TRAINED, LONGEST = 8, 32
@@ -36,8 +36,9 @@ def table(
     skew: str = "none",
     effect: float = 0.0,
     far: bool = False,
+    baseline: str = "s0",
 ) -> Result:
-    """Returns a measurement of so many schedules.
+    """Returns a measurement of so many schedules; under the name "as-is", the baseline has the table of truncation.
 
     A document's tokens have a loss in common. Each schedule adds to the tokens of a document, from each length to the
     next, what is drawn for it, and an effect of its own where ``effect`` is not 0. Truncation adds nothing.
@@ -47,7 +48,11 @@ def table(
     means = effect * rng.normal(0, 1, (schedules, 1, 3))
     added = (0.2 * draws(rng, (schedules, documents, 3), skew) + means)[:, :, parts]
     losses = (base + added).astype(np.float32)[:, :, : max(lengths) - 1]
-    passes = [Pass(f"s{n}", f"{n:064}", tuple(lengths), list(each), documents) for n, each in enumerate(losses)]
+    names = [baseline, *(f"s{n}" for n in range(1, schedules))]
+    passes = [
+        Pass(name, f"{n:064}", tuple(lengths), list(each), documents)
+        for n, (name, each) in enumerate(zip(names, losses, strict=True))
+    ]
     cut = np.repeat(base, max(lengths) - TRAINED, 1).astype(np.float32)
     model = {"path": "m", "dtype": "float32", "parameters": 1, "weights": "0" * 64}
     facts = {"source": "x", "sha256": "f" * 64, "documents": documents, "tokens": documents * (LONGEST - 1)}
@@ -60,7 +65,7 @@ def table(
         passes=passes,
         documents=from_ids([IDS[: max(lengths)]] * documents),
         bos=False,
-        baseline="s0",
+        baseline=baseline,
         trained_length=TRAINED,
         options={"repeat_distance": TRAINED if far else LONGEST},
         truncation=Truncation(TRAINED, 1, "0" * 64, list(cut)) if max(lengths) > TRAINED else None,
@@ -71,10 +76,10 @@ LENGTHS = [(TRAINED,), (TRAINED, 16), (TRAINED, 16, LONGEST), (16, LONGEST)]
 
 
 def drawn(rng: np.random.Generator, least: int, skew: str, effect: float = 0.0) -> Result:
-    """A table of 1 to 6 schedules, ``least`` to 50 documents and 1 to 3 lengths."""
+    """A table of 1 to 6 schedules, ``least`` to 50 documents and 1 to 3 lengths; half have the unchanged model."""
     lengths = LENGTHS[rng.integers(len(LENGTHS))]
     schedules, documents, far = int(rng.integers(1, 7)), int(rng.integers(least, 51)), bool(rng.integers(2))
-    return table(rng, schedules, documents, lengths, skew, effect, far)
+    return table(rng, schedules, documents, lengths, skew, effect, far, baseline=str(rng.choice(["s0", AS_IS])))
 
 
 def false_rates(tables: int, skew: str) -> dict[str, float]:
@@ -113,23 +118,8 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
     assert f"Whether reading further than the last 8 tokens pays off is undecided: {why}" in text
     assert f"Whether on far repeats reading further than the last 8 tokens pays off is undecided: {why}" in text
     assert result.best == []
-    said, best = headline(as_run(result)), min(result.schedules[1:], key=lambda each: ppl_at(result, each, 32))
-    change = next(row.delta_nll for row in result.paired if (row.schedule, row.length) == (best, 8))
-    cut = next(row for row in result.against_truncation if (row.schedule, row.length) == (best, 32))
-    truncation = f"{worse(cut.nll - cut.truncated_nll, '')} truncation (as-is on the last 8 tokens only)"
-    assert said.endswith(
-        f"; which is best is undecided: {why} On these {documents} documents alone, {best} is "
-        f"{worse(change)} s0 at 8 tokens and {truncation} at 32."
-    )
-
-
-def worse(difference: float, unit: str = "nats per token ") -> str:
-    """How the sentence writes a difference of losses."""
-    return f"{abs(difference):.3f} {unit}{'worse' if difference > 0 else 'better'} than"
-
-
-def ppl_at(result, schedule: str, length: int) -> float:
-    return next(row.ppl for row in result.rows if (row.schedule, row.length) == (schedule, length))
+    check_answer(result)
+    assert f", undecided: {why}" in headline(as_run(result))
 
 
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
@@ -166,7 +156,7 @@ def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[s
     """Compares the sentence on truncation with the table above it."""
     said = re.search(r"Reading further than the last 8 tokens (.*?)\.", text)
     assert said and len(said[0]) <= 200, text
-    better = [n for n in lengths if any(at == n and name[0] == "s" and sign(cell) < 0
+    better = [n for n in lengths if any(at == n and name[0] != "(" and sign(cell) < 0
                                         for (name, at), cell in shown.items())]  # fmt: skip
     paid = re.match(r"pays off at (.*) tokens, under some schedule", said[1])
     assert (paid[1].split(", ") if paid else []) == better
@@ -180,46 +170,99 @@ def check_lowest(text: str, result: Result) -> None:
     (said,) = re.findall(r"Lowest loss at (.*) \(\d+ documents", text)
     for part in said.split("; "):
         lengths, stands = part.split(": ")
-        best, _, others = re.match(r"(\w+), (not )?significantly below (.*)", stands).groups()  # type: ignore[union-attr]
+        best, _, others = re.match(r"(\S+), (not )?significantly below (.*)", stands).groups()  # type: ignore[union-attr]
         for length in lengths.split(", "):
             at = int(length.replace(",", ""))
             assert ppl[best, at] == min(value for (_, n), value in ppl.items() if n == at)
             open_ = {*others.split(", ")} if "not signif" in stands else set()
             against = [each for each in result.schedules if each != best] if "every" in others or open_ else [others]
             for other in against:
-                if "s0" in (best, other):
-                    apart = sign(changes[other if best == "s0" else best, length]) == (1 if best == "s0" else -1)
+                if result.baseline in (best, other):
+                    of, wanted = (other, 1) if best == result.baseline else (best, -1)
+                    apart = sign(changes[of, length]) == wanted
                     assert apart == (other not in open_), (part, changes)
 
 
-def check_answer(sentences: list[str], result: Result) -> None:
-    """Compares the answer that a terminal begins with to the rows that it is made of."""
-    assert 1 <= len(sentences) <= 3 and all(len(each) <= 200 for each in sentences)
-    first, *rest = sentences
-    last = result.best[-1]
-    ppl = {row.schedule: row.ppl for row in result.rows if row.length == result.lengths[-1]}
-    named = "as-is, the unchanged model," if last.schedule == "as-is" else last.schedule
-    assert first.startswith(f"{named} has the lowest perplexity at {result.lengths[-1]} tokens: ")
-    assert ppl[last.schedule] == min(ppl.values()) and ("not significantly" in first) == bool(last.not_apart)
-    (cost,) = [row.change.sign for row in result.paired if (row.schedule, row.length) == (last.schedule, TRAINED)] or [
-        None
-    ]
-    verbs = {1: "It costs ", -1: "It gains ", 0: "Its loss at "}
-    assert [each.startswith(verbs[cost]) for each in rest[:1]] == [True] if cost is not None else True
-    rows = [row for row in result.against_truncation if row.schedule == last.schedule]
-    if rows:
-        row = max(rows, key=lambda row: row.length)
-        whole, *far = [change for which in ("", "far_") if (change := row.change(which)) and change.sign is not None]
-        last, truncation = rest[-1], r"truncation \(as-is on the last 8 tokens only\)"
-        undecided = rf"undecided: .*nats per token {'lower' if whole.mean < 0 else 'higher'}"
-        said = {1: f"It loses to {truncation} by ", -1: f"It beats {truncation} by "}
-        said[0] = f"Against {truncation} it is {undecided}"
-        assert re.match(said[whole.sign], last), last
-        assert ("; on far repeats (8 or more tokens back) " in last) == bool(far)
-        for change in far:
-            undecided = rf"undecided: .*{'lower' if change.mean < 0 else 'higher'}\.$"
-            said = {1: "it loses by ", -1: "it wins by ", 0: undecided}
-            assert re.match(said[change.sign], last.partition("back) ")[2]), last
+PPL = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e\+\d+)?)"
+BY = r"(\d+\.\d{3})(?: ± [<\d.]+| \(\S+ to \S+\)| ± -)?(?: nats(?: per token)?)?"
+
+
+def check_answer(result: Result) -> None:
+    """Compares the answer that a terminal begins with to the tables, and every conclusion to its interval."""
+    said, decides = result.sentences(), result.data["documents"] >= 10
+    assert 1 <= len(said) <= 3 and all(len(each) <= 200 for each in said), said
+    longest = result.lengths[-1]
+    table = cells(result.main_table(), "perplexity")
+    ppl = {name: number(cell.split()[0]) for (name, at), cell in table.items() if at == str(longest)}
+    first = check_first(said.pop(0), result, ppl, decides)
+    if gain := next((each for each in said if each.endswith((" s0.", "the unchanged model."))), None):
+        check_gain(gain, result, ppl, decides, first)
+        said.remove(gain)
+    for sentence in said:
+        check_past(sentence, result, decides)
+    assert bool(gain) == (len(result.schedules) > 1) and len(said) == bool(result.against_truncation)
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> str:
+    """The first sentence has the lowest number of the table's last column, truncation's too; returns its name."""
+    name, lowest, rest = re.match(
+        rf"At {result.lengths[-1]} tokens, (\S+)(?: \(as-is on .*?\))? has (?:the lowest perplexity:|a perplexity of) "
+        rf"{PPL}(.*)\.$", sentence
+    ).groups()  # type: ignore[union-attr]  # fmt: skip
+    assert ppl[name] == min(ppl.values()) == pytest.approx(number(lowest))
+    for other, value in re.findall(rf"[(;] ?(\S+?)(?:, as-is on [^:]*)?: {PPL}", rest):
+        assert ppl[other] == pytest.approx(number(value))
+    if len(ppl) == 1 or not decides:
+        assert ("undecided" in rest) == (len(ppl) > 1) and "significantly" not in sentence
+    elif name == "truncation":
+        past = [row.change().sign for row in result.against_truncation if row.length == result.lengths[-1]]
+        assert ("not significantly" in rest) == (set(past) != {1}) and "past 8 tokens" in rest
+    elif result.best:
+        assert ("not significantly" in rest) == bool(result.best[-1].not_apart)
+    return name
+
+
+def check_gain(sentence: str, result: Result, ppl: dict[str, float], decides: bool, first: str) -> None:
+    """The best changed schedule's gain and cost are those of the table of changes, and of the perplexities."""
+    name = re.match(r"(?:On these \d+ documents alone, )?(\S+?),? ", sentence)[1]  # type: ignore[index]
+    changed = {each: value for each, value in ppl.items() if each not in (result.baseline, "truncation")}
+    assert changed[name] == min(changed.values())
+    shown = cells(result.to_markdown(), "change")
+    parts = re.findall(rf"(gains|costs) {BY} at (\d+)(?: tokens)?( \(undecided\))?(?: and |, against )", sentence)
+    lengths = [result.lengths[-1], *({TRAINED} & {*result.lengths} - {result.lengths[-1]})]
+    assert [int(length) for _, _, length, _ in parts] == lengths
+    for verb, by, length, undecided in parts:
+        change = CELL.search(shown[name, length])[1]  # type: ignore[index]
+        assert float(by) == pytest.approx(abs(float(change)), abs=6e-4)
+        assert (verb == "gains") == change.startswith("-")
+        assert bool(undecided) == (decides and sign(shown[name, length]) == 0)
+    first_by = float(parts[0][1]) * (-1 if parts[0][0] == "gains" else 1)
+    assert first_by == pytest.approx(np.log(ppl[name] / ppl[result.baseline]), abs=2e-3)
+    if ", significantly" in sentence or "not significantly" in sentence:
+        assert first == "truncation" and ("not significantly" in sentence) == bool(result.best[-1].not_apart)
+
+
+def check_past(sentence: str, result: Result, decides: bool) -> None:
+    """The difference from truncation is that of its table, on the tokens that the sentence names."""
+    name, verb, by, undecided, _, far = re.match(
+        rf"On the tokens past 8, (\S+) (loses to|beats) truncation(?: \(as-is on the last 8\))? by {BY}"
+        r"( \(undecided\))?(; on far repeats \(8\+ tokens back\) it (.*))?\.$", sentence
+    ).groups()  # type: ignore[union-attr]  # fmt: skip
+    cell = cells(result.to_markdown(), "against truncation")[name, str(result.lengths[-1])]
+    change = CELL.search(cell)[1]  # type: ignore[index]
+    assert float(by) == pytest.approx(abs(float(change)), abs=6e-4) and (verb == "beats") == change.startswith("-")
+    assert bool(undecided) == (decides and sign(cell) == 0)
+    row = next(row for row in result.against_truncation if (row.schedule, row.length) == (name, result.lengths[-1]))
+    repeats = row.change("far_")
+    assert bool(far) == (decides and repeats is not None and repeats.sign is not None)
+    if far:
+        assert far.startswith("wins by" if repeats.mean < 0 else "loses by") and ("undecided" in far) == (
+            not repeats.sign
+        )
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -228,12 +271,12 @@ def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
     skew, effect = ["none", "right", "left"][seed % 3], [0.0, 0.1, 0.3][seed // 3 % 3]
     result = drawn(rng, 5, skew, effect)
     text, said = result.to_markdown(), headline(as_run(result)) or ""
+    check_answer(result)
     if result.data["documents"] < 10:
         assert "pays off at" not in text + said and "significantly" not in text + said
         return
     if len(result.schedules) > 1:
         check_lowest(text, result)
-        check_answer(result.sentences(), result)
         assert said.startswith(" ".join(result.sentences()))
     if result.against_truncation:
         lengths = [str(n) for n in result.lengths if n > TRAINED]
