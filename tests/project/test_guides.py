@@ -130,7 +130,7 @@ NOT_RUN = {
     },
     "measuring": {"against_truncation.py": "takes minutes"},
     "training": {"--steps 400": "takes hours; adapting.md has the same with 2 steps"},
-    "versions": {"pip install": "installs libraries", "make engines": "installs libraries"},
+    "versions": {"pip install": "installs libraries"},
 }
 """Blocks that are only compiled or parsed: what stands in them, and why they are not run."""
 
