@@ -46,7 +46,7 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
     """
     folder = Path(path) if path else None
     file = folder / "config.json" if folder else None
-    config = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
+    config = file.read_bytes() if file and file.exists() else _configuration(model)
     return {
         "path": str(folder or getattr(model, "name_or_path", "") or type(model).__name__),
         "config_sha256": sha256(config),
@@ -55,6 +55,12 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
     }
+
+
+def _configuration(model: PreTrainedModel) -> bytes:
+    """Returns a model's configuration as JSON, without the keys that ``save_pretrained`` sets in the saving process."""
+    stated = json.loads(model.config.to_json_string(use_diff=False))
+    return json.dumps({key: value for key, value in stated.items() if key not in ("architectures", "dtype")}).encode()
 
 
 def files_fingerprint(folder: Path) -> str:

@@ -12,7 +12,7 @@ from tiny import documents, llama
 
 import ropescale
 from ropescale.evals import perplexity
-from ropescale.evals.running.fingerprints import parameters_fingerprint
+from ropescale.evals.running.fingerprints import describe, parameters_fingerprint
 
 IDS = documents(3, 64)
 
@@ -123,3 +123,13 @@ def test_what_accelerate_has_put_elsewhere_counts(tmp_path, place):
         assert model.lm_head.weight.is_meta
     assert [parameters_fingerprint(model) for model in (plain, other)] == before
     assert before[0] != before[1]
+
+
+def test_a_save_in_one_of_several_processes_leaves_the_configuration_the_same(tmp_path):
+    model = llama()
+    before = describe(model)["config_sha256"]
+    model.save_pretrained(tmp_path)  # sets the architecture in its configuration
+    assert model.config.architectures == ["LlamaForCausalLM"]
+    assert describe(model)["config_sha256"] == before
+    model.config.rms_norm_eps *= 2
+    assert describe(model)["config_sha256"] != before
