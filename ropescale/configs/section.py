@@ -227,9 +227,9 @@ def whole(value: object, name: str) -> int:
     Raises:
         ConfigError: it is out of range or another type.
     """
-    if not value or number(value, name) % 1:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
-    return int(number(value, name))
+    return int(value)
 
 
 def theta(value: object) -> float:

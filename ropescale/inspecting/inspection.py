@@ -14,7 +14,7 @@ from ..configs.configuration import ONLY_V5_KEYS, Configuration, unread_by_v4
 from ..configs.section import LARGEST
 from ..errors import ScheduleError
 from ..files import read_json
-from ..output.formatting import brief, names_of
+from ..output.formatting import brief, listed, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, share_of
 from ..request import Request, RequestOptions
@@ -183,14 +183,19 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
     """Splits a request by schedule name: each schedule gets the fields that it has.
 
     Raises:
-        ScheduleError: no schedule is given, a schedule cannot be read, or no schedule has a given field.
+        ScheduleError: no schedule is given, a schedule cannot be read, two have the same name, or no schedule has a
+            given field.
     """
     parsed = [specs.parse(schedule) for schedule in schedules]
     if not parsed:
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
     # A target length is useful without a factor, too: as the length to inspect at.
     check_taken(parsed, replace(request, target_length=None))
-    return {spelled_out(spec): share_of(spec, request) for spec in distinct(parsed)}
+    unique = distinct(parsed)
+    requests = {spelled_out(spec): share_of(spec, request) for spec in unique}
+    if len(requests) < len(unique):  # objects, whose fields are unknown
+        raise ScheduleError(f"different schedules have the same name ({listed(requests)}); give them different names")
+    return requests
 
 
 def names_in(requests: Mapping[str, Request]) -> dict[str, str]:

@@ -104,8 +104,10 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
     elif all(kind in (int, float) for kind in wanted):
         value = plain(value)
         _check_number(where, value, limits or {})
-        if float not in wanted and not float(cast(float, value)).is_integer():
-            raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
+        if float not in wanted:
+            if not float(cast(float, value)).is_integer():
+                raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
+            value = int(cast(float, value))
     elif all(kind == tuple[float, ...] for kind in wanted):
         value = plain(value)
         if not isinstance(value, (list, tuple)):

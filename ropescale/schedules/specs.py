@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from inspect import isroutine
 from typing import TypeGuard, cast
 
@@ -25,7 +25,6 @@ from .user_code import load, load_json, read_json_object
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
-_COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")  # not inside brackets or braces
 _LONG = 8
 
 
@@ -256,7 +255,7 @@ def _from_text(text: str) -> ParsedSpec:
     if not colon:
         return spec
     single, given = one(spec, name), dict[str, str]()
-    for part in _COMMA.split(rest):
+    for part in _parts(rest):
         key, _, value = (piece.strip() for piece in part.partition("="))
         if not key or not value:
             first = next(iter(parameters(single.make)), "key")
@@ -265,6 +264,17 @@ def _from_text(text: str) -> ParsedSpec:
             raise ScheduleError(f"{name}: {key} is given twice; remove one")
         given[key] = value
     return single.with_text(given)
+
+
+def _parts(text: str) -> list[str]:
+    """Splits a text at the commas outside brackets and braces."""
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and sum(map(parts[-1].count, "[{")) > sum(map(parts[-1].count, "]}")):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    return parts
 
 
 def _from_json_file(name: str) -> ParsedSpec:
@@ -439,7 +449,7 @@ def _identity(spec: ParsedSpec) -> object:
     """Returns what two specs of one schedule have in common, however they are spelled."""
     if isinstance(spec, Mapping):
         return {key: _identity(part) for key, part in spec.items()}
-    kind = spec.make if isinstance(spec.make, type) or isroutine(spec.make) else type(spec.make)
+    kind = type(spec.make) if is_dataclass(spec.make) and not isinstance(spec.make, type) else spec.make
     return spec.named if "::" in spec.named else kind, spec.plainest().text
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from configurations import write_checkpoint
 
+from ropescale import Frequencies
 from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
@@ -94,3 +95,19 @@ def test_inspect_calls_schedules_of_files_by_their_names(model, tmp_path, capsys
     assert out.count("* 1.json: `yarn:factor=2,beta_fast=30.14") == 1
     layers = compare(model, [str(tmp_path / "1.json"), str(tmp_path / "2.json")]).layers["all"]
     assert [each.label for each in layers] == ["1.json", "2.json"]
+
+
+class Slowed:
+    """A schedule whose fields are unknown."""
+
+    def __init__(self, factor, called):
+        self._factor, self.name = factor, called
+
+    def __call__(self, rope, length):
+        return Frequencies([f / self._factor for f in rope.inv_freq()])
+
+
+def test_two_objects_of_one_class_are_two_schedules(model):
+    assert list(compare(model, [Slowed(2, "half"), Slowed(4, "quarter")]).inspections) == ["half", "quarter"]
+    with pytest.raises(ScheduleError, match=r"different schedules have the same name \(slow\); give them different"):
+        compare(model, [Slowed(2, "slow"), Slowed(4, "slow")])

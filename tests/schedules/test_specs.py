@@ -49,7 +49,7 @@ class Half:
     factor: float = 2.0
     mode: Literal["slow", "fast"] = "slow"
     note: str = ""
-    pairs: Optional[list[int]] = None
+    pairs: Optional[list[list[int]]] = None
     weights: tuple[float, ...] = ()
     loud: bool = False
     source: Path = Path(".")
@@ -170,6 +170,7 @@ def test_python_objects_pass_through() -> None:
         ("giraffe:truncate=2.5", "giraffe: truncate must be a whole number, not 2.5"),
         ("table:factors=1", "table: factors must be a list of numbers, one per pair, as in [1,1.5,2], not 1"),
         ("table:factors=[1,x]", "table: factors must be a list of numbers"),
+        ("table:factors=[1,2", "as in [1,1.5,2], not '[1,2'"),
         ("yarn:factor=1_0", "yarn: factor must be a number, not '1_0'"),
         ("resonance", "resonance needs over; give it as resonance:over=..."),
         ("resonance:factor=8", "resonance has no field 'factor'; it has over"),
@@ -203,18 +204,19 @@ def test_what_is_no_schedule_at_all_is_refused(thing: Any) -> None:
 
 
 def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(own: Path) -> None:
-    text = "factor=4,mode=fast,note=a b,pairs=[1,2],weights=[0.5,1],loud=true,source=~/x,count=3"
+    text = "factor=4,mode=fast,note=a b,pairs=[[1,2],[3]],weights=[0.5,1],loud=true,source=~/x,count=3.0"
     schedule = parse(f"{own}::Half:{text}").build()
     assert vars(schedule) == {
         "factor": 4.0,
         "mode": "fast",
         "note": "a b",
-        "pairs": [1, 2],
+        "pairs": [[1, 2], [3]],
         "weights": (0.5, 1.0),
         "loud": True,
         "source": Path("~/x").expanduser(),
         "count": 3,
     }
+    assert isinstance(schedule.count, int)  # type: ignore[attr-defined]
     expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
     assert list(compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
     spec = parse(f"{own}::Half:factor=4")
