@@ -4,7 +4,8 @@ One forward pass has the answer in place (teacher forcing). If the model ranks e
 the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (except
 for ties). Prompts from files are also decoded. Only the rows of the answers get logits, read in fp32.
 
-A prompt with several questions is read once into a KV cache, and each question continues from a copy.
+A prompt with several questions is read once into a KV cache, and each question continues from a copy. Some models
+compute other logits from their cache; a check on the first prompt detects them, and every question is then read whole.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import gc
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from ...errors import RunError
-from ...models.rotary_modules import quiet_transformers, unwrapped
+from ...models.rotary_modules import quiet_transformers, unset, unwrapped
 from ..scoring.batches import Batch, Scored
 from ..scoring.memory import device_of, embedding_shape, is_out_of_memory, release
 from ..scoring.scorer import not_finite
@@ -35,6 +38,10 @@ LOG = logging.getLogger(__name__)
 
 InPlace = Sequence[tuple[np.ndarray, np.ndarray]]
 """For each question of a prompt, its answer's tokens: NLL in nats, and whether each is ranked first."""
+
+_EXACT, _ROUNDED = 1e-3, 0.25
+"""The most that a token's NLL from the cache may differ from that of the whole prompt, absolute in nats and relative:
+in float32, and in half precision. Rounding is a hundred times smaller; a wrong cache is off by nats."""
 
 _NO_TOKEN = -1
 """The padding of shorter generated texts."""
@@ -69,6 +76,7 @@ class AnswerScorer:
         self.device = device_of(self.model)
         self.vocabulary = embedding_shape(self.model)[0]
         self.batch_tokens = batch_tokens
+        self._shares: bool | None = None
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def scores(self, prompts: Sequence[Prompt]) -> list[InPlace]:
@@ -77,9 +85,14 @@ class AnswerScorer:
         Raises:
             RunError: logits are not finite, or a prompt does not fit into memory.
         """
-        if len(prompts[0].questions) == 1:
-            return self._in_parts(self._read, prompts)
-        return [scores for prompt in prompts for scores in self._in_parts(self._read_shared, [prompt])]
+        if len(prompts[0].questions) > 1:
+            if self._shares is None:
+                self._shares = self._cache_agrees(prompts[0])
+            if self._shares:
+                return [scores for prompt in prompts for scores in self._in_parts(self._read_shared, [prompt])]
+        single = [replace(prompt, questions=(question,)) for prompt in prompts for question in prompt.questions]
+        scores = chain.from_iterable(self._in_parts(self._read, single))
+        return [list(islice(scores, len(prompt.questions))) for prompt in prompts]
 
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
         """Decodes greedily after each prompt, up to the end-of-text token; returns ids, int64 [tokens].
@@ -115,6 +128,19 @@ class AnswerScorer:
             scores.append(self._scored(output.logits[0, :-1], ids[0], question.tokens, prompt.name))
         return [scores]
 
+    def _cache_agrees(self, prompt: Prompt) -> bool:
+        """Whether a prompt's last question scores alike from the cache, after the others, and in the whole prompt."""
+        most = _EXACT if self.model.dtype.itemsize >= 4 else _ROUNDED
+        try:
+            [[*_, (shared, _)]] = self._in_parts(self._read_shared, [prompt])
+            [[(whole, _)]] = self._in_parts(self._read, [replace(prompt, questions=prompt.questions[-1:])])
+            agrees = bool(np.allclose(shared, whole, rtol=most, atol=most))
+        except Exception:  # no such cache, or no memory for it
+            agrees = False
+        if not agrees:
+            LOG.warning("%s computes other logits from its cache; questions are read whole", type(self.model).__name__)
+        return agrees
+
     @torch.inference_mode()
     def _generate(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
         from transformers import GenerationConfig
@@ -123,12 +149,12 @@ class AnswerScorer:
         ends = [] if stated is None else [int(id) for id in np.atleast_1d(stated)]
         generations = [prompt.generation for prompt in prompts if prompt.generation is not None]
         config = GenerationConfig(
-            max_new_tokens=generations[0].new_tokens, do_sample=False, repetition_penalty=1.0,
+            max_new_tokens=generations[0].new_tokens, do_sample=False,
             eos_token_id=ends or None, pad_token_id=ends[0] if ends else 0,
         )  # fmt: skip
         ids = self._tensor([generation.ids for generation in generations])
-        # It would warn of texts beyond max_position_embeddings, which are intended.
-        with quiet_transformers("transformers.generation.stopping_criteria"):
+        # Without the model's own settings, such as beams; it would warn of texts beyond max_position_embeddings.
+        with unset(self.model), quiet_transformers("transformers.generation.stopping_criteria"):
             generate = cast(Callable[..., torch.Tensor], self.model.generate)
             written = generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
         rows = written[:, ids.shape[1] :].cpu().numpy()

@@ -283,6 +283,21 @@ def test_a_cache_that_is_written_in_place_serves_every_question():
     assert [is_right for *_, is_right in found] == expected and {*expected} == {True, False}
 
 
+class Cacheless(type(llama())):
+    """Continues from an empty cache, as models that compute other logits from theirs do."""
+
+    def forward(self, input_ids, past_key_values=None, **rest):
+        return super().forward(input_ids=input_ids, **rest)
+
+
+def test_a_model_that_computes_other_logits_from_its_cache_reads_every_question_whole(caplog):
+    model = llama(vocab_size=257)
+    model.__class__ = Cacheless
+    for ids, question, nll, _ in answered(model, made("multi-key", 500, trials=2)):
+        assert nll == pytest.approx(sum(naive_nll(model, ids.tolist())[-question.tokens :]), abs=5e-5)
+    assert caplog.text.count("computes other logits from its cache; questions are read whole") == 1
+
+
 def test_logits_are_made_for_the_answers_alone():
     model = lookup_llama()
     AnswerScorer(model).scores(made(length=640))
