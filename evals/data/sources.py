@@ -276,6 +276,9 @@ def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[Pro
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
     """
+    path = local_path(str(source))
+    if path.is_file() and path.suffix.lower() not in (*JSON_LINES, ".parquet"):
+        raise DataError(f"{source} has no rows of prompts and answers; give a .jsonl or .parquet file", "prompts")
     prompts = TextSource([str(source)], ReadOptions(prompt_field=fields))
     return cast(Iterator[PromptRow], prompts.texts()[str(source)]), prompts.name
 

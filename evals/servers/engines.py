@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, NotRequired
 
 import numpy as np
-from pydantic import AliasPath, BaseModel, FailFast, Field, NonNegativeInt
+from pydantic import AliasPath, BaseModel, FailFast, Field
 from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
@@ -23,6 +23,9 @@ _LOWEST, _HIGHEST = -9000.0, 0.01
 
 ROW = 640
 """The most response bytes per token: a number of 20 digits, an id, a rank, and the token's text."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**24)]
+"""A generated id, which is stored as fp32."""
 
 Request = tuple[str, dict[str, object]]
 """The path and the body of a request."""
@@ -135,7 +138,8 @@ class _Choice(BaseModel):
     logprobs: Annotated[list[float | None] | None, Field(validation_alias=AliasPath("logprobs", "token_logprobs"))] = (
         None
     )
-    token_ids: Annotated[list[NonNegativeInt] | None, FailFast()] = None
+    tops: Annotated[list[dict[str, float] | None], Field(validation_alias=AliasPath("logprobs", "top_logprobs"))] = []
+    token_ids: Annotated[list[TokenId] | None, FailFast()] = None
 
 
 class _Completion(BaseModel):
@@ -155,14 +159,15 @@ class VLLM(PromptScoring):
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         body |= {"cache_salt": uuid.uuid4().hex}  # never reuse the cached prefix of another request
         if len(ids) == self.limit:
-            body |= {"prompt": list(ids[:-1]), "logprobs": 0, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
+            body |= {"prompt": list(ids[:-1]), "logprobs": 2, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
         return "/v1/completions", body
 
     def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
         choice = _choice(content)
         positions: list[Position] = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
-            if 0 in (choice.logprobs or []):
+            # Processed ones give the other tokens no probability; the own one's may round to 1 in raw ones, too.
+            if any(value <= _LOWEST for tokens in choice.tops for value in (tokens or {}).values()):
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
             for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
                 positions.append({id: {"logprob": value}})
@@ -195,7 +200,7 @@ class _Generation(BaseModel):
     tops: Annotated[
         list[list[_Logprob] | None] | None, Field(validation_alias=AliasPath("meta_info", "input_top_logprobs"))
     ] = None
-    output_ids: Annotated[list[NonNegativeInt] | None, FailFast()] = None
+    output_ids: Annotated[list[TokenId] | None, FailFast()] = None
 
 
 class SGLang(PromptScoring):

@@ -84,7 +84,8 @@ class Engine:
             rows = [{str(int(*row) + 1): {"logprob": -0.5, "rank": 1}, **row} for row in rows]
         choice: dict[str, Any] = {"index": 0, "text": "", "prompt_logprobs": [None, *rows]}
         if last:
-            choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "tokens": ["x"]}}
+            tops = [{"x": values[-1], "y": -9999.0 if fault == "processed" else -17.5}]
+            choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "top_logprobs": tops}}
         if fault == "no ids":
             choice.pop("token_ids", None)
         choices = {"no choice": [], "two choices": [choice, choice]}.get(fault, [choice])
@@ -92,7 +93,7 @@ class Engine:
 
     def _written(self, ids: list[int], count: int, fault: str) -> Any:
         written = self.writes(ids, count)
-        return {"null": None, "too many": [*written, *[0] * count, 0], "NaN": [-1]}.get(fault, written)
+        return {"null": None, "too many": [*written, *[0] * count, 0], "NaN": [-1], "huge": [2**70]}.get(fault, written)
 
     def _sglang(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
         if "return_logprob" not in body:

@@ -212,8 +212,9 @@ OTHERS = {"factor": 4.0, "original_max_position_embeddings": 64}
     ],
 )
 def test_scores_and_losses_are_those_of_a_naive_loop_over_stock_transformers(schedule, stock):
-    tokenizer, model = byte_tokenizer(), llama(vocab_size=257, rope_parameters=stock)
-    found = retrieval(llama(vocab_size=257), tokenizer, [512], schedules=[schedule], prompts=ROWS, new_tokens=6)
+    tokenizer, model, loaded = byte_tokenizer(), llama(vocab_size=257, rope_parameters=stock), llama(vocab_size=257)
+    loaded.generation_config.update(num_beams=3, no_repeat_ngram_size=1, suppress_tokens=[*range(64)])
+    found = retrieval(loaded, tokenizer, [512], schedules=[schedule], prompts=ROWS, new_tokens=6)
     answers = [each for each in found.answers if each.schedule == schedule]
     if stock["rope_type"] == "dynamic":
         hold(model, 512)
@@ -335,7 +336,10 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
         (["--prompts", "rows.jsonl", "--lengths", "64"], "no prompt belongs to length 64"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials applies to generated prompts"),
         (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
-        (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file"),
+        (
+            ["--prompts", "tale.txt", "--lengths", "512"],
+            "tale.txt has no rows of prompts and answers; give a .jsonl or",
+        ),
         (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
         (["--lengths", "512", "--match", "any"], "match needs prompts from a file"),
@@ -374,7 +378,7 @@ def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, r
         words = ["retrieval", "--server", engine.url, "--served-as", "base", "--tokenizer", checkpoint, *asked]
         ran(*words, "-o", tmp_path / "served")
         prompts = [[256, *ids_of(prompt_row(each, PromptFields(), "", "").prompt)] for each in ROWS]
-        for fault in ("too many", "null", "NaN"):
+        for fault in ("too many", "null", "NaN", "huge"):
             engine.fault = lambda number, ids, fault=fault: fault if list(ids) in prompts else ""
             assert re.search("generated ids|token_ids|output_ids", refused(*words))
     ran("retrieval", checkpoint, *asked, "-o", tmp_path / "loaded")
