@@ -141,7 +141,7 @@ def translate(error: BaseException, command: str | None = None) -> tuple[int, st
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
 
 
-_MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths"}
+_MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths", "server": "servers"}
 """Function parameters with another name in commands."""
 
 

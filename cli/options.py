@@ -108,6 +108,8 @@ class _Plain(click.ParamType):
 class Whole(_Plain, click.IntRange):
     """A whole number of at least ``least``."""
 
+    name = "whole number"
+
     def __init__(self, least: int = 0) -> None:
         super().__init__(least)
 
@@ -260,7 +262,7 @@ _OPTIONS = [
     option("--served-as", "SPEC", "Its schedule: base, yarn:factor=4. One per server.", multiple=True),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
-    option("--concurrency", "N", "Concurrent requests.", default=8),
+    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8),
     option("--timeout", "S", "Seconds to wait for a response.", Whole(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),

@@ -80,7 +80,7 @@ class Client:
             parts = http.URL(url.strip())
         except http.InvalidURL:
             parts = http.URL("")
-        if parts.scheme not in ("http", "https") or not parts.host:
+        if parts.scheme not in ("http", "https") or not parts.host or not 0 < (parts.port or 1) < 2**16:
             raise DataError("the server's address is invalid; give one such as http://localhost:8000", "server")
         if parts.userinfo or parts.query or parts.fragment:
             raise DataError(
@@ -122,12 +122,18 @@ class Client:
             read: parses the response; raises pydantic's ValidationError for an invalid one.
         """
         if self._running is None:
-            pool = http.AsyncClient(
-                headers=self.headers,
-                timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
-                limits=http.Limits(max_connections=None),
-                trust_env=not self._is_local,  # requests to this machine bypass a proxy
-            )
+            try:
+                pool = http.AsyncClient(
+                    headers=self.headers,
+                    timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
+                    limits=http.Limits(max_connections=None),
+                    trust_env=not self._is_local,  # requests to this machine bypass a proxy
+                )
+            except (ImportError, ValueError, OSError) as error:  # an unknown kind of proxy, or no such file
+                raise DataError(
+                    f"no connection can be made to {self.url}: {self._quoted(str(error))}; correct the proxy "
+                    "(ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) or the certificates (SSL_CERT_FILE, SSL_CERT_DIR)"
+                ) from None
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             self._running = runner.get_loop(), pool
             threading.Thread(target=_run, args=(runner,), daemon=True).start()

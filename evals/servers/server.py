@@ -75,7 +75,7 @@ class Server:
     ) -> None:
         if concurrency < 1 or timeout <= 0:
             raise DataError("concurrency and timeout must be above 0", "concurrency", "timeout")
-        self.asked = specs.parse(AS_IS if served_as in (None, "base") else served_as)
+        self.asked = served_schedule(served_as or AS_IS)
         self.label = UNNAMED if served_as is None else specs.spelled_out(self.asked)
         self.name, self.concurrency = name, concurrency
         self.client = Client(url, timeout)
@@ -214,6 +214,8 @@ class ServedModel:
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
         self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
+        if not self.servers or not all(isinstance(server, Server) for server in self.servers):
+            raise DataError("model is neither a loaded model nor a Server or several; load it, or name its Server")
         self.labels = [server.label for server in self.servers]
         if len(self.labels) > 1 and UNNAMED in self.labels:
             raise DataError("several servers need labels; give served_as for every server", "served_as")
@@ -261,6 +263,8 @@ class ServedModel:
         Raises:
             DataError: no server has the requested one.
         """
+        if label is not None and label != UNNAMED:
+            label = specs.spelled_out(served_schedule(label))
         if label is not None and label not in self.labels:
             raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
         return label or (AS_IS if AS_IS in self.labels else self.labels[0])
@@ -279,6 +283,11 @@ class ServedModel:
         """Closes the connections."""
         for server in self.servers:
             server.client.close()
+
+
+def served_schedule(name: str) -> specs.ParsedSpec:
+    """Parses the name of a served schedule; ``base`` is the unchanged model, as ``as-is`` is."""
+    return specs.parse(AS_IS if name == "base" else name)
 
 
 def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:

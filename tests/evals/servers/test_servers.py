@@ -73,7 +73,7 @@ def test_two_servers_give_what_one_loaded_model_gives(kind, checkpoint, text, to
         serving(kind=kind, logprobs=patched, tokens=tokens) as other,
     ):
         given = ["--served-as", "base", "--server", other.url, "--served-as", yarn, "--truncation-stride", "32"]
-        _, said = ran(*words(one, checkpoint, text, *given, "-o", tmp_path / "served"))
+        _, said = ran(*words(one, checkpoint, text, *given, "--baseline", "base", "-o", tmp_path / "served"))
     ran("eval", checkpoint, "--schedule", yarn, "--data", text, "--lengths", LENGTHS, *BUDGET,
         "--truncation-stride", "32", "-o", tmp_path / "loaded")  # fmt: skip
     found, wanted = losses(tmp_path / "served"), losses(tmp_path / "loaded")
@@ -113,7 +113,7 @@ def test_all_lengths_come_from_one_request_for_each_window_and_what_needs_the_un
 ):
     with serving(tokens=tokens, seconds=0.05) as engine:
         more = ["--served-as", "dynamic:factor=2", "--concurrency", "3", "-o", tmp_path / "out"]
-        _, said = ran(*words(engine, checkpoint, text, *more))
+        _, said = ran(*words(engine, checkpoint, text, *more, "--baseline", "dynamic:factor=2.0"))
     assert [len(body["prompt"]) for body in engine.scored] == 16 * [128]
     assert engine.most_at_once == 3
     assert "truncation is left out: no server has the unchanged model" in said
@@ -249,15 +249,18 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
         ("no ids", "sent 14 log-probabilities for 15 tokens"),
         ("no choice", "sent an invalid response (choices"),
         ("two choices", "sent an invalid response (choices"),
+        ("processed", "sent processed log-probabilities; serve with --logprobs-mode raw_logprobs"),
     ],
 )
-def test_an_answer_with_another_number_of_choices_or_without_the_last_id_is_refused(fault, told):
+def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is_refused(fault, told):
     ids = list(range(20, 36))
     with serving(limit=16, fault=lambda number, ids: fault) as engine:
         with pytest.raises(ServerError, match=re.escape(told)):
             Server(engine.url).score(ids)
         engine.fault = lambda number, ids: ""
         assert Server(engine.url).score(ids) == pytest.approx([-each for each in arithmetic(ids)])
+        engine.logprobs = lambda ids: [*arithmetic(ids)[:-1], -0.0]  # a probability that rounds to 1
+        assert Server(engine.url).score(ids)[-1] == 0
 
 
 def test_the_asked_token_is_found_behind_another_one_of_its_position():
@@ -287,6 +290,9 @@ def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text
         )
         assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
         assert not engine.scored
+    for model in ([], "http://localhost:8000", ["http://localhost:8000"]):
+        with pytest.raises(DataError, match="neither a loaded model nor a Server"):
+            perplexity(model, [[1, 2] * 8], 16)
     with pytest.raises(DataError, match="outside the model's vocabulary of 257"), serving() as engine:
         perplexity(Server(engine.url), [[1, 2, 300] * 20], 32, path=checkpoint)
     assert not engine.scored
@@ -309,10 +315,19 @@ def test_an_engine_that_cannot_score_is_refused_by_what_can(kind, named, checkpo
     assert "cannot be reached" in refused(*words(engine, checkpoint, text))
 
 
+def test_a_proxy_that_cannot_be_used_is_named(checkpoint, text, monkeypatch, refused):
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
+    beside = ["--tokenizer", checkpoint, "--data", text, "--lengths", "16"]
+    told = refused("eval", "--server", "http://host.invalid:8000", *beside)
+    assert "correct the proxy (ALL_PROXY" in told and "secret" not in told
+
+
 # --- the key ---
 
 
-@pytest.mark.parametrize("url", ["http://me@host:1", "http://me:secret@host:1", "https://host/?key=secret", "host:1"])
+@pytest.mark.parametrize(
+    "url", ["http://me@host:1", "http://me:secret@host:1", "https://host/?key=secret", "host:1", "http://host:99999"]
+)
 def test_an_address_with_a_name_or_a_query_is_refused_without_repeating_it(url, checkpoint, text, refused):
     told = refused("eval", "--server", url, "--tokenizer", checkpoint, "--data", text, "--lengths", "16")
     assert "secret" not in told and "me@" not in told
