@@ -66,11 +66,6 @@ def test_windows_of_a_longer_text_begin_at_evenly_spaced_lines(file):
     assert (found.measured, found.whole) == (10_000, len(LINES))
 
 
-def test_one_window_is_the_first(file):
-    found = ids_of(cut([file, Text("b", LINES[5:])], 50, windows=1))
-    assert [each[0][:50] for each in found] == [LINES[:50], LINES[5:55]] and list(map(len, found)) == [1, 1]
-
-
 def test_a_budget_is_shared_out_and_what_short_texts_leave_goes_to_the_others():
     texts = [Text(str(n), LINES[n : n + size]) for n, size in enumerate((150, 5000, 350, 9000))]
     assert [len(each.windows) for each in cut(texts, 100, total=14)] == [1, 5, 3, 5]
@@ -94,15 +89,6 @@ def test_the_identity_of_a_text_is_its_hash_or_of_what_was_read_with_its_size_an
 def test_no_more_texts_are_asked_for_than_are_measured():
     texts = iter([Text(str(n), LINES[n : n + 300]) for n in range(9)])
     assert len(cut(texts, 100, total=100, most=2)) == 2 and next(texts).name == "2"
-
-
-def test_line_ends_of_two_bytes_count_as_they_lie_in_the_file(tmp_path):
-    (tmp_path / "a.txt").write_bytes(LINES.replace("\n", "\r\n").encode())
-    file = TextFile("a", tmp_path / "a.txt")
-    (found,) = cut([file], 1000, total=4)
-    ids = ids_of([found])[0]
-    assert found.whole == file.size and found.measured == sum(len(each) + each.count("\n") for each in ids)
-    assert ids_of([found])[0][0] == LINES[:1000]
 
 
 def test_ids_are_cut_like_texts():

@@ -40,13 +40,7 @@ def made(kind: str) -> PreTrainedTokenizerFast:
     elif kind == "llama-2":  # no words: merges go over the whole text
         vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "<s>": 257}
         merges = [
-            ("t", "h"),
-            ("\u2581", "th"),
-            ("\u2581th", "e"),
-            ("=", "="),
-            ("==", "=="),
-            ("i", "n"),
-            ("\u2581", "\u2581"),
+            tuple(pair.split()) for pair in ("t h", "\u2581 th", "\u2581th e", "= =", "== ==", "i n", "\u2581 \u2581")
         ]
         for token in [*"abcdefghijklmnopqrstuvwxyz=\u2581", *("".join(pair) for pair in merges)]:
             vocabulary.setdefault(token, len(vocabulary))

@@ -30,11 +30,6 @@ def test_every_repeat_is_found_and_its_last_place(ids, order):
     assert last_seen(ids, order).tolist() == naive(ids, order)
 
 
-def test_ids_as_large_as_a_vocabulary_are_told_apart():
-    ids = [151_935, 7, 151_935, 8, 151_935, 7]
-    assert last_seen(ids, 2).tolist() == [0, 0, 0, 0, 0, 4]
-
-
 def test_what_came_up_nearby_too_is_no_far_repeat():
     phrase, gap = list(range(10, 18)), [0, 1, 2, 3, 4] * 8
     ids = [*phrase, *gap, *phrase, 5, *phrase]

@@ -144,14 +144,8 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
     with pytest.raises(DataError, match=r"more tokens than the window of 4,096"):
         find(model, byte_tokenizer(), [Text("short", "short")])
     marked = '{"schema": 1, "kind": "key spans", '
-    odd = [
-        '"spans": 3}',
-        '"spans": {"0": [[2, 1]]}}',
-        '"spans": {"0": [[0, 9], [5, 7]]}}',
-        '"spans": {"0": [[1, 1e400]]}}',
-    ]
-    odd += ['"spans": {}, "key_model": 3}', '"spans": {}, "window": "64"}', '"spans": {"0": [[0]]}}']
-    for content in ("{", "[]", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
+    odd = ('"spans": 3}', '"spans": {"0": [[0, 9], [5, 7]]}}', '"spans": {}, "window": "64"}')
+    for content in ("{", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(DataError, match="make it with `ropescale keys`"):
             load(tmp_path / "odd.json")
@@ -173,11 +167,7 @@ def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, 
     assert "), imported:" in said
     assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
     assert "name a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
-    for content, wrong in (
-        ("[1 2]", "holds no key tokens"),
-        ("[1, 900]", "has ranges outside"),
-        ("[1, 2]x", "holds no key"),
-    ):
+    for content, wrong in (("[1 2]", "holds no key tokens"), ("[1, 900]", "has ranges outside")):
         two.write_text(content)
         assert wrong in refused(*words, "--import", one, "--import", two)
 

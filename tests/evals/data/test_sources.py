@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
-from ropescale.evals.data.documents import Text, bos_id, special_tokens, tokenize
+from ropescale.evals.data.documents import bos_id, special_tokens, tokenize
 from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
@@ -43,9 +43,6 @@ FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"
         ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
         ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
         ({"a.json": '{"a": [1, 2]}'}, "a.json", {}, ['{"a": [1, 2]}']),  # no list of texts
-        ({"a.json": "[1, 2, 3]"}, "a.json", {}, ["[1, 2, 3]"]),
-        ({"a.json": "[not JSON"}, "a.json", {}, ["[not JSON"]),
-        ({"a.json": "[" * 50}, "a.json", {}, ["[" * 50]),
     ],
 )
 def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
@@ -85,12 +82,10 @@ def test_a_dash_reads_standard_input(monkeypatch):
     ("name", "raw", "message"),
     [
         ("a.txt", b"", "a.txt is empty; give a file with text in it"),
-        ("a.txt", b" \n", "a.txt is empty"),
         ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
         ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
         ("a.jsonl", b"", "no documents in .*; give text"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not JSON that can be read; one object per line"),
-        ("a.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "a.jsonl line 1 is not JSON that can be read"),
         ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
         ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
         ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
@@ -98,7 +93,6 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
         ("rows.json", json.dumps([{"text": "one"}]).encode(), "is a JSON array; write it as .jsonl"),
-        ("rows.JSON", b'\n ["one", "two"]', "is a JSON array"),
         ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
         ("rows.jsonl.gz", b"", "is compressed; unpack it first"),
     ],
@@ -123,9 +117,6 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
     [
         ("a.txt", {"split": "test"}, "split is given, and .*a.txt is a text file, which does not use .*it out"),
         ("a.txt", {"text_field": "body"}, "text_field is given, .*leave it out"),
-        (".", {"text_field": "body"}, "is a folder of text files, which does not use it; leave it out"),
-        ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which does not use it; leave it out"),
-        ("a.jsonl", {"text_field": ""}, "line 1 has no field ''"),
         ("a.jsonl", {"text_field": "body"}, "line 1 has no field 'body'; it has text, id"),
         ("-", {"split": "test"}, "standard input.*leave it out"),
         ("empty", {}, "no files in .*; give a folder of text files"),
@@ -161,27 +152,17 @@ def mixed(tmp_path):
     return write_files(tmp_path / "mixed", files)
 
 
-def test_a_folder_leaves_out_what_is_no_text_and_says_so(mixed, caplog):
-    assert contents(read_texts(mixed)) == ["first", "second"]
-    assert "8 files are not text (c.png, d.txt, e.txt.gz and 5 more)" in caplog.text
-
-
-@pytest.mark.parametrize(("glob", "found"), [("*.md", ["second"]), ("*.txt", ["first"]), ("notes/*", ["second"])])
-def test_a_glob_chooses_files_and_those_that_are_no_text_are_still_left_out(mixed, glob, found):
-    assert contents(read_texts(mixed, glob=glob)) == found
-
-
 @pytest.mark.parametrize(
     ("glob", "said"),
     [
         ("*.p*", r"no text in .*mixed: 2 files are not text \(c\.png, h\.pdf\); give text files"),
-        ("*.rst", r"no file that fits '\*\.rst' in"),
-        ("", "no file that fits ''"),
         ("/etc/*", "is not a pattern"),
         ("../*", r"no file that fits '\.\./\*'"),
     ],
 )
-def test_a_glob_that_finds_no_text_or_leaves_the_folder_is_an_error(mixed, glob, said):
+def test_a_glob_chooses_files_and_one_that_finds_no_text_or_leaves_the_folder_is_an_error(mixed, glob, said):
+    assert contents(read_texts(mixed)) == ["first", "second"]
+    assert contents(read_texts(mixed, glob="*.md")) == contents(read_texts(mixed, glob="notes/*")) == ["second"]
     with pytest.raises(DataError, match=said):
         read_texts(mixed, glob=glob)
 
@@ -195,22 +176,6 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
     assert contents(read_texts(tmp_path / "a.txt", encoding=encoding)) == [plain]
     assert contents(read_texts(tmp_path / "a.jsonl", encoding=encoding)) == [text]
     assert contents(read_texts(tmp_path, glob="*.txt", encoding=encoding)) == [plain]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "said"),
-    [
-        ("klingon", "the encoding 'klingon' is unknown; name one that Python supports, like latin-1"),
-        ("base64", "the encoding 'base64' is unknown"),
-        ("", "the encoding '' is unknown"),
-        ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; name another encoding"),
-        (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; name its encoding, like latin-1"),
-    ],
-)
-def test_an_encoding_that_is_unknown_or_does_not_fit_is_one_sentence(tmp_path, encoding, said):
-    (tmp_path / "a.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    with pytest.raises(DataError, match=said):
-        read_texts(tmp_path / "a.txt", encoding=encoding)
 
 
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
@@ -235,14 +200,15 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint,
     assert len([line for line in err.splitlines() if "8 files are not text (c.png, d.txt" in line]) == 1
     assert "the encoding 'klingon' is unknown" in refused(*words, mixed, "--encoding", "klingon")
     assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
-    said = refused(*words, mixed / "f.jsonl", "--glob", "*")
-    assert "is a file of rows, which does not use it; leave it out (--glob)" in said
 
 
 def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):
+    """BOS is put in front once, by whoever feeds the ids, also if the tokenizer would add it by itself."""
+    tokenizer = byte_tokenizer(limit=64)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (document,) = tokenize(["a" * 500], byte_tokenizer(limit=64))
+        (document,) = tokenize(["a" * 500], tokenizer)
     assert len(document.ids) == 500 and 256 not in document.ids
     assert capfd.readouterr() == ("", "")
 
@@ -288,28 +254,6 @@ def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride
         corpus([[1] * 5], 3, min_tokens=9)
     with pytest.raises(DataError, match="every document is empty"):
         corpus([[], []], 10)
-
-
-@pytest.mark.parametrize(
-    ("ids", "bos", "said"),
-    [
-        ([1, 2, -1], "no", "document 1 has token id -1 at position 2, outside .* of 61"),
-        ([1, 2, 61], "no", "document 1 has token id 61 at position 2, outside .* of 61"),
-        ([1, 2, 3], 256, "bos id 256 is outside"),
-        ([1.5, 2.0], "no", "not a list of whole token ids"),
-        ([[1, 2]], "no", "not a list of whole token ids"),
-    ],
-)
-def test_ids_that_the_model_does_not_have_are_refused_before_anything_runs(ids, bos, said):
-    with pytest.raises(DataError, match=said):
-        perplexity(llama(), [[1, 2, 60], ids], [3], bos=bos)
-
-
-def test_names_say_where_a_document_came_from(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "one"}) + "\n\n" + json.dumps({"text": "two"}) + "\n")
-    names = [text.name for text in read_texts(tmp_path / "a.jsonl")]
-    assert names == [f"{tmp_path / 'a.jsonl'} line 1", f"{tmp_path / 'a.jsonl'} line 3"]
-    assert tokenize([Text("here", "x")], byte_tokenizer())[0].name == "here"
 
 
 # --- the Hub, without a network ---
@@ -376,14 +320,6 @@ def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
     assert [len(document.ids) for document in found.documents] == [26, 36]
     assert seen == [f"org/books train row {i}" for i in range(4)] and hub[0][2] is True
     assert found.skipped == {"too_short": 2, "empty": 0}
-
-
-def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
-    with pytest.raises(DataError, match=r"streaming is given, and .*a\.jsonl is a file of rows.*leave it out"):
-        streamed(str(tmp_path / "a.jsonl"))
-    with pytest.raises(DataError, match=r"'dev'.*choose one: train, test"):
-        streamed("org/books", split="dev")
 
 
 # --- datasets by a short name, from a Hub that is not there ---
@@ -473,24 +409,6 @@ def test_an_unknown_word_is_no_special_token_of_the_text():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
     found = tokenize(["what"], tokenizer)
     assert found[0].ids == [0] and special_tokens(found, tokenizer) == 0
-
-
-def test_bytes_of_a_tokenizer_that_falls_back_to_bytes_are_those_of_the_text():
-    """As Llama 2's: a character that it does not know becomes one token per byte, all with the character's span."""
-    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "a": 257, "b": 258}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
-    (found,) = tokenize(["a😀b"], PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>"))
-    assert found.ids == [257, *(byte + 1 for byte in "😀".encode()), 258]
-    assert found.byte_ends.tolist() == [1, 5, 5, 5, 5, 6]
-
-
-def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
-    """It is put in front once, by whoever feeds it."""
-    tokenizer = byte_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
-    assert tokenizer("ab").input_ids[0] == 256
-    (found,) = tokenize(["ab"], tokenizer)
-    assert 256 not in found.ids and len(found.ids) == 2
 
 
 def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint, tmp_path, ran):

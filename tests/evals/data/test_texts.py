@@ -1,12 +1,9 @@
 """Texts that are read piece by piece, and only where they are asked for."""
 
-import os
-
 import pytest
 
 from ropescale.errors import DataError
 from ropescale.evals.data import texts
-from ropescale.evals.data.sources import TextSource
 from ropescale.evals.data.texts import Text, TextFile
 
 
@@ -48,22 +45,6 @@ def test_what_is_no_text_is_named_by_its_byte_once_it_is_reached(tmp_path, wrong
 @pytest.mark.parametrize("text", ["\ufeffa\r\nb", "a\0b" * 30_000])
 def test_a_text_in_memory_stays_as_it_is(text):
     assert "".join(Text("here", text).reading()) == text
-
-
-def test_json_lines_are_read_only_as_far_as_they_are_asked_for(tmp_path):
-    """Twenty gigabytes, of which the file system holds one block."""
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    os.truncate(tmp_path / "a.jsonl", 20 * 10**9)
-    documents = TextSource([str(tmp_path / "a.jsonl")]).texts()[str(tmp_path / "a.jsonl")]
-    assert [next(documents).text, next(documents).text] == ["one", "two"]
-    with pytest.raises(DataError, match="zero byte at 32"):
-        next(documents)
-
-
-def test_a_large_text_file_is_not_read_before_it_is_asked_for(tmp_path):
-    os.truncate(big(tmp_path / "a.txt", b"hello\n" * 20_000).path, 20 * 10**9)
-    (document,) = TextSource([str(tmp_path / "a.txt")]).texts()[str(tmp_path / "a.txt")]
-    assert isinstance(document, TextFile) and document.size == 20 * 10**9 and document.stamp.startswith("20000000000 ")
 
 
 @pytest.mark.parametrize("block", [1, 7, 2**16])
