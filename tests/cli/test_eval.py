@@ -10,7 +10,7 @@ from statistics import mean
 
 import pytest
 import torch
-from configurations import edit, read, write_checkpoint
+from configurations import write_checkpoint
 from coverage_models import build, tiny_config
 from crashing import raising
 from refusing import one_error
@@ -123,21 +123,6 @@ def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, g
 
 
 @pytest.mark.parametrize(
-    ("words", "labels"),
-    [
-        ("--target-length 256", ["as-is", "yarn:factor=4"]),
-        (
-            "--baseline resonance:over=linear --target-length 128 --factor 2",  # which agree
-            ["as-is", "yarn:factor=2", "resonance:over=linear,factor=2"],
-        ),
-    ],
-)
-def test_a_target_length_gives_the_factor(evaluate, words, labels):
-    out, _ = evaluate("--lengths", "64", "--schedule", "yarn", "--json", *words.split())
-    assert [row["schedule"] for row in json.loads(out)["rows"]] == labels
-
-
-@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--lengths", "64,1k"], "no document has the 1,023 tokens needed; the longest"),
@@ -149,16 +134,9 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
             "has its own factor, and factors 2,4 are",
         ),
         (["--lengths", "64", "--factor", "2,4"], "no schedule takes a factor; name one, such as yarn"),
-        (
-            ["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "256"],
-            "the target length is 256",
-        ),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "has factor 4, but factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
         (["--lengths", "64", "--schedule", "runs/a.txt"], "a schedule's file must end in .json or .py"),
-        (["--lengths", "64", "--bos", "maybe"], "bos must be auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
         (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "64", "--dtype", "float23"], "did you mean 'float32'?"),
@@ -260,38 +238,15 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
     assert found["linear:factor=2"] == pytest.approx(expected("linear:factor=2"), rel=1e-6)
 
 
-@pytest.mark.parametrize("command", ["eval", "retrieval"])
-def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(ran, checkpoint, texts, tmp_path, command):
-    """And not a target length, which would be taken for granted: a factor of 1."""
-    edit(
-        write_checkpoint(tmp_path, read(Path(checkpoint, "config.json"))),
-        model_type="new",
-        max_position_embeddings=None,
-    )
-    data = ["--data", texts] if command == "eval" else []
-    words = [command, tmp_path, *data, "--lengths", "64", "--schedule", "yarn:factor=4"]
-    assert "give the original length (--original-length)" in ran(*words, code=2).err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
-        (["--freeze-at", "128"], "freeze_at needs a schedule whose tables depend on the length"),
-        (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency unchanged"),
     ],
 )
 def test_what_no_schedule_takes_is_refused(ran, checkpoint, texts, words, said):
     assert said in ran("eval", checkpoint, "--data", texts, "--lengths", "300", *words, code=2).err
-
-
-def test_retrieval_takes_the_same_request(ran, checkpoint):
-    words = ["--lengths", "300", "--lengths", "310", "--depths", "0.5", "--trials", "1", "--json"]
-    more = ["--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16", "--original-length", "32"]
-    rows = json.loads(ran("retrieval", checkpoint, *words, *more).out)["rows"]
-    assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}
-    assert {row["length"] for row in rows} == {300, 310}
 
 
 def test_a_model_that_also_sees_is_measured_by_text_as_stock_transformers_computes_it(tmp_path, texts, ran):

@@ -62,28 +62,22 @@ def test_the_summary_says_what_became_of_what(patch):
 def test_json_is_one_object_with_every_digit(patch):
     found = json.loads(patch("--schedule", "yarn", "--factor", "4", "--json").out)
     assert (found["model"], found["out"]) == ("model", "out")
-    assert found["written"] is True
-    assert found["in_place"] is False
-    assert found["length"] == 1024
+    assert (found["written"], found["in_place"], found["length"]) == (True, False, 1024)
     assert found["max_position_embeddings"] == [256, 1024]
     layer = found["layers"]["all"]
-    assert layer["fields"]["name"] == "yarn"
-    assert layer["original_length"] == 256
+    assert (layer["fields"]["name"], layer["original_length"]) == ("yarn", 256)
     assert layer["attention_scale"] == 1.138629436111989  # 0.1 ln 4 + 1
     assert layer["rope_parameters"] == config()["rope_parameters"]
     assert found["weights"] == {"model-1.safetensors": "hard", "model-2.safetensors": "hard"}
     assert found["config_diff"].startswith("--- config.json (source)")
-    assert isinstance(found["warnings"], list)
 
 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
         (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2,048 tokens"),
-        (["--schedule", "yarn", "--target-length", "1000"], "256 x 3.90625 = 1,000 tokens"),
         (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
         (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
-        (["--schedule", "abf:rope_theta=500000", "--target-length", "1k"], "256 x 4 = 1,024 tokens"),
     ],
 )
 def test_the_arithmetic_of_the_length_is_shown(patch, words, shown):
@@ -159,17 +153,10 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     assert config("again") == config("fresh")
 
 
-@pytest.mark.parametrize(
-    ("layers", "words"),
-    [
-        ("sliding", "did you mean 'sliding_attention'? It has full_attention, sliding_attention (or full, or all)"),
-        ("xyz", "no layers 'xyz'; it has full_attention, sliding_attention (or full, or all)"),
-        ("", "no layers ''; it has full_attention, sliding_attention (or full, or all)"),
-    ],
-)
-def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model, layers, words):
+def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model):
     write_checkpoint(model, GEMMA3)
-    assert words in patch("--schedule", "linear:factor=2", "--layers", layers, code=2).err
+    words = "did you mean 'sliding_attention'? It has full_attention, sliding_attention (or full, or all)"
+    assert words in patch("--schedule", "linear:factor=2", "--layers", "sliding", code=2).err
 
 
 def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model):
@@ -210,10 +197,3 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(p
     )
     found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)
     assert found["layers"]["all"]["target_length"] == 8192
-
-
-def test_a_stray_text_config_that_is_no_section_is_left_alone(patch):
-    """Only where it is an object does the language model stand in it."""
-    edit(Path("model"), text_config=64)
-    assert rows(patch("--schedule", "yarn:factor=4").out)["route"] == "rope_type yarn"
-    assert config()["text_config"] == 64 and config()["rope_parameters"]["factor"] == 4.0

@@ -140,13 +140,6 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_python_compiles(page: str) -> None:
-    for language, text in blocks_of(PAGES[page]):
-        if language == "python":
-            compile(text, f"{page}.md", "exec")
-
-
-@pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused = [words for words, printed in sessions(text_of(page)) if printed.startswith("error:")]
     for line in command_lines(text_of(page)):

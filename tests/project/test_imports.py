@@ -67,13 +67,6 @@ def test_pydantic_is_not_imported_before_a_record_is_read(python):
     assert "pydantic" not in modules_after_all(python, [["schedules"], INSPECT, PATCH])
 
 
-def test_help_imports_no_command(python):
-    code = "from ropescale.cli.main import main\nmain(['--help'])\nimport sys\n"
-    code += "from ropescale.cli.main import COMMANDS\n"
-    code += "assert not [m for m in sys.modules if m.startswith('ropescale.cli.') and m[14:] in COMMANDS]"
-    assert "click" in modules_after(python, code)
-
-
 def test_schedules_and_geometry_are_pure_python(python):
     code = "import ropescale, ropescale.lengths, ropescale.schedules\n"
     code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"

@@ -97,16 +97,6 @@ def test_a_never_installed_clone_runs_as_it_lies(clone, python):
     assert "Commands:" in done.stdout
 
 
-def test_a_cli_folder_beside_somebody_elses_project_is_not_ours(clone, python, tmp_path):
-    shutil.copytree(clone / "ropescale", tmp_path / "ropescale")
-    (tmp_path / "cli").mkdir()
-    (tmp_path / "cli" / "__init__.py").write_text("")
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
-    code = "import ropescale; print(len(ropescale.__path__))"
-    done = python("-S", "-c", code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
-    assert done.stdout.strip() == "1", done.stderr
-
-
 def pins_of(path: Path) -> dict[str, str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))

@@ -88,18 +88,3 @@ def test_what_a_token_is_predicted_from_is_what_the_definition_says(
             if run.lengths[-1] == length:
                 assert [len(each) for each in run.nll] == [len(each) for each in exact]
                 assert np.abs(np.concatenate(run.nll) - flat).max() < 1e-5
-
-
-def test_the_closed_form_tells_one_setting_from_another():
-    # Else a test above could not tell a wrong window from a right one.
-    ids = [each[:40] for each in documents(2, 40, vocabulary=SIZE)]
-    settings = [(16, None, False), (16, None, True), (16, 4, False), (16, 5, False), (15, 4, False), (16, 4, True)]
-    exact = [
-        np.mean([
-            prefix_mean_nll(HEAD, [*([BOS] if bos else []), *(each[s] for s in seen)], each[t])
-            for each in ids
-            for t, seen in contexts(40, length, stride, bos)
-        ])
-        for length, stride, bos in settings
-    ]  # fmt: skip
-    assert min(abs(a - b) for i, a in enumerate(exact) for b in exact[:i]) > 1e-4

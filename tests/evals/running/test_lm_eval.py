@@ -57,20 +57,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def yarn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("yarn") / "model"
-    ropescale.patch_checkpoint(CHECKPOINT, out, "yarn:factor=8")
-    return out
-
-
-@pytest.fixture(scope="module")
-def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("linear") / "model"
-    ropescale.patch_checkpoint(CHECKPOINT, out, "linear:factor=8")
-    return out
-
-
 def lm_eval(python: Path, tasks: Path, model: Path, *arguments: str) -> tuple[int, dict[str, float]]:
     """Runs the command, offline; returns the length that it measured at, and its metrics."""
     out = tasks / f"of-{model.parent.name}-{len(arguments)}"
@@ -92,19 +78,12 @@ def lm_eval(python: Path, tasks: Path, model: Path, *arguments: str) -> tuple[in
     return found["max_length"], {name: found["results"]["rolling"][f"{name},none"] for name in metrics}
 
 
-# ---------------------------------------------------------------------------------------------------------
-# The same numbers from transformers alone
-
-
 class Oracle:
     """A checkpoint in stock transformers, float32 logits, float64 log-softmax."""
 
     def __init__(self, folder: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-
-    def ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def log_likelihood(self, context: list[int], continuation: list[int]) -> float:
         """The sum over the continuation; what stands before it is fed and not counted."""
@@ -118,32 +97,28 @@ class Oracle:
         total = sum(self.log_likelihood(*window) for text in texts for window in self.windows(text, length))
         words = sum(len(re.split(r"\s+", text)) for text in texts)
         size = sum(len(text.encode()) for text in texts)
-        return {
-            "word_perplexity": math.exp(-total / words),
-            "byte_perplexity": math.exp(-total / size),
-            "bits_per_byte": -total / size / math.log(2),
-        }
+        per_word, per_byte = math.exp(-total / words), math.exp(-total / size)
+        return {"word_perplexity": per_word, "byte_perplexity": per_byte, "bits_per_byte": -total / size / math.log(2)}
 
     def windows(self, text: str, length: int) -> Iterator[tuple[list[int], list[int]]]:
         """Every token once: whole windows, then what is left at the end of a window that reaches back."""
-        ids = [self.tokenizer.bos_token_id, *self.ids(text)]
+        ids = [self.tokenizer.bos_token_id, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         for start in range(1, len(ids), length):
             end = min(start + length, len(ids))
             yield ids[max(end - length - 1, 0) : start], ids[start:end]
 
 
-def test_perplexity_of_the_patched_checkpoint_is_that_of_transformers(python, tasks, yarn, texts):
-    """Without max_length, because the patched configuration says the length."""
-    length, found = lm_eval(python, tasks, yarn)
-    assert length == LENGTH and found == pytest.approx(Oracle(yarn).rolling(texts, LENGTH), rel=1e-4)
-
-
-def test_perplexity_of_the_original_is_that_of_transformers(python, tasks, texts):
-    _, found = lm_eval(python, tasks, CHECKPOINT, f"max_length={LENGTH}")
-    assert found == pytest.approx(Oracle(CHECKPOINT).rolling(texts, LENGTH), rel=1e-4)
-
-
-def test_a_linear_patch_is_measured_at_the_old_length_unless_max_length_is_given(python, tasks, linear, texts):
-    """lm-eval takes max_position_embeddings, which linear leaves at 256 for vLLM, that multiplies it."""
-    length, found = lm_eval(python, tasks, linear)
-    assert length == 256 and found == pytest.approx(Oracle(linear).rolling(texts, 256), rel=1e-4)
+@pytest.mark.parametrize(
+    ("spec", "words", "length"),
+    [("yarn:factor=8", [], LENGTH), ("linear:factor=8", [], 256), (None, [f"max_length={LENGTH}"], LENGTH)],
+)
+def test_perplexity_is_that_of_transformers_at_the_length_of_the_configuration(
+    spec: str | None, words: list[str], length: int, python: Path, tasks: Path, texts: list[str], tmp_path: Path
+) -> None:
+    """It takes max_position_embeddings, which linear leaves at 256 for vLLM, that multiplies it."""
+    folder = CHECKPOINT
+    if spec:
+        folder = tmp_path / "model"
+        ropescale.patch_checkpoint(CHECKPOINT, folder, spec)
+    found_length, found = lm_eval(python, tasks, folder, *words)
+    assert found_length == length and found == pytest.approx(Oracle(folder).rolling(texts, length), rel=1e-4)

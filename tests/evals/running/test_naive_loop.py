@@ -21,10 +21,6 @@ def naive(model, fed: list[int], scored: int) -> list[float]:
     return (-right[len(fed) - 1 - scored :, 0]).tolist()
 
 
-def naive_prefix(model, ids: list[int], length: int, bos: int) -> list[float]:
-    return naive(model, [bos, *ids[: length - 1]], length - 1)
-
-
 def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> list[float]:
     """Windows of ``length - 1`` tokens after BOS, ``stride`` apart; each scores what the one before did not reach."""
     found: list[float] = []
@@ -36,16 +32,17 @@ def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> 
     return found
 
 
-def compare(folder, texts, length: int, stride: int | None, longest: int) -> str:
-    """Asserts that the two agree, and says how well."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    ids = [document.ids[:longest] for document in tokenize(texts, tokenizer)]
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "stride"), [(1024, None), (256, 128)])
+def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
+    model = AutoModelForCausalLM.from_pretrained(reference.CHECKPOINT, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(reference.CHECKPOINT)
+    ids = [document.ids[:2048] for document in tokenize(reference.held_out_documents()[:6], tokenizer)]
     bos = tokenizer.bos_token_id
     result = perplexity(model, ids, [length], stride=stride, windows=1, bos=bos)
     ours = np.concatenate(result.passes[0].nll).astype(np.float64)
     if stride is None:
-        theirs = [naive_prefix(model, each, length, bos) for each in ids if len(each) >= length - 1]
+        theirs = [naive(model, [bos, *each[: length - 1]], length - 1) for each in ids if len(each) >= length - 1]
     else:
         theirs = [naive_sliding(model, each, length, stride, bos) for each in ids]
     exact = np.concatenate(theirs)
@@ -53,11 +50,3 @@ def compare(folder, texts, length: int, stride: int | None, longest: int) -> str
     assert len(ours) == len(exact) == result.rows[0].tokens
     assert apart.max() < 1e-4 and mean < 1e-6
     assert result.rows[0].nll == pytest.approx(exact.mean(), abs=1e-6)
-    return f"{len(exact):,} tokens: mean {mean:.1e}, mean of the differences {apart.mean():.1e}, max {apart.max():.1e}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("length", "stride"), [(1024, None), (256, 128)])
-def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
-    documents = reference.held_out_documents()[:6]
-    compare(reference.CHECKPOINT, documents, length, stride, longest=2048)

@@ -185,11 +185,6 @@ def test_nan_logits_stop_the_run_and_name_the_place():
         perplexity(model, documents(2, 100), [100])
 
 
-def test_texts_need_a_tokenizer():
-    with pytest.raises(DataError, match="give tokenizer="):
-        perplexity(llama(), ["text"], [2])
-
-
 STORIES = os.environ.get("ROPESCALE_STORIES260K", "")
 """A folder with the checkpoint ``stories260k/`` and ``tinystories-sample.txt``; without it, the test is skipped."""
 

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from tiny import contexts, documents, llama, naive_nll
@@ -16,38 +15,6 @@ def naive_sliding(model, ids, length, stride, bos):
     first = [] if bos is None else [bos]
     for t, seen in contexts(len(ids), length, stride, bos is not None):
         yield naive_nll(model, [*first, *(ids[s] for s in seen), ids[t]])[-1]
-
-
-def stored(result):
-    return [nll.tolist() for nll in result.passes[0].nll]
-
-
-@pytest.mark.parametrize("bos", ["no", 5])
-def test_short_documents_are_scored_and_those_with_nothing_to_score_are_counted(bos):
-    ids = [each[:n] for each, n in zip(documents(4, 40), (40, 12, 1, 0))]
-    result = perplexity(llama(), ids, [16], stride=5, bos=bos)
-    (row,) = result.rows
-    sizes = [40, 12, 1] if bos == 5 else [39, 11]
-    assert list(map(len, stored(result))) == sizes
-    assert (row.tokens, row.documents, row.mode, row.documents_at_length) == (sum(sizes), len(sizes), "sliding", 1)
-    assert result.data["skipped"] == {"too_short": 3 - len(sizes), "empty": 1}
-
-
-@pytest.mark.parametrize("bos", [None, 3])
-def test_a_stride_of_one_equals_a_forward_per_token(bos):
-    model, ids = llama(), [documents(1, 60)[0], documents(1, 23, seed=1)[0]]
-    for stride in (1, 7):
-        result = perplexity(model, ids, [20], stride=stride, bos="no" if bos is None else bos)
-        naive = [list(naive_sliding(model, each, 20, stride, bos)) for each in ids]
-        difference = np.abs(np.concatenate(stored(result)) - np.concatenate(naive))
-        assert difference.mean() < 1e-6 * np.concatenate(naive).mean() and difference.max() < 1e-4
-
-
-def test_a_window_as_long_as_the_document_is_the_document_whatever_the_stride():
-    model, ids = llama(), [each[:50] for each in documents(3, 50)]
-    whole = perplexity(model, ids, [50])
-    for stride in (1, 10, 49):
-        assert stored(perplexity(model, ids, [50], stride=stride)) == stored(whole)
 
 
 def test_every_length_has_its_own_windows_and_its_own_frozen_tables():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configurations import LLAMA31_SCALING, write_checkpoint
+from configurations import LLAMA31_SCALING
 from tiny import documents, llama
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
@@ -60,11 +60,3 @@ REPLACING = {"replace_scaling": True}
 def test_learned_positions_are_trained_up_to_their_number():
     model = GPT2LMHeadModel(GPT2Config(n_positions=48, n_embd=8, n_layer=1, n_head=1, vocab_size=20))
     assert trained_length(model) == 48
-
-
-def test_inspect_calls_the_length_before_the_makers_scaling_the_original_one(tmp_path, ran):
-    configs = [("scaled", llama(**LLAMA_3_1).config), ("plain", llama().config)]
-    folders = [write_checkpoint(tmp_path / name, config.to_dict()) for name, config in configs]
-    scaled, plain = (ran("inspect", folder)[0] for folder in folders)
-    assert "| original length" in scaled and "8192 tokens" in scaled and "| trained length" not in scaled
-    assert "64 tokens" in plain.partition("| trained length")[2]
