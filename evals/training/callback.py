@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -84,7 +85,9 @@ class TrainingCallback(TrainerCallback):
         log: Callable[[Figures], object] | None = None,
         **options: Unpack[PerplexityKeywords],
     ) -> None:
-        refuse_unknown("ropescale.TrainingCallback", options, (*PerplexityKeywords.__annotations__, *OPTIONS))
+        own = [name for name in signature(TrainingCallback).parameters if name != "options"]
+        known = dict.fromkeys([*own, *PerplexityKeywords.__annotations__, *OPTIONS])
+        refuse_unknown("ropescale.TrainingCallback", options, known)
         _refuse_useless(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs
         self.options, self.schedule = PerplexityOptions.of(options), schedule

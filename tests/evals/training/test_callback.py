@@ -208,8 +208,11 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
 def test_options_without_effect_are_refused(options, said):
     with pytest.raises(DataError, match=said):
         ropescale.TrainingCallback(YARN, **options)
-    with pytest.raises(TypeError, match=r"ropescale\.TrainingCallback\(\) got an unexpected keyword argument 'strid'"):
-        ropescale.TrainingCallback(YARN, DOCUMENTS, "64", strid=3)
+    for typed, meant in {"strid": "stride", "evry": "every"}.items():
+        with pytest.raises(
+            TypeError, match=rf"TrainingCallback\(\) got an .*argument '{typed}'; did you mean '{meant}'"
+        ):
+            ropescale.TrainingCallback(YARN, DOCUMENTS, "64", **{typed: 3})
 
 
 # --- saving and resuming ---
