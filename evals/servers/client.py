@@ -64,7 +64,7 @@ class Client:
 
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
-        timeout: seconds to wait for the next bytes of a response.
+        timeout: seconds to wait for a response.
 
     Attributes:
         headers: the headers of every request.
@@ -125,7 +125,7 @@ class Client:
             try:
                 pool = http.AsyncClient(
                     headers=self.headers,
-                    timeout=http.Timeout(connect=10.0, read=self.timeout, write=self.timeout, pool=None),
+                    timeout=http.Timeout(None, connect=10.0),
                     limits=http.Limits(max_connections=None),
                     trust_env=not self._is_local,  # requests to this machine bypass a proxy
                 )
@@ -163,9 +163,10 @@ class Client:
                 await asyncio.sleep(pause)
             try:
                 status, content = await self._once(pool, path, body, most)
-            except http.RequestError as error:
-                problem = self._quoted(str(error)) or type(error).__name__
-                if isinstance(error, http.ConnectError) and not self._has_answered:
+            except (http.RequestError, TimeoutError) as error:
+                late = f"no whole response within {self.timeout:g} s"
+                problem = late if isinstance(error, TimeoutError) else self._quoted(str(error)) or type(error).__name__
+                if isinstance(error, (http.ConnectError, http.ConnectTimeout)) and not self._has_answered:
                     raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
                 continue
             self._has_answered = True
@@ -185,7 +186,8 @@ class Client:
         self, pool: http.AsyncClient, path: str, body: Mapping[str, object] | None, most: int
     ) -> tuple[int, bytes]:
         content = bytearray()
-        async with pool.stream("GET" if body is None else "POST", self.url + path, json=body) as response:
+        method = "GET" if body is None else "POST"
+        async with asyncio.timeout(self.timeout), pool.stream(method, self.url + path, json=body) as response:
             async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > most:

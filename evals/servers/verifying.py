@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ...adapters import find_loadable
-from ...checkpoints.loading import load_model, load_tokenizer
+from ...checkpoints.loading import load_model, load_tokenizer, usable_device
 from ...checkpoints.locating import read_config
 from ...configs.configuration import Configuration, read_rope
 from ...errors import CheckpointError, DataError
@@ -105,6 +105,7 @@ def verify_served(
         DataError: the folder has no schedule, the server's limit is below the trained length, or its tokenizer differs.
         ServerError: the server cannot be reached, or cannot score.
     """
+    place = usable_device(device)
     folder, _ = find_loadable(model, revision, weights=True)
     config = read_config(folder)
     trained = max(rope.original_length for rope in read_rope(config).values())
@@ -127,7 +128,7 @@ def verify_served(
     past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1
     stock = unscaled = None
     verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED
-    if _fits(folder, dtype, device):
+    if _fits(folder, dtype, place):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
             both = _scored(loaded, config, ids, max(server.engine.limit or 0, size))
@@ -154,9 +155,8 @@ def verify_served(
     )
 
 
-def _fits(folder: Path, dtype: str | None, device: str | None) -> bool:
+def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
     """Whether the weights take less than 90% of the memory in the loaded dtype."""
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     stored, config = sum(file.stat().st_size for file in folder.glob("*.safetensors")), read_config(folder)
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     is_widened = is_half and (dtype == "float32" or (dtype is None and place.type == "cpu"))

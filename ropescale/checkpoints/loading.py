@@ -56,7 +56,7 @@ def load_model(
     _refuse_whole_numbers(folder)
     if not sys.stderr.isatty():
         bars.disable_progress_bar()
-    place = _device(device)
+    place = usable_device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "auto")
     how: dict[str, Any] = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
     how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # ropescale reports them on one line
@@ -319,7 +319,7 @@ def _code(trusted: bool) -> dict[str, bool]:
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 
-def _device(device: str | None) -> torch.device:
+def usable_device(device: str | None) -> torch.device:
     import torch
 
     try:

@@ -175,6 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._head(200, len(content))
                 self.wfile.write(content[: len(content) // 2])
                 self.close_connection = True
+            elif fault == "drips":
+                self._head(200, 1000)
+                for _ in range(20):
+                    self.wfile.write(b" ")
+                    self.wfile.flush()
+                    time.sleep(0.05)
             elif fault == "rubbish":
                 self._head(200, 20_000_000)
                 self.wfile.write(b"x" * 20_000_000)

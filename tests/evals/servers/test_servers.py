@@ -263,6 +263,12 @@ def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is
         assert Server(engine.url).score(ids)[-1] == 0
 
 
+def test_an_answer_that_drips_is_given_up_after_the_timeout():
+    told = pytest.raises(ServerError, match=r"failed 6 times, .* no whole response within 0\.2 s")
+    with serving(fault=lambda number, ids: "drips") as engine, told:
+        Server(engine.url, timeout=0.2).score([20, 21])
+
+
 def test_the_asked_token_is_found_behind_another_one_of_its_position():
     ids = list(range(20, 36))
     ranks = [1 + number % 2 for number in range(15)]

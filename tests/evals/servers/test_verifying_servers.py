@@ -87,6 +87,9 @@ def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, r
         told = refused("verify", folders["right"], "--server", engine.url)
         assert "ends within the trained length of 64" in told
         assert "served_name needs a server" in refused("verify", folders["right"], "--served-name", "x")
+        assert "device 'gpu' cannot be used" in refused(
+            "verify", folders["right"], "--server", engine.url, "--device", "gpu"
+        )
         assert "without generate" in refused("verify", folders["right"], "--server", engine.url, "--generate")
         assert not engine.scored
     with serving(logprobs=served(folders["unpatched"])) as engine:
