@@ -276,9 +276,9 @@ def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[Pro
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
     """
-    path = local_path(str(source))
-    if path.is_file() and path.suffix.lower() not in (*JSON_LINES, ".parquet"):
-        raise DataError(f"{source} has no rows of prompts and answers; give a .jsonl or .parquet file", "prompts")
+    kind = next((kind for kind in KINDS if kind.takes(str(source))), None)
+    if kind and "prompt_field" not in kind.uses:
+        raise DataError(f"{source} is {kind.what} without rows of prompts; give a .jsonl or .parquet file", "prompts")
     prompts = TextSource([str(source)], ReadOptions(prompt_field=fields))
     return cast(Iterator[PromptRow], prompts.texts()[str(source)]), prompts.name
 
