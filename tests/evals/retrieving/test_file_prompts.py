@@ -338,7 +338,7 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
         (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
         (
             ["--prompts", "tale.txt", "--lengths", "512"],
-            "tale.txt has no rows of prompts and answers; give a .jsonl or",
+            "tale.txt is a text file without rows of prompts; give",
         ),
         (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
