@@ -100,7 +100,7 @@ def _summary(geometry: Geometry) -> list[list[str]]:
 
 
 def _number(value: float) -> str:
-    """Returns six significant digits, whole above a hundred thousand, without an exponent."""
+    """Formats a number with six significant digits and no exponent; above a hundred thousand as a whole number."""
     if math.isnan(value) or math.isinf(value):
         return "-" if math.isnan(value) else "inf"
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"

@@ -138,7 +138,7 @@ def measure(
             measurement = prepare(here)
         except KeyboardInterrupt:
             if folder is not None and here.leads:
-                say("the run stopped before the first measurement; the same command restarts it")
+                say("the run stopped before the first measurement; run the same command to restart it")
             raise
         carry_out(measurement, folder, options["fresh"], group, shown, options["force"], run_file())
         if folder is not None and here.leads:

@@ -1,4 +1,4 @@
-"""Reads stored JSON files: with a size limit, and a checksum that shows whether they are as they were written."""
+"""Reads stored JSON files, with a size limit and a checksum that detects changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def unsealed(path: Path) -> dict[str, object]:
     """
     found = parsed(path)
     if found.get(SEAL) != _seal(found):
-        raise Wrong("is not as it was written (its checksum differs)")
+        raise Wrong("was changed or damaged (its checksum differs)")
     return found
 
 

@@ -356,6 +356,6 @@ def _translated(folder: Path | None) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(
-            f"cannot write into {folder}: {why}; finished work is kept, and the same command continues once this "
+            f"cannot write into {folder}: {why}; finished work is kept; run the same command to continue once this "
             "is repaired"
         ) from error

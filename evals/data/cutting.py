@@ -176,7 +176,7 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens of a text from the start of a reading.
+    """The first tokens of a reading of a text.
 
     Attributes:
         read: the closed reading of the tokens.

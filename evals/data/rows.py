@@ -107,7 +107,7 @@ def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
         except json.JSONDecodeError as error:
             raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
-            raise DataError(f"{source} line {number} is not JSON that can be read; one object per line") from None
+            raise DataError(f"{source} line {number} is not readable JSON; write one object per line") from None
         if not isinstance(row, dict):
             raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
         yield number, row
@@ -227,7 +227,7 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
     try:
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools
     except (ValueError, RecursionError):
-        raise DataError(f"{name}: field 'tools' is not JSON that can be read; give a list of objects") from None
+        raise DataError(f"{name}: field 'tools' is not readable JSON; give a list of objects") from None
     if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise DataError(f"{name}: field 'tools' is not a list of objects; correct it or leave it out")
     return Chat(name, cast(list[dict[str, object]], value), cast("list[dict[str, object]] | None", tools or None))

@@ -106,9 +106,9 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
             return []
         context, stride, fed = rows[0].context, rows[0].stride, rows[0].fed
         title = (
-            f"Against truncation, the model as it is given only the last {context:,} tokens (windows of {context:,} "
+            f"Against truncation, the unchanged model on only the last {context:,} tokens (windows of {context:,} "
             f"positions without BOS, stride {stride:,}, {fed:,} tokens fed): "
-            f"change in NLL on the tokens from position {context:,} on (nats per token, below zero reading further "
+            f"change in NLL on the tokens from position {context:,} on (nats per token; below zero, reading further "
             f"is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
         )
         cells = {(row.schedule, row.length): change_cell(row.change()) for row in rows}

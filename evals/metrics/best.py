@@ -99,7 +99,7 @@ def too_few(documents: int) -> str:
     """States that the documents are too few for a conclusion; "" for enough."""
     if documents >= CONCLUSIVE:
         return ""
-    return f"a verdict takes {CONCLUSIVE} documents, and there {'is' if documents == 1 else 'are'} {documents}"
+    return f"a verdict needs {CONCLUSIVE} documents, and there {'is' if documents == 1 else 'are'} {documents}"
 
 
 def together(comparisons: int | None) -> str:
@@ -134,7 +134,7 @@ def guessing(nll: float, length: int, vocabulary: int | None) -> str:
         return ""
     figures = f"perplexity {digits(exp(nll), 4)} at {length:,} tokens, against {vocabulary:,}"
     return (
-        f"The model as it is predicts this text worse than a uniform guess over its {vocabulary:,} tokens would "
-        f"({figures}). The weights or the tokenizer may not be its own, and no figure here says which schedule is "
+        f"The unchanged model predicts this text worse than a uniform guess over its {vocabulary:,} tokens "
+        f"({figures}). The weights or the tokenizer may not be its own, so no figure here shows which schedule is "
         "better."
     )

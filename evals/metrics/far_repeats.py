@@ -81,8 +81,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
-            f"Tokens that repeat something {far.distance:,} or more tokens back ({there}: the {far.order} tokens up to "
-            "there, last seen so far back), and the others:"
+            f"Tokens that repeat something {far.distance:,} or more tokens back ({there}: the {far.order} tokens that "
+            "end there last occurred so far back), and the others:"
         )
         lines = [
             [

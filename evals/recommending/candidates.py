@@ -144,7 +144,7 @@ class Candidates:
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def following(self, spec: str) -> tuple[Candidate, str | None] | None:
-        """Returns a candidate whose tables follow the length, and a fixed candidate with equal tables at the target."""
+        """Returns a candidate whose tables depend on the length, and the fixed one with its tables at the target."""
         found = next((candidate for candidate in self.candidates if candidate.spec == spec and candidate.held), None)
         return found and (
             found,
@@ -185,7 +185,7 @@ def find_candidates(
         ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
     """
     if engine is not None and engine not in ENGINES:
-        said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
+        said = base.suggest(engine, ENGINES, f"choose from {', '.join(ENGINES)}")
         raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
     linear = make_plan(config, Request.of("linear", **{**request, "target_length": target, "factor": None}))
     factor = max(float(getattr(schedule, "factor", 1.0)) for schedule in linear.schedules.values())
@@ -201,7 +201,7 @@ def find_candidates(
         needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
         unknown = [each for each in needed if each != "factor" and name not in _HOLDS]
         if unknown:
-            left_out[name] = f"needs {listed(unknown)}, which no target length gives"
+            left_out[name] = f"needs {listed(unknown)}, which a target length does not determine"
         elif name != AS_IS:
             tried[name] = grid(name, factor)
     made = [_as_is(now or config, config, target, request)]

@@ -45,7 +45,7 @@ class CandidateLosses:
     def empty(
         cls, windows: Sequence[int], masks: Sequence[Mapping[Column, np.ndarray]], weights: Mapping[int, float]
     ) -> CandidateLosses:
-        """Returns an empty table for the masks of all windows."""
+        """Creates a table without losses; ``masks`` select the tokens of each window's columns."""
         counts = [[mask.sum() for mask in each.values()] for each in masks]
         return cls(windows, list(masks[0]), np.array(counts, np.float64), {**weights})
 

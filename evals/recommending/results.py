@@ -63,7 +63,7 @@ def draw_front(stored: Recommendation) -> Figure:
         left_out = len(rows) - len(near)
         note = f", {left_out} far worse ones outside" if left_out else ""
         against = short(stored.named(rows[0].baseline), 24)
-        title = f"Every candidate against {against}; best is lower left\n{Path(stored.model['path']).name}{note}"
+        title = f"Every candidate against {against}; lower left is better\n{Path(stored.model['path']).name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure

@@ -61,7 +61,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     if decision.open:
         others = f"Schedules that may be better by more than {percent}: {listed(map(name, decision.open))}."
         return " ".join(["This text does not decide.", lowest, *more, others])
-    use = "Leave the model as it is" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
+    use = "Leave the model unchanged" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
     return " ".join(
         [f"{use}{beside}.", *more, f"No other schedule is better by more than {percent} ({goal.description})."]
     )
@@ -83,16 +83,16 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
     few = intervals.rests_on_windows(windows)
     amount, what = (sum(windows), "window") if few else (len(windows), "document")
     return (
-        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "
-        f"takes {CONCLUSIVE if all_decide else 2 * CONCLUSIVE} documents of that length."
+        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. A "
+        f"decision needs {CONCLUSIVE if all_decide else 2 * CONCLUSIVE} documents of that length."
     )
 
 
 def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
-    """Describes where a schedule whose tables follow the length differs from the measured one; names a fixed one."""
+    """Describes how a schedule whose tables depend on the length differs from its measurement; names a fixed one."""
     same = f"; {fixed} is that table at any length" if fixed else ""
     return (
-        f"Its table follows the length: it was measured with the table at {target:,}, the folder keeps "
+        f"Its table depends on the length: the measurement used the table at {target:,}, the folder keeps "
         f"max_position_embeddings {candidate.reach}, and cached decoding and most engines differ{same}."
     )
 

@@ -75,7 +75,7 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
     with refusing_damage(path):
         content = checking.content(path, _LARGEST)
         if sha256(content) not in results["files"][LOSSES]:
-            raise Wrong("is not as it was written (its checksum differs)")
+            raise Wrong("was changed or damaged (its checksum differs)")
         try:
             tensors = load(content)
         except SafetensorError as error:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TASKS = {
     "passkey": "one key in each prompt",
-    "multi-key": "a named key at every depth, each asked for by its name, among four at least",
+    "multi-key": "at least four named keys, one at every depth, each asked for by its name",
 }
 """The tasks, each with the content of its prompts."""
 

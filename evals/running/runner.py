@@ -337,7 +337,7 @@ def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bo
     """Writes the complete parts of an interrupted run, and reports the stored steps."""
     if not store.finished:
         if store.is_empty:
-            Notes(shown=True).tell("the run stopped; nothing was finished yet; the same command begins again")
+            Notes(shown=True).tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     tables, finished = "", measurement.finished
     if finished:
@@ -345,7 +345,8 @@ def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bo
             measurement.result().save(folder, force=force, files=files)
             tables = f", and the tables of the {finished}"
     Notes(shown=True).tell(
-        f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; the same command continues"
+        f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; run the same command to "
+        "continue"
     )
 
 

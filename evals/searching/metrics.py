@@ -198,7 +198,7 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
     if not over.standing:
         shown = others if unmoved else rows
         figures = ", ".join(f"{signed(row.delta_nll, SENTENCE)} against {row.baseline}" for row in shown)
-        why = f"The schedule was chosen on the documents it is measured on; not proved (nats at {target:,}: {figures})."
+        why = f"Not proved: the schedule was chosen on the documents that measure it (nats at {target:,}: {figures})."
         return " ".join([*nothing, why, f"Give {ENOUGH} documents of {target:,} tokens or more."])
     sets, answers = ("", "") if held == "text" else ("sets of ", " of an answer")
     where = f"At {target:,} tokens, on {documents} {sets}{'documents' if held == 'text' else held} that chose nothing, "
@@ -223,7 +223,7 @@ def _advice(rows: Sequence[ChangeRow], *, kept: bool, held: str) -> list[str]:
         return [f"Use {max(better, key=lambda row: row.delta_nll).baseline}."]
     if over.standing == "better than" or kept:
         return []
-    until = "Ask more with `ropescale retrieval`, and until then use" if held == "prompts" else "Use"
+    until = "Test with `ropescale retrieval`; until then use" if held == "prompts" else "Use"
     return [f"{until} {over.baseline}."]
 
 
@@ -381,10 +381,7 @@ class Finding(Metric[Searched, FoundRow]):
             as_is = stored.estimate(stored.curves[AS_IS][short]).mean
             worse = guessing(as_is, short, stored.model.get("vocabulary"))
         if stored.kept:
-            note = (
-                f"Up to {short:,} tokens the found schedule is the model's own table, which is kept: nothing was "
-                "gained there, and nothing was lost."
-            )
+            note = f"Up to {short:,} tokens the found schedule keeps the model's own table, so nothing changes there."
         how = {"unmoved": stored.found.point == stored.checks[0].point, "kept": stored.kept, "held": stored.held}
         said = worse or verdict(CHANGES.rows(stored), target, len(set(stored.names)), **how)
         return [FoundRow(stored.spec, stored.spent, said, note, stored.beside)]

@@ -65,7 +65,7 @@ class SearchOptions(RunOptions):
         if not self.within > 0:
             raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
         if self.engine is not None and self.engine not in ENGINES:
-            known = suggest(self.engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
+            known = suggest(self.engine, ENGINES, f"choose from {', '.join(ENGINES)}")
             raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
         if self.objective not in OBJECTIVES:
             raise DataError(f"objective must be {' or '.join(OBJECTIVES)}, not {self.objective!r}", "objective")

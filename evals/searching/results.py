@@ -221,7 +221,7 @@ class SearchResult(Searched, Saved):
         beside = f", and {self.beside:,} more to measure it" if self.beside else ""
         truncation = ""
         if TRUNCATION in self.curves:
-            truncation = f"; truncation: the model as it is, given its last {self.lengths[0]:,} tokens"
+            truncation = f"; truncation: the unchanged model on only the last {self.lengths[0]:,} tokens"
             truncation += f", stride {p['truncation_stride']:,}" if self.held == "text" else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
@@ -236,7 +236,7 @@ class SearchResult(Searched, Saved):
         held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
         chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.checks)} checks"
         if not self.proved:
-            return f"{chose}, and the table uses the same ones, so it flatters the result"
+            return f"{chose}, and the table uses the same ones, so it is too favourable"
         together = len({row.baseline for row in CHANGES.rows(self)})
         return (
             f"{chose}; the table uses {len(p['judged'])} others, with {PERCENT} intervals over these; the intervals of "

@@ -187,7 +187,7 @@ class SearchRun:
         except BaseException:
             if store.folder is not None and steps.kept:
                 kept = f"{len(steps.kept)} steps are kept in {store.folder.parent}"
-                self.notes.tell(f"the search stopped; {kept}; the same command continues")
+                self.notes.tell(f"the search stopped; {kept}; run the same command to continue")
             raise
 
     # --- comparing ---
@@ -255,7 +255,7 @@ class SearchRun:
             RunError: the search was interrupted.
         """
         if self.trials is None or self.found is None:
-            raise RunError("the search was stopped before its end; the same call again continues")
+            raise RunError("the search was stopped before its end; repeat the call to continue")
         learned = Learned(self.plan, self.space, self.found.point)
         return SearchResult(
             model=self.model_facts,

@@ -261,7 +261,7 @@ class TextData(SearchData):
         self.about = f"windows of {self.target:,}: {len(parts.learned)} to learn from, {len(parts.held_out)} to choose "
         self.about += f"by ({whole})"
         if parts.judges:
-            self.about += f", {len(parts.judges)} to judge by (as many documents)"
+            self.about += f", {len(parts.judges)} to judge by (one per document)"
         self.protocol = {}
         self.facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 

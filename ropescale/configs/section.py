@@ -114,7 +114,7 @@ class Section:
         return parameters if isinstance(parameters, Mapping) else {}
 
     def way(self, given: Mapping[str, object]) -> str:
-        """Returns the file's way of stating these parameters, as in ``beside`` in the table of defaults."""
+        """Returns how the file states these parameters: a key of ``beside`` in the table of defaults."""
         if not given:
             return "nothing"
         where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"

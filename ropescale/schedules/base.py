@@ -115,7 +115,7 @@ class OtherTheta(BuiltIn):
     """Base of the schedules that only replace theta."""
 
     def theta(self, rope: Rope) -> float | None:
-        """Returns the new theta; None if it stays."""
+        """Returns the new theta; None to keep it."""
         return None
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:

@@ -192,9 +192,7 @@ def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Veri
     if wrong:
         name, own = wrong[0]
         others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
-        report.problems.append(
-            f"{name}{others} multiplies its softmax scale by {own:.6g} where {wanted:.6g} is intended"
-        )
+        report.problems.append(f"{name}{others} multiplies its softmax scale by {own:.6g} instead of {wanted:.6g}")
 
 
 @dataclass(frozen=True)

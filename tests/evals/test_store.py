@@ -423,8 +423,8 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
 
 
 BEGINS = {
-    "while the model is read": "the run stopped before the first measurement; the same command restarts it",
-    "in the first batch": "the run stopped; nothing was finished yet; the same command begins again",
+    "while the model is read": "the run stopped before the first measurement; run the same command to restart it",
+    "in the first batch": "the run stopped before any batch was finished; run the same command to restart it",
 }
 
 
@@ -448,7 +448,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, m
     with monkeypatch.context() as patched:
         stopping(patched, 7)
         _, said = ran(*words, "-o", tmp_path, code=130)
-    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; the same command continues" in said
+    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; run the same command to continue" in said
     assert "resuming: 7 of " in ran(*words, "-o", tmp_path)[1]
 
 

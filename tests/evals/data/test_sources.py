@@ -85,7 +85,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
         ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
         ("a.jsonl", b"", "no documents in .*; give text"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not JSON that can be read; one object per line"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not readable JSON; write one object per line"),
         ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
         ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
         ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),

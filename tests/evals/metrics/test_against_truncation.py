@@ -42,7 +42,7 @@ def test_far_repeats_have_a_sentence_of_their_own():
 
 def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
     every = (
-        "Whether reading further than the last 64 tokens pays off is undecided: a verdict takes 10 documents, and there"
+        "Whether reading further than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
     )
     far = every.replace("reading", "on far repeats reading")
     assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"{every} are 9."]

@@ -35,9 +35,9 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     assert mean > math.log(VOCABULARY) + 0.5
     assert result.model["vocabulary"] == VOCABULARY
     sentence = (
-        "The model as it is predicts this text worse than a uniform guess over its 61 tokens would (perplexity "
-        f"{math.exp(mean):.4g} at 32 tokens, against 61). The weights or the tokenizer may not be its own, and no "
-        "figure here says which schedule is better."
+        "The unchanged model predicts this text worse than a uniform guess over its 61 tokens (perplexity "
+        f"{math.exp(mean):.4g} at 32 tokens, against 61). The weights or the tokenizer may not be its own, so no "
+        "figure here shows which schedule is better."
     )
     for text in (result.to_markdown(), Result.load(out).to_markdown()):
         assert text.startswith(f"{sentence}\n\n| perplexity")
@@ -57,16 +57,14 @@ def test_a_guess_itself_is_not_worse_than_a_guess():
 def test_a_source_that_is_worse_than_a_guess_is_said_at_its_tables(source):
     texts = {"one": documents(3, 70), "two": documents(3, 70, seed=1)}
     text = perplexity(llama(), texts, [64], ["yarn:factor=2"]).to_markdown()
-    assert text.startswith("The model as it is") and text.count("worse than a uniform guess") == 3
+    assert text.startswith("The unchanged model predicts") and text.count("worse than a uniform guess") == 3
     assert f"\n\n{['one', 'two'][source]} (3 documents, 3 windows; their interval" in text
 
 
 def test_the_bound_is_that_of_the_vocabulary():
     bound = math.log(2048)
     assert said(bound, 64, 2048) == said(bound - 1, 64, 2048) == said(math.nan, 64, 2048) == said(99.0, 64, None) == ""
-    assert "over its 2,048 tokens would (perplexity 2,069 at 1,024 tokens, against 2,048)." in said(
-        bound + 0.01, 1024, 2048
-    )
+    assert "over its 2,048 tokens (perplexity 2,069 at 1,024 tokens, against 2,048)." in said(bound + 0.01, 1024, 2048)
     assert "(perplexity 26,000 at 64 tokens, against 2,048)" in said(math.log(26_000), 64, 2048)
     assert "(perplexity 8.218e+307 at" in said(2000.0, 64, 2048)
 
@@ -74,9 +72,9 @@ def test_the_bound_is_that_of_the_vocabulary():
 def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path):
     texts = documents(12, 132)
     answer = recommend(llama(), texts, 128, out=tmp_path / "run", batch_tokens=512).answer
-    assert answer.answer.startswith("The model as it is predicts this text worse than a uniform guess over its 61 ")
+    assert answer.answer.startswith("The unchanged model predicts this text worse than a uniform guess over its 61 ")
     assert f"(perplexity {math.exp(mean_loss(texts)):.4g} at 32 tokens, against 61)" in answer.answer
-    assert answer.answer.endswith("no figure here says which schedule is better.")
+    assert answer.answer.endswith("no figure here shows which schedule is better.")
     assert (answer.guessed, answer.decided, answer.command, answer.truncation) == (True, False, "", "")
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60])
@@ -89,7 +87,7 @@ def test_a_search_on_random_weights_says_so_and_concludes_nothing():
     held = [texts[int(name.split()[-1])][:64] for name in found.protocol["held_out"]]
     mean = sum(sum(naive_nll(llama(), ids)) / 63 for ids in held) / len(held)
     text = found.to_markdown()
-    assert f"worse than a uniform guess over its 61 tokens would (perplexity {math.exp(mean):#.4g} at 64 tokens" in text
+    assert f"worse than a uniform guess over its 61 tokens (perplexity {math.exp(mean):#.4g} at 64 tokens" in text
     assert "nothing was gained" not in text and "better than" not in text
     own = search(uniform_llama(), texts, 128, budget_tokens=128 * 24).to_markdown()
-    assert "uniform guess" not in own and "not proved" in own
+    assert "uniform guess" not in own and "Not proved" in own

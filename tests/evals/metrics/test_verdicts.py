@@ -113,7 +113,7 @@ def test_what_is_false_is_rarely_concluded(skew, most):
 def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_why(documents):
     result = table(np.random.default_rng(3), 3, documents, effect=5.0, far=True)
     text = result.to_markdown()
-    why = f"a verdict takes 10 documents, and there are {documents}."
+    why = f"a verdict needs 10 documents, and there are {documents}."
     assert f"Which schedule has the lowest loss is undecided: {why}" in text
     assert f"Whether reading further than the last 8 tokens pays off is undecided: {why}" in text
     assert f"Whether on far repeats reading further than the last 8 tokens pays off is undecided: {why}" in text
@@ -126,7 +126,7 @@ def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_li
     result = table(np.random.default_rng(3), 2, 4, far=True)
     text = result.to_markdown()
     assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 4 + 4 + 4 + 1
-    assert "no interval (± -): it takes 5 documents" in text
+    assert "no interval (± -): it needs 5 documents" in text
 
 
 def as_run(result: Result) -> StoredRun:

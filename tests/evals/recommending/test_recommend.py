@@ -190,7 +190,8 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, cap
     monkeypatch.setattr(Executor, "score", first)
     found = recommend(model, documents(1, TARGET + 4), TARGET, progress=True)
     assert not found.answer.decided and not found.command
-    short = "This text is too short to decide: it has 1 document of 128 tokens. It takes 20 documents of that length."
+    short = "This text is too short to decide: it has 1 document of 128 tokens. A decision needs 20 documents of that "
+    short += "length."
     assert found.answer.answer.endswith(f". {short}")
     assert f"warning: {short}\n" in said[0]  # before the first batch
 

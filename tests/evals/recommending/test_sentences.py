@@ -59,7 +59,7 @@ def check_table(stored, documents):
     claims = re.findall(r"which (beats)|but it (loses) to|but its loss is (not) significantly", text)
     if documents < 10:
         assert not claims and not answer.decided
-        assert f"a verdict takes 10 documents, and there are {documents} held out" in text
+        assert f"a verdict needs 10 documents, and there are {documents} held out" in text
         return ""
     (found,) = ("".join(words) for words in claims)
     apart = last.low is not None and (last.low > 0 or last.high < 0)
@@ -106,8 +106,9 @@ def test_how_it_stands_to_truncation_is_in_the_sentence_that_recommends(truncati
 def test_a_schedule_that_follows_the_length_says_what_its_folder_does_and_which_fixed_one_is_the_same(tmp_path):
     shifts = {AS_IS: 1.0, "yarn:factor=4": 0.5, "dynamic:factor=1": 0.0, TRUNCATION: 1.0}
     assert (
-        "Its table follows the length: it was measured with the table at 256, the folder keeps max_position_embeddings "
-        "64, and cached decoding and most engines differ; ntk:factor=4 is that table at any length."
+        "Its table depends on the length: the measurement used the table at 256, the folder keeps "
+        "max_position_embeddings 64, and cached decoding and most engines differ; ntk:factor=4 is that table at any "
+        "length."
     ) in ANSWER.rows(table(20, shifts))[0].answer
     llama().save_pretrained(tmp_path / "model")
     ropescale.patch_checkpoint(tmp_path / "model", tmp_path / "out", "dynamic:factor=1")

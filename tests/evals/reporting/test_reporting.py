@@ -201,7 +201,7 @@ def test_the_first_sentence_says_the_lowest_perplexity_and_that_few_documents_gi
     run = load([folder])
     run[0].results["model"].pop("vocabulary")  # random weights are worse than a guess, and nothing else is said
     [said] = page_data(run)["headlines"]
-    why = "undecided: a verdict takes 10 documents, and there are 5."
+    why = "undecided: a verdict needs 10 documents, and there are 5."
     assert said.startswith(f"At 128 tokens, {best} has the lowest perplexity: {ppl[best]:#.4g} (") and why in said
     assert f"as-is: {ppl['as-is']:#.4g}" in said and said.count(". ") == 2
 
@@ -230,10 +230,10 @@ def sealed(path: Path, content: bytes) -> None:
     reseal(path.parent, lambda results: results["files"].update({path.name: [digest(path)]}))
 
 
-CHANGED = "is not as it was written (its checksum differs); move it away"
+CHANGED = "was changed or damaged (its checksum differs); move it away"
 FILES = {
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
-    "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors is not as it was"),
+    "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors was changed"),
     "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
     "a pipe": (lambda run: piped(run / "losses.safetensors"), "is not a regular file"),
     "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "longer than 67,108,864 bytes"),
@@ -242,7 +242,7 @@ FILES = {
         for text in ("{", "[]", "null", '{"schema": 99}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}")
     },
     "a figure": (lambda run: (run / "results.json").write_text(
-        (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "is not as it was written"),
+        (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "was changed or damaged"),
     "no seal": (lambda run: (run / "results.json").write_text(
         json.dumps({key: it for key, it in json.loads((run / "results.json").read_text()).items() if key != "sha256"})),
         "its checksum differs"),

@@ -69,8 +69,8 @@ def test_with_too_few_documents_nothing_is_proved_and_the_sentence_says_so(found
     assert found.protocol["judged"] == [] and all(row.low is row.high is None for row in CHANGES.rows(found))
     own = search(markov_llama(torch.full((60, 60), 1 / 60, dtype=torch.float64)), MANY[:15], 128, **BUDGET)
     text = own.to_markdown()
-    assert "The schedule was chosen on the documents it is measured on; not proved (nats at 128: " in text
-    assert "Give 16 documents of 128 tokens or more." in text and "so it flatters the result" in text
+    assert "Not proved: the schedule was chosen on the documents that measure it (nats at 128: " in text
+    assert "Give 16 documents of 128 tokens or more." in text and "so it is too favourable" in text
     assert "better than" not in text and "worse than" not in text
 
 
@@ -114,7 +114,7 @@ def test_where_the_own_table_is_kept_short_text_is_no_gain():
     }
     assert result.curves["found"][64] == pytest.approx(result.curves["as-is"][64], abs=1e-6)
     text = result.to_markdown()
-    assert text.count("its own table") == 3 and "which is kept: nothing was gained there" in text
+    assert text.count("its own table") == 3 and "so nothing changes there" in text
     with ropescale.patch(llama(), result.start) as patch:
         assert patch.plan.tables["all"].attention_scale == 1
 

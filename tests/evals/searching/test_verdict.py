@@ -40,7 +40,7 @@ def said(*changes, unmoved=False, kept=False, held="text"):
                 ("as-is", 2048, -2.0, None, None),
                 ("truncation", 2048, 0.1, None, None),
             ],
-            "The schedule was chosen on the documents it is measured on; not proved (nats at 2,048: "
+            "Not proved: the schedule was chosen on the documents that measure it (nats at 2,048: "
             "-0.050 against yarn:factor=8, -2.000 against as-is, +0.100 against truncation). Give 16 "
             "documents of 2,048 tokens or more.",
         ),
@@ -61,8 +61,8 @@ def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
 def test_of_prompts_it_speaks_of_answers_and_where_they_do_not_decide_of_more():
     assert said((START, 2048, -0.46, -1.64, 0.28), held="prompts") == (
         "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not significantly different "
-        "from yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per token of an answer). Ask more with "
-        "`ropescale retrieval`, and until then use yarn:factor=8."
+        "from yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per token of an answer). Test with "
+        "`ropescale retrieval`; until then use yarn:factor=8."
     )
 
 
@@ -104,7 +104,7 @@ def check_table(stored):
         name = re.escape(row.baseline)
         claims = re.findall(rf"(better than|worse than|not significantly different from) {name}(?!\w)", text)
         if not stored.proved:
-            assert not claims and "not proved" in text and "Use" not in text and row.low is row.high is None
+            assert not claims and "Not proved" in text and "Use" not in text and row.low is row.high is None
             continue
         (found[row.baseline],) = claims
         wanted = "better than" if row.high < 0 else "worse than" if row.low > 0 else "not significantly different from"
