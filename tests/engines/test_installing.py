@@ -24,7 +24,7 @@ import ropescale
 
 pytestmark = pytest.mark.engines
 
-EXTRAS = ("plot", "report", "gguf", "adapters", "search")
+EXTRAS = ("plot", "report", "gguf", "adapters")
 TOOLS = ("build", "setuptools", "twine")
 
 
@@ -120,33 +120,17 @@ MISSING = {
 
 
 @pytest.fixture(scope="module")
-def missed(without_extras: Bare) -> dict[str, tuple[int, str]]:
-    """The exit codes and the last lines on stderr of what needs an extra, where there is none."""
+def complete(without_extras: Bare, index: str) -> Bare:
+    """The same environment after ``pip install 'ropescale[...]'``; before that, what needs an extra says which one."""
     furnish(without_extras.place, without_extras.package / "evals" / "reference" / "llama-3.5m-stdlib")
     measured = without_extras.run("ropescale", *"eval CKPT --data book.txt --lengths 128 --windows 2 -o RUN".split())
-    assert measured.returncode == 0, measured.stderr
-    found = {"eval": (measured.returncode, measured.stderr)}
-    for line in MISSING:
+    assert measured.returncode == 0 and "note: no plots written; plots need matplotlib, which" in measured.stderr
+    for line, error in MISSING.items():
         done = without_extras.run("ropescale", *shlex.split(line))
-        found[line] = done.returncode, done.stderr.splitlines()[-1]
-    return found
-
-
-@pytest.fixture(scope="module")
-def complete(without_extras: Bare, missed: dict, index: str) -> Bare:
-    """The same environment after ``pip install 'ropescale[...]'`` with every extra that commands use."""
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"error: {error}")
     said = without_extras.install("--extra-index-url", index, f"ropescale[{','.join(EXTRAS)}]")
     assert "multiple versions" not in said
     return without_extras
-
-
-@pytest.mark.parametrize("line", MISSING)
-def test_what_needs_an_extra_says_which_one_to_install(missed: dict[str, tuple[int, str]], line: str) -> None:
-    assert missed[line] == (2, f"error: {MISSING[line]}")
-
-
-def test_an_evaluation_without_matplotlib_says_that_it_drew_nothing(missed: dict[str, tuple[int, str]]) -> None:
-    assert "note: no plots written; plots need matplotlib, which is not installed; pip install" in missed["eval"][1]
 
 
 def test_the_readme_runs_where_only_the_release_is_installed(complete: Bare, repository: Path) -> None:

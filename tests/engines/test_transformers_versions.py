@@ -121,16 +121,14 @@ OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_v3": _THETA | _LATENT,
     "gemma3_text": _HEAD | _MIXED,
     "gpt_oss": _THETA | _HEAD | _EXPERTS | _MIXED | _scaled("yarn", beta_fast=32.0, beta_slow=1.0, truncate=False),
-    "olmo2": _THETA,
+    **dict.fromkeys("cohere gpt_neox_japanese olmo2".split(), _THETA),
     "olmo3": _MIXED,
     "mixtral": _THETA | _EXPERTS,
     "nemotron": _THETA | _HEAD | _HALF,
-    "cohere": _THETA,
     "dbrx": _DBRX,
-    "gpt_neox_japanese": _THETA,
     "hunyuan_v1_dense": _THETA | _HEAD,
-    "zamba2": _THETA
-    | {
+    "zamba2": {
+        **_THETA,
         "layers_block_type": ["mamba", "hybrid"],
         "use_mem_rope": True,
         "attention_hidden_size": 256,
@@ -143,41 +141,24 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Types with ways of their own, tried with every schedule."""
 
 USUAL: dict[str, dict[str, Any]] = {
+    **dict.fromkeys("arcee bitnet diffllama granite olmo starcoder2".split(), _THETA),
+    **dict.fromkeys("ernie4_5 gemma helium seed_oss".split(), _THETA | _HEAD),
+    **dict.fromkeys("glm glm4".split(), _THETA | _HEAD | _HALF),
+    **dict.fromkeys("persimmon phi stablelm".split(), _THETA | _HALF),
+    **dict.fromkeys("granitemoe olmoe phimoe qwen3_moe".split(), _THETA | _EXPERTS),
+    **dict.fromkeys("cohere2 vaultgemma".split(), _THETA | _HEAD | _MIXED),
     "apertus": _THETA | _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
-    "arcee": _THETA,
-    "bitnet": _THETA,
-    "cohere2": _THETA | _HEAD | _MIXED,
-    "diffllama": _THETA,
     "dots1": _THETA | _EXPERTS | _FULL | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
-    "ernie4_5": _THETA | _HEAD,
     "exaone4": _THETA | _MIXED,
     "falcon": _THETA | {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
-    "gemma": _THETA | _HEAD,
-    "glm": _THETA | _HEAD | _HALF,
-    "glm4": _THETA | _HEAD | _HALF,
-    "granite": _THETA,
-    "granitemoe": _THETA | _EXPERTS,
-    "granitemoehybrid": _THETA
-    | _EXPERTS
-    | {"layer_types": ["attention", "attention"], "position_embedding_type": "rope"},
-    "helium": _THETA | _HEAD,
+    "granitemoehybrid": _THETA | _EXPERTS | {"layer_types": 2 * ["attention"], "position_embedding_type": "rope"},
     "hunyuan_v1_moe": _THETA | _HEAD | {"num_experts": 4, "moe_topk": 2},
     "jetmoe": _THETA | _EXPERTS | {"kv_channels": 32},
     "longcat_flash": _THETA | _LATENT | _LONGCAT,
     "minimax": _THETA | _EXPERTS | _FULL,
     "modernbert-decoder": _MIXED | {"global_rope_theta": 160000.0, "local_rope_theta": 160000.0},
-    "olmo": _THETA,
-    "olmoe": _THETA | _EXPERTS,
-    "persimmon": _THETA | _HALF,
-    "phi": _THETA | _HALF,
-    "phimoe": _THETA | _EXPERTS,
     "qwen2_moe": _THETA | _EXPERTS | _FULL | {"shared_expert_intermediate_size": 16},
-    "qwen3_moe": _THETA | _EXPERTS,
-    "seed_oss": _THETA | _HEAD,
     "smollm3": _THETA | _FULL,
-    "stablelm": _THETA | _HALF,
-    "starcoder2": _THETA,
-    "vaultgemma": _THETA | _HEAD | _MIXED,
 }
 """Types that are tried with five schedules."""
 

@@ -1,5 +1,7 @@
 """A real vLLM on the processor computes what ``ropescale patch`` wrote and ``ropescale export`` prints, token by token.
 
+An original gets the schedule from the printed ``--hf-overrides`` alone.
+
 What is compared is the log-probability of every token of two prompts, one inside the trained length and one past it,
 with stock transformers on the patched folder. Dynamic NTK is one table in vLLM's own code, that of the longest text, so
 its oracle is the folder that was frozen there.
@@ -45,6 +47,9 @@ BY_TRANSFORMERS = ("olmo", "olmo2", "gpt_neox")
 
 AS_IT_LIES = ("llama", "dynamic, as it lies")
 SEARCHED_BY_US = ("llama", "searched")
+PROPORTIONAL = {"right": "proportional:partial_rotary_factor=0.5", "wrong": "proportional:partial_rotary_factor=0.75"}
+"""A schedule that no configuration of the other engines is given, and the same with a wrong number."""
+
 CASES = [(family, route) for family in FAMILIES for route in ROUTES if schedule(family, route) is not None]
 QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
 QUIET |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
@@ -80,14 +85,21 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def found(
     python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[tuple[str, str], Any]:
-    """What vLLM computes of patched folders, in one process, because it takes a minute to begin."""
-    told: dict[tuple[str, str], dict[str, Any]] = {}
+) -> Mapping[tuple[str, ...], Any]:
+    """What vLLM computes of patched folders and of originals, in one process, because it takes a minute to begin."""
+    told: dict[tuple[str, ...], dict[str, Any]] = {}
+    original = folders["llama"] / "original"
     for family, route in selected(request, CASES):
         told[family, "base"] = options(export(folders[family] / "base", "vllm"))
         told[family, route] = options(export(folders[family] / route, "vllm"))
-    searched = patched(folders["llama"] / "original", tmp_path_factory.mktemp("searched") / "patched", SEARCHED["all"])
+        if route != "base":
+            spec = schedule(family, route)
+            length = {} if ":factor=" in spec else {"target_length": LENGTH}
+            told[family, route, "told"] = options(export(folders[family] / "original", "vllm", spec, **length))
+            assert told[family, route, "told"]["hf_overrides"]
+    searched = patched(original, tmp_path_factory.mktemp("searched") / "patched", SEARCHED["all"])
     told[SEARCHED_BY_US] = options(export(searched, "vllm"))
+    told["llama", "proportional"] = options(export(original, "vllm", PROPORTIONAL["right"], target_length=LENGTH))
     told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": LENGTH}
     outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
     script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_scorer.py"
@@ -110,6 +122,7 @@ def test_vllm_gives_the_log_probabilities_of_stock_transformers(
     other = patched(folders[family] / "original", tmp_path / "wrong", wrong(family, route))
     assert Apart.between(found[family, route], expected(other)).largest > 100 * TOLERANCE
     if route != "base":
+        assert Apart.between(found[family, route, "told"], wanted).largest < TOLERANCE
         stays = route == "dynamic" and not is_frozen  # base RoPE inside the trained length
         for mine, plain in list(zip(wanted, found[family, "base"]))[stays:]:
             assert Apart.between([plain], [mine]).largest > 100 * TOLERANCE
@@ -128,20 +141,22 @@ def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(
 
 
 @pytest.mark.engines
-def test_a_searched_schedule_is_computed_as_stock_transformers_does(
-    found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("searched", SEARCHED["all"], SEARCHED["all"].replace("1.17", "1.25")),
+        ("searched", SEARCHED["all"], SEARCHED["all"].replace("truncate=false", "truncate=true")),
+        ("proportional", *PROPORTIONAL.values()),
+    ],
+)
+def test_other_schedules_are_computed_as_stock_transformers_does(
+    name: str, right: str, wrong: str, found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
 ) -> None:
     source = folders["llama"] / "original"
-    apart = table[SEARCHED_BY_US] = Apart.between(
-        found[SEARCHED_BY_US], expected(patched(source, tmp_path / "right", SEARCHED["all"]))
-    )
+    wanted, other = (expected(patched(source, tmp_path / kind, kind)) for kind in (right, wrong))
+    apart = table["llama", name] = Apart.between(found["llama", name], wanted)
     assert apart.largest < TOLERANCE
-    for changed in (
-        SEARCHED["all"].replace("1.17", "1.25"),
-        SEARCHED["all"].replace("truncate=false", "truncate=true"),
-    ):
-        other = patched(source, tmp_path / f"{len(changed)}", changed)
-        assert Apart.between(found[SEARCHED_BY_US], expected(other)).largest > 100 * TOLERANCE
+    assert Apart.between(found["llama", name], other).largest > 100 * TOLERANCE
 
 
 def test_what_export_says_was_served_was_served(tmp_path: Path) -> None:

@@ -6,15 +6,22 @@ limit, so that their last token takes the way of its own.
 
 from __future__ import annotations
 
+import shlex
+import socket
+import subprocess
 import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from engine_models import SEARCHED, original
-from test_vllm import python
-from test_vllm_serve import serving
+from test_vllm import python, variables
 from transformers import AutoModelForCausalLM
 
 import ropescale
@@ -44,6 +51,47 @@ SPECS = {
     "llama3": "llama3:factor=4.0",
     "searched": SEARCHED["all"],
 }
+
+
+PATIENCE = 600
+"""Seconds until a server answers; on two busy cores it takes more than a minute."""
+
+
+@contextmanager
+def serving(python: Path, command: str, log: Path) -> Iterator[str]:
+    """Runs a printed command, with what the processor needs beside it, and yields the server's address."""
+    program, *words = shlex.split(command.replace("\\\n", ""))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    beside = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "2", "--no-enable-prefix-caching"]
+    assert program == "vllm"
+    script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_command.py"
+    words = [str(python), str(script), *words, *beside, "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("w") as file:
+        server = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=variables())
+        try:
+            wait(server, f"http://127.0.0.1:{port}/health", log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    """Returns once the server answers."""
+    until = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"the server did not come up: {log.read_text()[-3000:]}")
 
 
 def checkpoint(family: str, folder: Path) -> Path:

@@ -64,11 +64,8 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 SCHEDULES: dict[str, dict[str, Any]] = {
     "a file's class": {"name": HALF},
     "a module's class": {"name": "sentinel::Half"},
-    "a class and its fields": {"name": HALF + ":factor=4"},
     "nested": {"name": "resonance", "over": HALF},
-    "nested in the name": {"name": f"resonance:over={HALF}"},
     "by layer type": {"full_attention": HALF},
-    "an object by layer type": {"full_attention": {"name": HALF}, "sliding_attention": "as-is"},
 }
 
 
@@ -90,22 +87,14 @@ def test_a_class_typed_as_the_schedule_itself_runs(model, ran, spec):
     Path("ran").unlink(missing_ok=True)  # a module runs once
 
 
-@pytest.mark.parametrize("content", [{"name": "a.json"}, {"name": "resonance", "over": "a.json"}])
-def test_a_schedule_that_names_its_own_file_is_refused(model, capsys, content):
-    Path("a.json").write_text(json.dumps(content))
-    refused(capsys, [*DRY, "a.json"], "a.json refers to itself")
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Configurations
 
 KERNELS: dict[str, dict[str, Any]] = {
     "attention": {"_attn_implementation": "org/kernel"},
     "without a dash": {"attn_implementation": "org/kernel@main:forward"},
-    "paged": {"_attn_implementation": "paged|org/kernel"},
     "by section": {"_attn_implementation": {"": "eager", "text_config": "org/kernel"}},
     "in a section": {"text_config": {"_attn_implementation": "org/kernel"}},
-    "internal": {"_attn_implementation_internal": "org/kernel"},
     "experts": {"experts_implementation": "org/kernel"},
 }
 

@@ -6,27 +6,23 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
 import torch
 from configurations import CONFIG, edit
-from crashing import raising
 from fuzzing.judging import limited
 from refusing import refused
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from ropescale import files
-from ropescale.cli.main import main, translate
+from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
-from ropescale.errors import ConfigError, RopescaleError
-from ropescale.output.formatting import brief, cut, first_line, listed
+from ropescale.errors import ConfigError
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
@@ -65,12 +61,8 @@ def scaled(**changes: Any) -> dict[str, Any]:
 
 CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "mscale": (scaled(mscale="x", mscale_all_dim=1), REPLACE, "mscale is 'x' in the rope parameters"),
-    "mscale_all_dim": (scaled(mscale_all_dim=[1]), REPLACE, "mscale_all_dim is [1] in the rope parameters"),
     "factor NaN": (scaled(factor=float("nan")), export("vllm"), "factor is nan in the rope parameters"),
-    "factor true": (scaled(factor=True), export("sglang"), "factor is True in the rope parameters"),
-    "attn_factor": (scaled(attn_factor="1"), export("sglang"), "attn_factor is '1' in the rope parameters"),
     "a rope type of a list": ({"rope_scaling": {"rope_type": ["yarn"], "type": "yarn"}}, INSPECT, "not ['yarn']"),
-    "a rope type too long": ({"rope_scaling": {"rope_type": "y" * 9999}}, INSPECT, "rope_type must be a name"),
     "one list": (
         {"model_type": "phi3", "original_max_position_embeddings": 128, "rope_scaling": LONGROPE},
         export("transformers4"),
@@ -81,28 +73,19 @@ CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         export("vllm"),
         "short_factor is 5 in the rope parameters",
     ),
-    "a list with a word": (
-        {"rope_scaling": LONGROPE | {"long_factor": [1.0] * 31 + ["x"]}},
-        export("transformers5"),
-        "long_factor is [1.0, 1.0",
-    ),
     "trained on one token": (
         {"max_position_embeddings": 1},
         ["patch", "model", "-o", "out", "--schedule", "longrope:short_factor=[1],long_factor=[1]", "--dry-run"],
         "the trained length is 1 token",
     ),
-    "served at one token": ({"max_position_embeddings": 1} | scaled(), export("vllm"), "the trained length is 1 token"),
     "an odd head": ({"head_dim": 7}, PATCH, "head_dim is 7"),
-    "an odd head that follows": ({"head_dim": None, "hidden_size": 30}, PATCH, "head_dim is 15"),
     "a vast list": ({"rope_scaling": [1.0] * 1_000_000}, PATCH, "rope_scaling must be an object of keys and values"),
     "a vast type": ({"model_type": "m" * 1_000_000}, PATCH, "the configuration has no model_type"),
-    "a vast object": ({"head_dim": {str(i): i for i in range(100_000)}}, INSPECT, "head_dim is {'0': 0, '1': 1"),
     "many layer types": (
         {"model_type": "gemma3_text", "rope_parameters": {f"t{i}": {"rope_type": "default"} for i in range(9999)}},
         INSPECT,
         "rope_parameters name 9999 layer types",
     ),
-    "layers of their own": ({"model_type": "gemma4_text", "per_layer_config": 5, "head_dim": "x"}, INSPECT, "head_dim"),
     "escapes": ({"head_dim": "\x1b[31m"}, PATCH, r"'\x1b[31m'"),
 }
 
@@ -171,9 +154,6 @@ def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
 RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no spec": lambda r: r.pop("spec"),
     "an original length of nothing": lambda r: r.update(original_length={"all": 0}),
-    "a length of true": lambda r: r.update(length=True),
-    "added": lambda r: r["undo"].update(added=[["x"]]),
-    "true for a scale": lambda r: r["tables"]["all"].update(attention_scale=True),
     "a table of NaN": lambda r: r["tables"]["all"].update(inv_freq=[float("nan")] * 8),
     "a side without a length": lambda r: r.update(switch={"all": [{"inv_freq": [1.0] * 8, "attention_scale": 1.0}]}),
 }
@@ -224,8 +204,6 @@ def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
     ("name", "mebibytes", "most"),
     [
         ("generation_config.json", 40, "16.8 MB"),
-        ("params.json", 40, "16.8 MB"),
-        ("tokenizer_config.json", 40, "33.6 MB"),
         ("model.safetensors.index.json", 129, "134 MB"),  # that of a million tensors
     ],
 )
@@ -235,27 +213,12 @@ def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, n
     refused(capsys, PATCH, f"{name} is larger than {most}")
 
 
-def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
-    monkeypatch.setattr(files, "json", SimpleNamespace(**{**vars(json), "loads": raising(MemoryError())}))
-    refused(capsys, PATCH, "config.json does not fit into memory; download it again")
-
-
 def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word", "special"), False)
     tokens = {str(number): {"content": f"<|reserved_special_token_{number}|>", **flags} for number in range(100_000)}
     content = {"added_tokens_decoder": tokens, "model_max_length": 256}
     (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
     assert files.read_json(model / "tokenizer_config.json") == content
-
-
-def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
-    """As those of /proc are, whose size is 0."""
-    path = Path("/proc/self/status")
-    if not path.exists():
-        pytest.skip("this system has no /proc")
-    assert files.read_bytes(path).startswith(b"Name:")
-    with pytest.raises(OSError, match="is larger than 1e-05 MB"):
-        files.read_bytes(path, 10)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])
@@ -270,32 +233,6 @@ def test_a_link_into_the_system_is_not_followed(model, capsys, name, place):
     refused(capsys, PATCH, f"{name} links to {os.path.realpath(place)}, which is a system file")
 
 
-def test_an_error_of_marks_is_cut_once_they_are_visible():
-    code, line = translate(RopescaleError("a" + "\u202e" * 10_000 + "z"))
-    assert (code, len(line), line[:7], line[-7:]) == (2, 1900, "a\\u202e", "\\u202ez"[-7:])
-    assert line.count(" ... ") == 1
-
-
-def test_memory_that_is_shared_is_not_the_systems(model):
-    if not os.access("/dev/shm", os.W_OK):
-        pytest.skip("this system has no /dev/shm")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
-        (Path(shared) / "notes.txt").write_text("a text")
-        (model / "notes.txt").symlink_to(Path(shared) / "notes.txt")
-        assert main(PATCH) == 0
-    assert Path("out", "notes.txt").read_text() == "a text"
-
-
-def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):
-    monkeypatch.setattr("ropescale.checkpoints.folders.MOST_FILES", 50)
-    for name in "abcdef":
-        (model / name).mkdir()
-        (model / name / "file").write_text("")
-        for other in "abcdef":
-            (model / name / f"to_{other}").symlink_to(f"../{other}")
-    refused(capsys, PATCH, "model contains more than 50 files")
-
-
 NESTED = "yarn"
 for _ in range(200):
     NESTED = {"name": "resonance", "over": NESTED}
@@ -306,13 +243,12 @@ for _ in range(200):
     [
         *((name, "pipe") for name in ("pipe.json", "pipe.py::Half", "pipe.py")),
         *((name, "error: ") for name in ("~no-such-user/x.json", "~no-such-user/x.py::f", "a\0.json")),
-        *((name, "error: ") for name in ("a\0.py::f", "a\0b", "table:factors=a\0")),
         ("resonance:over=[" * 200 + "yarn" + "]" * 200, "over takes the name of a schedule"),
         (json.dumps(NESTED), "nests its brackets too deeply"),
         (json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]}),
          r"long_factor must be a number, not '\ud800'"),
     ],
-    ids=range(12),
+    ids=range(9),
 )  # fmt: skip
 def test_a_schedule_that_is_no_text_or_no_file_is_refused(model, capsys, spec, said):
     if spec.startswith("pipe"):
@@ -386,7 +322,6 @@ GENERATE = ["verify", "model", "--generate", "--length", "8"]
             ({"num_hidden_layers": count}, f"num_hidden_layers is {count} in model/config.json")
             for count in (2**31, math.inf)
         ),
-        ({"vision_config": {"num_hidden_layers": 10**9}, "num_labels": 2}, "num_hidden_layers is 1000000000"),
         ({"model_type": ["llama"], "auto_map": {"AutoModel": "x.Y"}}, "transformers has no model type ['llama']"),
     ],
 )
@@ -427,35 +362,11 @@ def test_weights_are_not_loaded_beside_a_pipe(loadable, capsys, name):
     refused(capsys, GENERATE, f"{name} is a pipe, not a regular file")
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda path: path.symlink_to("nothing"), "model-9.safetensors does not exist"),
-        (lambda path: path.symlink_to(path.name), "model-9.safetensors cannot be read: Too many levels"),
-        (lambda path: path.mkdir(), "model-9.safetensors cannot be read: Is a directory"),
-    ],
-)
-def test_weights_are_not_loaded_beside_what_only_has_the_name_of_weights(loadable, capsys, make, said):
-    make(loadable / "model-9.safetensors")
-    refused(capsys, GENERATE, said)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Words
 
 
 def test_what_is_quoted_in_a_message_is_short_whatever_it_is(model, capsys):
-    deep: list[Any] = []
-    for _ in range(10_000):
-        deep = [deep]
-    values = [10**5000, "x" * 10**7, [1.0] * 10**6, {i: i for i in range(10**5)}, deep, {"a": deep}]
-    assert all(len(brief(value)) <= 60 for value in values)
-    small = [None, 5, -0.5, "a'b", [1, "x"], {"b": 1, "a": [2]}, (1, 2), float("nan")]
-    assert [brief(value) for value in small] == [repr(value) for value in small]
-    assert cut("0123456789" * 10, 35) == "01234567890123456789 ... 0123456789"
-    assert listed(map(str, range(100)), 3) == "0, 1, 2, ..." and len(listed(["x" * 1000])) == 60
-    assert first_line(ValueError("Validation failed:\n    it is odd.\nmore")) == "Validation failed: it is odd"
-    assert first_line(ValueError("")) == "ValueError" and len(first_line(ValueError("x" * 10**6))) == 300
     assert main(PATCH) == 0
     edit(Path("out"), "ropescale.json", spec={"all": "x" * 100_000})
     edit(Path("out"), model_type="unknown", architectures=["x" * 100_000])

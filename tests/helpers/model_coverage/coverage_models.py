@@ -116,8 +116,8 @@ def _mrope(*section: int, **others: float) -> dict[str, Any]:
 
 _COMPASS = {
     "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        f"{kind}_attention": {"rope_type": "default", "rope_theta": theta}
+        for kind, theta in (("full", 1000000.0), ("sliding", 10000.0))
     }
 }
 
@@ -128,24 +128,20 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "codegen": {"n_head": 4},  # split over four shards by its code
     "cohere_compass_text": _COMPASS | _BOTH,  # leaves every layer type to the file
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},  # what every release states
-    "deepseek_v2": _MOE,
+    **dict.fromkeys(("deepseek_v2", "dots1"), _MOE),
     "deepseek_v4": {  # the kind of layers that uses the other table
         "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
         "head_dim": 64,
         "o_groups": 2,
     },
     "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]}},
-    "dots1": _MOE,
     "dots3_note_text": _DOTS3,
     "dots3_note": {"text_config": _DOTS3, "vision_config": {"per_layer_config": {}}},
     "gemma3n_text": _GEMMA3N,
     "gemma3n": {"text_config": _GEMMA3N},
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": _GEMMA4,
-    "gemma4": {"text_config": _GEMMA4},
-    "gemma4_unified": {"text_config": _GEMMA4},
-    "gemma4_assistant": _ASSISTANT,
-    "gemma4_unified_assistant": _ASSISTANT,
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA4),
+    **{key: {"text_config": _GEMMA4} for key in ("gemma4", "gemma4_unified")},
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _ASSISTANT),
     "ernie4_5_vl_moe": {"text_config": _mrope(6, 6, 4)},
     "falcon_h1": {"mamba_d_head": 32},
     "glm4v_moe": {"text_config": _mrope(2, 3, 3, partial_rotary_factor=0.5)},
@@ -153,13 +149,11 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": []},
     "granitemoehybrid": {"position_embedding_type": "rope", "layer_types": ["linear_attention", "full_attention"]},
     "hrm_text": {"num_hidden_layers": 8, "num_layers_per_stack": 1},
-    "hunyuan_v1_dense": {"head_dim": 32},  # null by default, which its own code cannot compute with
-    "hunyuan_v1_moe": {"head_dim": 32},
+    **{key: {"head_dim": 32} for key in ("hunyuan_v1_dense", "hunyuan_v1_moe")},  # null, which their code cannot use
     "inkling2": {"vision_config": {"text_hidden_size": 64}},
-    "laguna": _BOTH,
     "lfm2": {"layer_types": ["conv", "full_attention"], "full_attn_idxs": [1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "mellum": _BOTH,
+    **dict.fromkeys(("laguna", "mellum"), _BOTH),
     "longcat_flash": {"head_dim": 32},  # of the slice that rotates, which it does not derive
     "mamba2": {"num_heads": 4, "head_dim": 32},
     "mimo_v2_flash": {"num_attention_heads": 4, "num_key_value_heads": 2},  # its sliding layers have twice as many
