@@ -53,14 +53,6 @@ def test_a_guess_itself_is_not_worse_than_a_guess():
     assert worse_than_a_guess(result) == "" and "lowest loss" in result.to_markdown()
 
 
-@pytest.mark.parametrize("source", [0, 1])
-def test_a_source_that_is_worse_than_a_guess_is_said_at_its_tables(source):
-    texts = {"one": documents(3, 70), "two": documents(3, 70, seed=1)}
-    text = perplexity(llama(), texts, [64], ["yarn:factor=2"]).to_markdown()
-    assert text.startswith("The unchanged model predicts") and text.count("worse than a uniform guess") == 3
-    assert f"\n\n{['one', 'two'][source]} (3 documents, 3 windows; their interval" in text
-
-
 def test_the_bound_is_that_of_the_vocabulary():
     bound = math.log(2048)
     assert said(bound, 64, 2048) == said(bound - 1, 64, 2048) == said(math.nan, 64, 2048) == said(99.0, 64, None) == ""

@@ -16,9 +16,8 @@ from tiny import documents, from_ids, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.metrics import paired
 from ropescale.evals.metrics.stored import Divergence, Pass
-from ropescale.evals.results.folder import KINDS, writable_folder
+from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
 
 
@@ -96,17 +95,6 @@ def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
         "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which does not generalise to other"
         in text
     )
-
-
-@pytest.mark.parametrize(("few", "said"), [(2, "takes 5 documents"), (5, "covers 85% or more in our simulations of 5")])
-def test_far_repeats_in_few_documents_say_how_often_their_interval_holds(few, said):
-    ids = documents(9, 140)
-    for document in ids[:few]:
-        document[110:130] = document[10:30]
-    result = perplexity(llama(), ids, [140], ["linear:factor=4"])
-    assert (result.repeats[0].far_documents, result.repeats[0].far_windows) == (few, few)
-    assert f"in {few} of 9 documents, {few} of 9 windows; their interval {said}" in result.to_markdown()
-    assert "covers" not in result.protocol_line()
 
 
 def test_intervals_over_few_documents_say_how_often_they_hold(repository):
@@ -214,14 +202,14 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     assert float(number) == pytest.approx(row.ppl, rel=5e-4)
     assert (float(low), float(high)) == pytest.approx((row.ppl_low, row.ppl_high), rel=0.005)
     facts = [
-        "protocol ropescale",
         "no BOS",
         "token-weighted",
         "float32",
         "5 documents, 5 windows",
         "skipped: 1 too short",
+        "645 scored tokens",
     ]
-    assert all(each in lines[-1] for each in [*facts, "645 scored tokens", result.data["sha256"][:12]])
+    assert all(each in lines[-1] for each in [*facts, result.data["sha256"][:12]])
     unknown = made_up([1.0, 2.0], [0.75, 1.75])
     assert "short-context cost is unknown, and far repeats are not separated: the model" in unknown.to_markdown()
 
@@ -240,21 +228,6 @@ def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_sco
     stored = dataclasses.replace(result, documents=[], identities=result.identified())
     assert stored.identities[0].size == 5 and sum(result.totals("as-is", 4).counts) == 5
     assert stored.totals("as-is", 4) == result.totals("as-is", 4)
-
-
-def test_every_interval_over_blocks_is_marked():
-    losses = np.random.default_rng(1).uniform(1, 2, 9)
-    result = made_up(list(losses), list(losses + 0.1))
-    result.windows, result.data["documents"], result.trained_length = [9], 1, 3
-    result.options = {"repeat_distance": 1}
-    result.documents = [dataclasses.replace(each, ids=[1, 1, 2]) for each in result.documents]
-    kl = [np.full(2, value, np.float32) for value in losses]
-    result.divergences = [Divergence("other", "as-is", 3, kl, kl, 3, 27)]
-    cost = next(table for table in paired.METRIC.to_markdown(result) if table.startswith("| schedule"))
-    assert cost.count(" †") == 3
-    assert result.repeats[0].other_interval == "9 windows in 3 blocks"
-    marked = paired.difference(result, "other", result, "as-is", 3)
-    assert marked is not None and marked.over == "9 windows in 3 blocks"
 
 
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
@@ -332,13 +305,9 @@ MODELS = ["config.json", "adapter_config.json", "model-00001-of-00002.safetensor
 def test_a_folder_that_holds_a_model_is_refused(result, tmp_path, name):
     model = write_files(tmp_path / "model", {name: "{}"})
     (model / "resume").mkdir()  # somebody's, and empty
-    for kind in KINDS:
-        with pytest.raises(CheckpointError) as caught:
-            writable_folder(model, kind)
-        assert str(caught.value) == (
-            f"cannot write into {model}: it holds a model ({name}) and no run; choose another folder"
-        )
-    with pytest.raises(CheckpointError, match="it holds a model"):
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"it holds a model ({name}) and no run; choose another folder")
+    ):
         result.save(model)
     assert sorted(path.name for path in model.iterdir()) == sorted([name, "resume"])
     assert not any((model / "resume").iterdir())
