@@ -86,7 +86,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
 
 def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
-    levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} past it"
+    levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} beyond"
     if report.stock is None or report.unscaled is None:
         weaker = "a weaker test, which proves no schedule: without one the loss rises steeply past the trained length"
         return f"{levels} ({where}); {weaker}"

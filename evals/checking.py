@@ -88,7 +88,7 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 def fitting(value: T, kind: object) -> T:
-    """Returns a value that has a type; pydantic checks it strictly, without other keys of an object.
+    """Validates a value strictly with pydantic; refuses unknown keys.
 
     Raises:
         Wrong: names the first value that does not fit.

@@ -60,7 +60,7 @@ def _lowest(stored: Stored, ppl: dict[str, float], changed: str | None) -> str:
 
 
 def _below(stored: Stored, undecided: list[str], every: str) -> str:
-    """Names the undecided schedules that a loss is not significantly below; without any, it is below every one."""
+    """Names the schedules that the lowest loss is not significantly below; without any, it is below ``every``."""
     if not undecided:
         return f"significantly below {every}"
     one = len(undecided) == 1
@@ -114,7 +114,7 @@ def _documents(stored: Stored) -> str:
 
 
 def _undecided(change: Estimate, few: str = "") -> str:
-    """Marks an interval that contains zero; the first sentence says it for too few documents."""
+    """Marks an interval that contains zero, except with too few documents, which the first sentence states."""
     return " (undecided)" if change.sign == 0 and not few else ""
 
 

@@ -39,7 +39,7 @@ def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]
     """
     overall = [row for row in rows if row.is_overall]
     if not any(row.accuracy for row in overall):
-        return ["No schedule answers anything at any length."] if overall else []
+        return ["No answer is right, under any schedule or at any length."] if overall else []
     longest = max(row.length for row in overall)
     best = sorted((row for row in overall if row.length == longest), key=lambda row: -row.accuracy)[:3]
     parts = [f"{names.get(row.schedule, row.schedule)} answers {row.accuracy:.0%}" for row in best]

@@ -78,8 +78,8 @@ class PromptData(SearchData):
         names = [f"prompts {number}" for number in range(choose + judge)]
         self.chosen_by, self.judged_by, self.bos_option = names[:choose], names[choose:], bos
         self.about = (
-            f"prompts of {self.target:,}: {learn} to learn from, {choose} to choose by and "
-            f"{judge} to judge by of each length from {lengths[0]:,} on"
+            f"prompts of {self.target:,}: at each length from {lengths[0]:,}, {learn} to learn from, {choose} to "
+            f"choose by, and {judge} to judge by"
         )
         self.protocol = {
             "objective": KEYS,

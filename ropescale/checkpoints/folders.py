@@ -416,7 +416,7 @@ def link_warning(folder: Path) -> Iterator[str]:
 
 
 def _is_recorded(path: Path, target: str, entry: object) -> bool:
-    """Whether the record lists a link as ropescale's; believed only of weights, because anybody can write a record."""
+    """Whether the record lists a link as ropescale's; trusted only for weights, because anybody can write a record."""
     both = is_weight(path.name) and is_weight(os.path.basename(target))
     return both and entry == entry_of(path, "symlink")
 

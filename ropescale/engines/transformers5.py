@@ -43,7 +43,7 @@ class Transformers5Engine(Engine):
             text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
             yield Difference.stops(text, before="5.21")
         if layers.model_type == "phi3":  # past the trained length it drops the cache and feeds only the newest token
-            text = f"forget{{s}} the text before once generation passes {past} tokens; use 5.20 or later"
+            text = f"forget{{s}} the previous text once generation passes {past} tokens; use 5.20 or later"
             yield Difference("max length", "recomputed", "generation past the switch forgets", text, "5.20")
 
     def evidence(self, layers: Layers) -> How:

@@ -260,8 +260,9 @@ def _notes_on_start(
     counted = request.on_top or request.original_length is not None
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
-            f"the configuration says {rope.max_length} positions, and {rope.original_length} of them were trained; "
-            f"computing from {rope.original_length}; an original length of {rope.max_length} computes from all"
+            f"the configuration states {rope.max_length} positions, but the model was trained at "
+            f"{rope.original_length}; the factor counts from {rope.original_length} (an original length of "
+            f"{rope.max_length} would count from all)"
         )
     for name, value in configuration.ignored.items():
         yield (

@@ -83,7 +83,7 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, 
     file = tmp_path / "factors.json"
     out, err = ran("search", longer, *KEYS, "-o", file)
     assert (
-        "tokens in prompts of 256: 6 to learn from, 2 to choose by and 10 to judge by of each length from 128 on" in err
+        "tokens in prompts of 256: at each length from 128, 6 to learn from, 2 to choose by, and 10 to judge by" in err
     )
     assert "| held-out prompts |" in out and f"ropescale patch {longer}" in out
     saved = json.loads(file.read_text())
