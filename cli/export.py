@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..configs.class_defaults import ALL_LAYERS
 from ..engines import ENGINES
-from ..output.formatting import markdown
+from ..output.formatting import listed, markdown
 from .options import (
     SCHEDULE,
     OneOf,
@@ -29,20 +30,19 @@ _SECTIONS: Sections = {
     "The model": ["revision"],
     "The result": [
         flag("--command-only", "Print only the commands."),
-        flag("--verbose", "Print every field."),
         "as_json",
     ],
 }
 
 
 @sectioned_command("export", _SECTIONS, model_argument())
-def command(model: str, engine: str, command_only: bool, verbose: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that it computes.
 
-    Prints how many fields of the schedule the engine honours, a table of those that differ (in this version: recomputed
-    with the engine's own number, dropped or unsupported; or in earlier versions), and the command to paste. The numbers
-    are known because a test serves such a model in that version and compares log-probabilities with transformers, or
-    runs the engine's own code, or because its source was read. Nothing is loaded or written.
+    Prints whether the engine computes the schedule as requested, a table of the fields that differ (recomputed with the
+    engine's own number, dropped or unsupported), and the command to paste. The numbers are known because a test serves
+    such a model in that version and compares log-probabilities with transformers, or runs the engine's own code, or
+    because its source was read. Nothing is loaded or written.
 
     Without --schedule MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule
     its weights are served with that schedule, without a patched folder.
@@ -67,29 +67,19 @@ def command(model: str, engine: str, command_only: bool, verbose: bool, as_json:
     if command_only and done.commands:
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
-        print_result(as_json, done.to_dict, lambda: _page(done, verbose))
+        print_result(as_json, done.to_dict, lambda: _page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 
 
-def _page(done: Export, verbose: bool) -> str:
-    """Returns the number of honoured fields, a table of the others (``verbose``: of all), and the commands."""
-    current = [row for row in done.rows if not row.before]
-    kept = sum(row.status == "honoured" for row in current)
-    versions = dict.fromkeys(row.before for row in done.rows if row.before)
+def _page(done: Export) -> str:
+    """Returns whether the engine computes the schedule, a table of the fields that differ, and the commands."""
     known = {"served": f"served in {done.served_version}", "run": "tests run its code", "source": "its source was read"}
-    name = f"{done.engine.partition(' ')[0]} {done.version}"
-    whole = f"all {kept} fields" if kept == len(current) else f"{kept} of {len(current)} fields"
-    older = f" Versions before {' and '.join(versions)} differ." if versions else ""
-    blocks = [f"{name}: {whole} honoured; {known[done.how]}.{older}"]
-    # A refusal marks the other fields with "-".
-    shown = [row for row in done.rows if verbose or (row.status != "honoured" and row.computes != "-")]
-    if shown:
-        header = ["field", "asked", "computes", "status"]
-        fields = [f"{row.field} (before {row.before})" if row.before else row.field for row in shown]
-        rows = [[field, row.asked, row.computes, row.status] for field, row in zip(fields, shown)]
-        if len({row.layers for row in done.rows}) > 1:
-            header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(shown, rows)]
+    computes = f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "as requested"
+    blocks = [f"{done.engine.partition(' ')[0]} {done.version}: {computes}; {known[done.how]}."]
+    if done.rows:
+        header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]
+        if any(row.layers != ALL_LAYERS for row in done.rows):
+            header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
         blocks.append(markdown(header, rows))
-    blocks += [command.fenced() for command in done.commands]
-    return "\n\n".join([*blocks, *(["All fields: --verbose."] if shown and not verbose else [])])
+    return "\n\n".join([*blocks, *(command.fenced() for command in done.commands)])

@@ -144,24 +144,17 @@ class Difference:
     """One deviation of an engine from the request.
 
     Attributes:
-        field: of the schedule, as in :func:`ropescale.engines.exported.fields`.
+        field: of the schedule: ``frequencies``, or what determines them or the scales, such as ``factor``.
         status: how the engine treats the field; ``honoured`` if the difference only states a condition.
         computes: the value that the engine computes instead.
         warning: the sentence for the user, without its subject and with ``{s}`` for the verb's third person;
             empty for no warning.
-        before: the first version without the deviation, if only earlier versions have it.
     """
 
     field: str
     status: Status
     computes: str
     warning: str = ""
-    before: str = ""
-
-    @property
-    def deviates(self) -> bool:
-        """Whether the checked version computes something else."""
-        return self.status != "honoured" and not self.before
 
     @classmethod
     def base_rope(cls, warning: str) -> Difference:
@@ -169,9 +162,9 @@ class Difference:
         return cls("frequencies", "dropped", "base RoPE", warning)
 
     @classmethod
-    def stops(cls, warning: str = "", computes: str = "stops with an error", before: str = "") -> Difference:
+    def stops(cls, warning: str = "", computes: str = "stops with an error") -> Difference:
         """Returns the difference of an engine that cannot run the model with this schedule."""
-        return cls("frequencies", "unsupported", computes, warning, before)
+        return cls("frequencies", "unsupported", computes, warning)
 
     @classmethod
     def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
@@ -181,10 +174,10 @@ class Difference:
         return cls("attention factor", "recomputed", f"{computed:.6g}", text)
 
     @classmethod
-    def always_truncates(cls, where: str = "", before: str = "") -> Difference:
+    def always_truncates(cls, where: str = "") -> Difference:
         """Returns the difference of an engine that always rounds yarn's ramp."""
         text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
-        return cls("truncate", "dropped", "true", text, before)
+        return cls("truncate", "dropped", "true", text)
 
     @classmethod
     def one_list(cls) -> Difference:
@@ -431,10 +424,6 @@ class Engine(ABC):
         if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
             return "source"
         return "served" if kind in self.served.get(name, ()) else "run" if kind in self.run.get(name, ()) else "source"
-
-    def subject(self, difference: Difference) -> str:
-        """Returns the engine as the subject of a difference's sentence."""
-        return f"{self.name} before {difference.before}" if difference.before else self.name
 
     @abstractmethod
     def differences(self, layers: Layers) -> Iterable[Difference]:

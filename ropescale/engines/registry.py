@@ -24,8 +24,8 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:
-    """Returns the differences of an engine's checked version for a folder that a plan patched."""
-    return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.deviates]
+    """Returns the fields that an engine does not honour, for a folder that a plan patched."""
+    return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.status != "honoured"]
 
 
 def engine_warnings(plan: Plan) -> list[str]:
@@ -34,6 +34,6 @@ def engine_warnings(plan: Plan) -> list[str]:
     for layers in layers_of(plan):
         for engine in ENGINES.values():
             for difference in engine.differences(layers):
-                subjects.setdefault(difference.warning, {})[engine.subject(difference)] = None
+                subjects.setdefault(difference.warning, {})[engine.name] = None
     subjects.pop("", None)
     return [sentence(list(who), text) for text, who in subjects.items()]

@@ -1,4 +1,4 @@
-"""transformers 4 and how its versions read the v4 keys (``rope_theta``, ``rope_scaling``)."""
+"""transformers 4 and how it reads the v4 keys (``rope_theta``, ``rope_scaling``)."""
 
 from __future__ import annotations
 
@@ -12,40 +12,6 @@ from ..configs.configuration import Configuration, Scaling, write_rope
 from .base import EVERY, V4_NAMES, Command, Difference, Engine, Layers, Serving
 from .transformers5 import keeps_state
 
-CAME_WITH = {
-    "4.54": (
-        "arcee aria_text bamba bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 deepseek_vl deepseek_vl_hybrid "
-        "diffllama doge dots1 emu3_text_model ernie4_5 ernie4_5_moe evolla exaone4 falcon falcon_h1 gemma gemma2 "
-        "gemma3_text gemma3n_text glm glm4 glm4_moe glm4v gpt_neox gpt_neox_japanese granite granitemoe "
-        "granitemoehybrid granitemoeshared helium internvl janus jetmoe lfm2 llama llama4_text minimax mistral mixtral "
-        "mllama_text_model modernbert-decoder moshi nemotron olmo olmo2 olmoe perception_lm persimmon phi phi3 "
-        "phi4_multimodal phimoe qwen2 qwen2_5_omni_thinker qwen2_moe qwen3 qwen3_moe recurrent_gemma smollm3 stablelm "
-        "starcoder2 zamba2"
-    ).split(),
-    "4.55": "cohere2_vision gpt_oss".split(),
-    "4.57": (
-        "apertus blt flex_olmo florence2 glm4v_moe hunyuan_v1_dense hunyuan_v1_moe kosmos-2.5 lfm2_vl longcat_flash "
-        "ministral olmo3 ovis2 qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe seed_oss vaultgemma"
-    ).split(),
-    "5": (
-        "cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 diffusion_gemma ernie4_5_vl_moe exaone4_5 fast_vlm "
-        "glm46v glm5_next glm_ocr glmga granite4_vision granite_docling hunyuan_vl hyperclovax_vision_v2 inkling2 "
-        "inkling_mm_model kimi_k25 lfm3_vl lighton_ocr minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl mistral4 "
-        "mistral_large4 molmo2 muse_glimmer muse_spark nemotron_h_omni paddleocr_vl pi0 pp_chart2table pp_formulanet "
-        "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3"
-    ).split(),
-}
-"""The types that ropescale supports, by a version that has them: 4.54 or before, 4.55, 4.56 or 4.57.
-
-``5`` lists only vision-language models; the other types that are missing here came with 5, too.
-"""
-
-_IGNORES = ("dbrx", "nemotron")
-"""Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
-
-_ONE_THETA = ("modernbert-decoder", "olmo3")
-"""Types with one theta for layers that have two in transformers 5."""
-
 RUN = frozenset(
     "apertus arcee bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 exaone4 falcon gemma "
     "gemma2 gemma3_text glm glm4 gpt_neox gpt_neox_japanese gpt_oss granite granitemoe granitemoehybrid helium "
@@ -53,14 +19,34 @@ RUN = frozenset(
     "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 "
     "stablelm starcoder2 vaultgemma zamba2".split()
 )
-"""Types whose rotary modules tests build in those versions; for the others the shared code was read."""
+"""Types whose rotary modules tests build in that version; for the others the shared code was read."""
 
+TYPES = RUN | frozenset(
+    "aria_text bamba blt cohere2_vision deepseek_vl deepseek_vl_hybrid doge emu3_text_model ernie4_5_moe evolla "
+    "falcon_h1 flex_olmo florence2 gemma3n_text glm4_moe glm4v glm4v_moe granitemoeshared internvl janus "
+    "kosmos-2.5 lfm2 lfm2_vl llama4_text ministral mllama_text_model moshi ovis2 perception_lm phi4_multimodal "
+    "qwen2_5_omni_thinker qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe recurrent_gemma".split()
+)
+"""The types that ropescale supports and transformers 4 has; vision-language models only from 4.51 on."""
 
-_NO_TYPE, _ERROR = "stops: no such model type", "stops with an error"
+LACKED = frozenset(
+    "cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 diffusion_gemma ernie4_5_vl_moe exaone4_5 fast_vlm "
+    "glm46v glm5_next glm_ocr glmga granite4_vision granite_docling hunyuan_vl hyperclovax_vision_v2 inkling2 "
+    "inkling_mm_model kimi_k25 lfm3_vl lighton_ocr minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl mistral4 "
+    "mistral_large4 molmo2 muse_glimmer muse_spark nemotron_h_omni paddleocr_vl pi0 pp_chart2table pp_formulanet "
+    "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3".split()
+)
+"""Vision-language models that came with transformers 5; the other types that are missing above did, too."""
+
+_IGNORES = ("dbrx", "nemotron")
+"""Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
+
+_ONE_THETA = ("modernbert-decoder", "olmo3")
+"""Types with one theta for layers that have two in transformers 5."""
 
 
 class Transformers4Engine(Engine):
-    """transformers 4, from 4.51 on."""
+    """transformers 4."""
 
     name = "transformers 4"
     version = "4.57.1"
@@ -68,7 +54,7 @@ class Transformers4Engine(Engine):
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of transformers 4 for this kind of layer."""
-        came, reason = came_with(layers), next(_in_every_version(layers), None)
+        reason = next(_in_no_version(layers), None)
         if reason is not None:
             yield reason
             return
@@ -77,18 +63,6 @@ class Transformers4Engine(Engine):
         if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
             text = "leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
             yield Difference("softmax scale", "dropped", "1", text)
-        if layers.model_type == "zamba2" and layers.kind != "default":
-            yield Difference.stops("stops with an error at a scaled zamba2; use 4.54 or later", before="4.54")
-        if layers.kind == "yarn" and not layers.is_truncated and came == "4.54":
-            older = Difference.always_truncates(before="4.55")
-            yield replace(older, warning=f"{older.warning}; use 4.55 or later")
-        ratio = layers.length / layers.rope.original_length
-        if layers.kind == "yarn" and layers.factor != ratio and came in ("4.54", "4.55"):
-            text = (
-                "takes max_position_embeddings / original_max_position_embeddings = "
-                f"{ratio:.6g} for the factor {layers.factor:.6g}; use 4.56 or later"
-            )
-            yield Difference("factor", "recomputed", f"{ratio:.10g}", text, "4.56")
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
@@ -117,21 +91,19 @@ class Transformers4Engine(Engine):
         return () if serving.is_untouched(layers) else self.differences(layers)
 
 
-def came_with(layers: Layers) -> str:
-    """Returns the version in :data:`CAME_WITH` of the whole model's type, or else of the language model's; else 5."""
-    for name in (layers.whole_type, layers.model_type):
-        for version, types in CAME_WITH.items():
-            if name in types:
-                return version
-    return "5" if layers.model_type in class_defaults.load() else ""
+def lacked_type(layers: Layers) -> str:
+    """Returns the type, of the whole model or its language model, that transformers 4 lacks; "" for none."""
+    if layers.whole_type in LACKED:
+        return layers.whole_type
+    known = {layers.whole_type, layers.model_type} & TYPES or layers.model_type not in class_defaults.load()
+    return "" if known else layers.model_type
 
 
-def _in_every_version(layers: Layers) -> Iterator[Difference]:
+def _in_no_version(layers: Layers) -> Iterator[Difference]:
     """Yields why no version 4 computes these frequencies, the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
-    if came_with(layers) == "5":
-        name = layers.whole_type if layers.whole_type in CAME_WITH["5"] else model_type
+    if name := lacked_type(layers):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"

@@ -33,18 +33,18 @@ class Transformers5Engine(Engine):
     version = "5.23.0"
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of this and earlier versions of transformers 5 for one kind of layer."""
+        """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
         past = layers.rope.original_length
         if _is_foreign(layers):
             yield Difference("frequencies", "honoured", "as requested, if the model's own code reads these keys")
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
-            text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
-            yield Difference.stops(text, before="5.21")
+            text = f"before 5.21, the second text past {past} tokens stops with an error ({layers.key})"
+            yield Difference("frequencies", "honoured", "as requested", text)
         if layers.model_type == "phi3":  # past the trained length it drops the cache and feeds only the newest token
-            text = f"forget{{s}} the previous text once generation passes {past} tokens; use 5.20 or later"
-            yield Difference("max length", "recomputed", "generation past the switch forgets", text, "5.20")
+            text = f"before 5.20, generation past {past} tokens forgets the previous text"
+            yield Difference("frequencies", "honoured", "as requested", text)
 
     def evidence(self, layers: Layers) -> How:
         """Returns ``run``: tests compare the rotary modules of every model type that transformers has."""

@@ -7,7 +7,6 @@ else, it is known what (:func:`instead`), and ``patch`` must say so; where it do
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import math
@@ -34,10 +33,10 @@ from ropescale.checkpoints.patching import PatchedCheckpoint
 from ropescale.configs.class_defaults import ALL_LAYERS
 from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings, transformers4
-from ropescale.schedules import LongRope, Schedule, Yarn, compute
+from ropescale.schedules import LongRope, Schedule
 
 CURRENT = importlib.metadata.version("transformers")
-VERSIONS = ("4.51.3", "4.57.1", "5.16.0", CURRENT)
+VERSIONS = ("4.57.1", "5.16.0", CURRENT)
 LOWEST = "5.16.0"
 """What pyproject.toml asks for at least."""
 
@@ -64,7 +63,7 @@ _EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, 
 _MIXED = {
     "sliding_window": 16,
     "layer_types": ["sliding_attention", "full_attention"],
-}  # in which version 4.51 had them
+}
 _FULL = {"layer_types": ["full_attention", "full_attention"]}
 
 
@@ -325,7 +324,7 @@ def instead(version: str, written: Written) -> Stops | Tables | None:
     """What a version makes of a checkpoint, where that is not what was asked."""
     number = _number(version)
     if number < (5, 0):
-        return _in_4(number, written)
+        return _in_4(written)
     if number < (5, 21) and ALL_LAYERS not in written.ropes and written.has("longrope"):
         return Stops(("UnboundLocalError",), calls=2)
     return None
@@ -335,33 +334,15 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _in_4(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
+def _in_4(written: Written) -> Stops | Tables | None:
     model_type, scaled = written.case.model_type, not written.has("default")
     if model_type in ("dbrx", "nemotron", "modernbert-decoder") and scaled:  # which read no rope_scaling
         return written.plain
     if model_type in ("olmo", "olmo2") and scaled and not (written.has("linear") or written.has("dynamic")):
         return Stops(("ValueError",))
-    if model_type == "zamba2" and scaled and version < (4, 54):
-        return Stops(("KeyError", "TypeError"))
     if written.has("proportional") or (model_type.startswith("hunyuan") and written.has("dynamic")):
         return Stops(("KeyError",))
-    return _yarn_in_4(version, written) or _layer_types_in_4(written)
-
-
-def _yarn_in_4(version: tuple[int, ...], written: Written) -> Tables | None:
-    """Before 4.55 the ramp was always computed to whole pairs, and before 4.56 the factor was the lengths' ratio."""
-    if not written.has("yarn") or version >= (4, 56):
-        return None
-    key = ALL_LAYERS if ALL_LAYERS in written.ropes else "full_attention"
-    schedule, rope, extended = written.patched.plan.schedules[key], written.ropes[key], written.patched.plan.length
-    assert isinstance(schedule, Yarn)
-    rounded = schedule.truncate or version < (4, 55)
-    scale = schedule.attention_scale()  # which is written
-    factor = extended / rope.original_length
-    schedule = dataclasses.replace(schedule, factor=factor, truncate=rounded, attention_factor=scale)
-    found = compute(schedule, rope, extended)
-    asked = written.right(extended)[key]
-    return None if found == asked else lambda length: {**written.plain(length), key: found}
+    return _layer_types_in_4(written)
 
 
 def _layer_types_in_4(written: Written) -> Tables | None:
@@ -464,11 +445,10 @@ def disagreements(reading: Reading, written: Written, tables: Tables) -> list[st
 
 def mentions(sentence: str, version: str) -> bool:
     """Whether a warning is about this version: its subject names it, or a later version before which it applies."""
-    number, subject = _number(version), sentence.split(": ")[0]
-    found = re.findall(r"transformers (\d)(?: before (\d+\.\d+))?", subject)
-    return "state between calls" not in sentence and any(
-        number[0] == int(major) and (not before or number < _number(before)) for major, before in found
-    )
+    number, found = _number(version), re.match(r"transformers (\d)(?:: before (\d+\.\d+),)?", sentence)
+    if found is None or "state between calls" in sentence or number[0] != int(found[1]):
+        return False
+    return not found[2] or number < _number(found[2])
 
 
 def softmax_scale(written: Written) -> float:
@@ -561,43 +541,15 @@ def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_as
         for written in present
         if written.case.saved_by_5 and instead(version, written) is None and not loses_softmax_scale(version, written)
     ]
-    since = {"qwen3": (4, 51), "deepseek_v2": (4, 54)}
-    assert {written.case.model_type for written in same} == {
-        model_type for model_type in NAMED if since.get(model_type, (0,)) <= _number(version)
-    }
+    assert {written.case.model_type for written in same} == set(NAMED)
     for written in same:
         for call in range(3):
             key = written.case.name, call
             np.testing.assert_allclose(reading.logits[key], current.logits[key], atol=1e-5, err_msg=str(key))
 
 
-REFERENCE = {
-    **dict.fromkeys(SCHEDULES, "right right right right"),
-    "yarn, whole pairs or not": "other right right right",
-    "yarn, odd factor": "other right right right",
-    "proportional": "stops stops right right",
-}
-"""What the four versions make of a schedule on a Llama, in the order of :data:`VERSIONS`."""
-
-
-def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path) -> None:
-    (tmp_path / "sources").mkdir()
-    _publish("llama", tmp_path / "sources" / "llama")
-    for schedule, words in REFERENCE.items():
-        case = Case("llama", schedule)
-        [written] = _written(tmp_path / "sources", tmp_path / "patched", [case])
-        found = [instead(version, written) for version in VERSIONS]
-        kinds = ["right" if one is None else "stops" if isinstance(one, Stops) else "other" for one in found]
-        assert " ".join(kinds) == words, schedule
-        warned = [any(mentions(text, version) for text in written.patched.warnings) for version in VERSIONS]
-        assert warned == [kind != "right" for kind in kinds], schedule
-
-
 OF_TYPES = {
     ("mistral", "linear:factor=4"): [],
-    ("zamba2", "llama3:factor=4"): [
-        "transformers 4 before 4.54: stops with an error at a scaled zamba2; use 4.54 or later"
-    ],
     ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
         "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
     ],
@@ -611,20 +563,14 @@ OF_TYPES = {
         "transformers 5"
     ],
     ("gemma3_text", "ntk-su:factor=4"): [
-        "transformers 5 before 5.21: stops with an error at the second text past 64 tokens (full_attention); use "
-        "5.21 or later"
+        "transformers 5: before 5.21, the second text past 64 tokens stops with an error (full_attention)"
     ],
-    ("llama", "yarn:factor=3.3"): [
-        "transformers 4 before 4.56: takes max_position_embeddings / original_max_position_embeddings = 3.29688 for "
-        "the factor 3.3; use 4.56 or later",
-    ],
+    ("llama", "yarn:factor=3.3"): [],
 }
 
 
 @pytest.mark.parametrize(("model_type", "spec"), OF_TYPES)
-def test_what_versions_make_of_a_type_of_their_own_way_is_said_with_the_version_to_use(
-    model_type: str, spec: str
-) -> None:
+def test_what_versions_make_of_a_type_of_their_own_way_is_said(model_type: str, spec: str) -> None:
     common = {} if model_type == "dbrx" else _COMMON
     plan = make_plan({"model_type": model_type} | common | (NAMED | OTHERS)[model_type], spec)
     assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == OF_TYPES[model_type, spec]
