@@ -1,4 +1,4 @@
-"""Plots the rotary geometry: wavelength, turns and slowdown per pair, before and after schedules."""
+"""Plots the rotary geometry: wavelength and slowdown per pair, before and after schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def plot(
     model: Any, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
 ) -> Figure:
-    """Plots a model's wavelength and turns per pair, before and after one or several schedules.
+    """Plots a model's wavelength per pair, before and after one or several schedules, and their slowdown.
 
     Args:
         model: a checkpoint's folder or Hub id (no weights are read), a configuration, or a loaded model.
@@ -67,41 +67,36 @@ def by_layer(geometries: Sequence[Geometry]) -> dict[str, list[Geometry]]:
 
 
 def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
-    """Plots the pairs of each layer type before and after schedules: up to three panels, and one legend for all.
+    """Plots the pairs of each layer type before and after schedules: up to two panels, and one legend for all.
 
     Left: tokens per full turn, with lines for the trained length (or the attention window) and the target lengths. A
-    pair above the trained length's line never completed a turn in training. Middle: turns inside the trained length
-    before a schedule, inside the target length after it, and inside the target length without a schedule. Right: the
-    slowdown, ``inv_freq / new_inv_freq``, if there is a schedule. Pairs that never turn are left out.
+    pair above the trained length's line never completed a turn in training. Right: the slowdown, ``inv_freq /
+    new_inv_freq``, if there is a schedule. Pairs that never turn are left out.
 
     Args:
         layers: the geometries under the schedules by layer type, as in :attr:`Inspections.layers`.
     """
-    with in_style(13.2, 3.9 * len(layers) + 0.5) as figure:
-        named = list(dict.fromkeys(each.label for row in layers.values() for each in row if each.schedule))
-        panels = figure.subplots(len(layers), 3 if named else 2, squeeze=False)
-        for (left, middle, *slowdown), geometries in zip(panels, layers.values()):
+    named = list(dict.fromkeys(each.label for row in layers.values() for each in row if each.schedule))
+    with in_style(9.6 if named else 4.8, 3.9 * len(layers) + 0.5) as figure:
+        panels = figure.subplots(len(layers), 2 if named else 1, squeeze=False)
+        for (left, *slowdown), geometries in zip(panels, layers.values()):
             changed = [geometry for geometry in geometries if geometry.schedule]
-            _panel(left, geometries[0], "Wavelength per pair", "tokens per full turn", "wavelength")
-            _panel(middle, geometries[0], "Turns per pair within its length", "full turns", "turns")
+            _panel(left, geometries[0], "Wavelength per pair", "tokens per full turn")
+            _curve(left, geometries[0].pairs(), "wavelength", label="as trained", **_BEFORE)
             for right in slowdown:
                 _panel(right, geometries[0], "Slowdown of each pair", "times slower")
-            _unchanged_turns(middle, geometries)
             for geometry in changed:
-                style = _style(named, geometry)
-                fields = ("new_wavelength", "new_turns", "divisor")
-                for axes, field in zip((left, middle, *slowdown), fields):
-                    _curve(axes, geometry.pairs(), field, label=geometry.label, **style)
+                for axes, field in zip((left, *slowdown), ("new_wavelength", "divisor")):
+                    _curve(axes, geometry.pairs(), field, label=geometry.label, **_style(named, geometry))
             _lengths(left, geometries)
-            _level(middle, 1, "one full turn", "--")
             for right in slowdown:
                 _level(right, 1, "" if changed else "unchanged layers", "--")
-            for axes in (left, middle, *slowdown):
+            for axes in (left, *slowdown):
                 _shade_unturned(axes, geometries[0])
             for right in slowdown:
                 _plain_ticks(right)
         shown = {str(label): line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
-        labels = [label for label in dict.fromkeys(["as trained", *map(str, named), *shown]) if label in shown]
+        labels = [label for label in ["as trained", *map(str, named)] if label in shown]
         figure.legend(
             [shown[label] for label in labels],
             abbreviated(labels, 60),
@@ -111,8 +106,8 @@ def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, geometry: Geometry, title: str, quantity: str, field: str = "") -> None:
-    """Names the axes, and plots a field of the pairs as they were trained."""
+def _panel(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
+    """Names the axes, with a whole number for each pair."""
     from matplotlib.ticker import MaxNLocator
 
     layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
@@ -122,13 +117,11 @@ def _panel(axes: Axes, geometry: Geometry, title: str, quantity: str, field: str
     axes.set_ylabel(quantity)
     axes.set_yscale("log")
     axes.set_xlim(-0.5, geometry.rope.pairs - 0.5)
-    if field:
-        _curve(axes, geometry.pairs(), field, label="as trained", **_BEFORE)
 
 
-def _curve(axes: Axes, pairs: Sequence[Pair], field: str, times: float = 1.0, **style: Any) -> None:
+def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
     """Plots a line through the pairs; a log axis leaves out pairs that never turn."""
-    values = [getattr(pair, field) * times for pair in pairs]
+    values = [getattr(pair, field) for pair in pairs]
     shown = [value if math.isfinite(value) and value > 0 else math.nan for value in values]
     axes.plot(range(len(pairs)), shown, **style)
 
@@ -144,16 +137,6 @@ def _lengths(axes: Axes, geometries: Sequence[Geometry]) -> None:
     name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
     for target in targets:
         _level(axes, target, name if target == targets[-1] else "", ":")
-
-
-def _unchanged_turns(axes: Axes, geometries: Sequence[Geometry]) -> None:
-    """Plots the turns of the unchanged pairs inside every target length that these layers see."""
-    first = geometries[0]
-    trained = first.seen(first.rope.original_length)
-    targets = sorted({each.seen(each.target_length) for each in geometries if each.target_length} - {trained})
-    label = f"unchanged, in {' or '.join(f'{each:,}' for each in targets)} tokens"
-    for target in targets:
-        _curve(axes, first.pairs(), "turns", target / trained, label=label, **_UNCHANGED)
 
 
 def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
@@ -177,7 +160,6 @@ def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
 _HUES = [COLOURS[name] for name in ("vermilion", "green", "purple", "orange", "black", "sky")]
 _SHAPES = ("s", "^", "D", "v", "P", "X")
 _DASHES = ("-", (0, (3, 1.5)), (0, (1, 1)))
-_UNCHANGED: dict[str, Any] = {"color": "#888888", "linestyle": (0, (4, 2)), "linewidth": 1.4}
 
 # Open circles under small squares: both stay visible if the two curves coincide.
 _BEFORE: dict[str, Any] = {

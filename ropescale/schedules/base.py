@@ -154,12 +154,11 @@ def lookup(name: str) -> type[BuiltIn]:
     """
     if name.lower() in _REGISTRY:
         return _REGISTRY[name.lower()]
-    words = {known: known for known in _REGISTRY} | OTHER_NAMES
-    written = re.sub(r"[\s_]", "-", name[:100].lower())
-    starts = [word for word in words if written.startswith(word) and not written[len(word) :][:1].isalpha()]
     is_path = re.search(r"[/\\]|\.[A-Za-z]\w*$", name) is not None
     other = "a schedule's file must end in .json or .py" if is_path else "see `ropescale schedules`"
-    advice = f"did you mean {words[max(starts, key=len)]!r}?" if starts else suggest(name, names(), other)
+    written = re.sub(r"[\s_]", "-", name[:100].lower())
+    starts = [known for known in _REGISTRY if written.startswith(known)]  # such as yarn factor=8
+    advice = f"did you mean {max(starts, key=len)!r}?" if starts else suggest(written, names(), other)
     raise ScheduleError(f"no schedule named {brief(name)}; {advice}")
 
 
@@ -304,22 +303,3 @@ def partial_factor(rope: Rope, turning: int) -> float:
 
 _LARGEST_SCALE = 1e6
 """The largest attention scale; real ones are near 1, and the logits grow with the square."""
-
-
-OTHER_NAMES = {
-    other: name
-    for name, others in {
-        "as-is": "as-it-is asis original",
-        "base": "default no none plain rope unscaled",
-        "linear": "interpolation pi position-interpolation",
-        "abf": "theta",
-        "dynamic": "ntk-aware-dynamic ntk-dynamic",
-        "ntk-by-parts": "ntk-by-part ntk-parts",
-        "dynamic-yarn": "yarn-dynamic",
-        "longrope": "long-rope su",
-        "llama3": "llama-3",
-        "proportional": "p-rope",
-    }.items()
-    for other in others.split()
-}
-"""Names of schedules in papers and other libraries, for suggestions; more words may follow, as in ``ntk-aware``."""

@@ -36,11 +36,14 @@ def curves(axes):
 def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
     model = tiny.llama()
     model.save_pretrained(tmp_path)
-    figures = [ropescale.plot(each, "yarn:factor=8", tmp_path / "a.png") for each in (str(tmp_path), model)]
+    schedules = ["yarn:factor=8", "cope"]
+    figures = [ropescale.plot(each, schedules, tmp_path / "a.png") for each in (str(tmp_path), model)]
     wavelengths = [2 * math.pi / f for f in ropescale.frequencies(tmp_path, "yarn:factor=8")["all"].inv_freq]
     for figure in figures:
         assert curves(figure.axes[0])["yarn:factor=8"] == pytest.approx(wavelengths, rel=1e-12)
+        assert list(curves(figure.axes[0])) == ["as trained", *schedules]
     assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert len(ropescale.plot(model).axes) == 1
 
 
 def test_a_notebook_shows_the_picture_without_a_backend():
@@ -58,8 +61,8 @@ def test_a_pair_is_a_whole_number_on_the_axis():
         assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
-def test_the_left_panel_shows_wavelengths_before_and_after_and_marks_both_lengths():
-    left, right, _ = draw({"all": [SCHEDULED]}).axes
+def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
+    left, right = draw({"all": [SCHEDULED]}).axes
     found = curves(left)
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
     assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
@@ -67,27 +70,18 @@ def test_the_left_panel_shows_wavelengths_before_and_after_and_marks_both_length
     levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
     assert levels == {256, 2048}
     assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
+    assert curves(right)["yarn:factor=8"][31] == pytest.approx(8, rel=1e-12)
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
-
-
-def test_the_others_show_the_turns_in_each_length_and_the_slowdown():
-    _, right, slowdown = draw({"all": [SCHEDULED]}).axes
-    found = curves(right)
-    last = 256 / (2 * math.pi * 10000 ** (62 / 64))
-    assert found["as trained"][31] == pytest.approx(last, rel=1e-12)
-    assert found["unchanged, in 2,048 tokens"][31] == pytest.approx(8 * last, rel=1e-12)
-    assert found["yarn:factor=8"][31] == pytest.approx(last, rel=1e-12)
-    assert curves(slowdown)["yarn:factor=8"][31] == pytest.approx(8, rel=1e-12)
 
 
 def test_each_layer_type_has_its_row():
     figure = draw(by_layer([Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE)]))
-    assert len(figure.axes) == 4
-    assert "sliding_attention" in figure.axes[2].get_title(loc="left")
+    assert len(figure.axes) == 2
+    assert "sliding_attention" in figure.axes[1].get_title(loc="left")
 
 
 def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
-    left, _ = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
+    [left] = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
