@@ -85,7 +85,7 @@ class LlamaCppEngine(Engine):
         elif route == "converted":
             yield from (replace(each, warning=each.warning.partition(";")[0]) for each in of_file)
         else:
-            yield from converted_softmax_scale(layers, 0.0)
+            yield from converted_softmax_scale(layers)
             full = _changed(serving)
             theta = full.parameters["rope_theta"]
             shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
@@ -232,8 +232,8 @@ def architecture(layers: Layers) -> str | None:
 def converted(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
-    if kind == "linear":
-        yield from converted_softmax_scale(layers, 0.0)
+    if kind in ("linear", "yarn"):
+        yield from converted_softmax_scale(layers)
     if kind == "longrope" and layers.model_type not in CARRIES_LISTS:
         table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
         instead = "`ropescale export --for llama.cpp` prints the supported options"
@@ -248,7 +248,6 @@ def converted(layers: Layers) -> Iterator[Difference]:
         if not math.isclose(asked, computed, rel_tol=1e-6):
             own = Difference.recomputed_scale(asked, computed)
             yield replace(own, warning=f"{own.warning}; {_HAS_IT}") if takes_correction(layers) else own
-        yield from converted_softmax_scale(layers, _log_multiplier(layers))
         if not layers.is_truncated:
             yield Difference.always_truncates()
         if betas_told(stated) and name not in known.READS_BETAS:
@@ -277,45 +276,27 @@ def takes_correction(layers: Layers) -> bool:
     return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
-def _log_multiplier(layers: Layers) -> float:
-    """Returns ``mscale_all_dim`` as llama.cpp reads it from a converted file."""
-    reads = architecture(layers) in known.READS_LOG_MULTIPLIER
-    return float(layers.parameters.get("mscale_all_dim") or 0.0) if reads else 0.0
-
-
 def converted_attention_factor(layers: Layers) -> float:
     """Returns the multiplier of cos and sin under yarn in a converted file (llama-context.cpp)."""
-    factor, under = layers.parameters["factor"], _log_multiplier(layers)
-    if not under:
-        return temperature(factor)
-    over = under if architecture(layers) == "deepseek2" and under != 1 else 1.0
-    return temperature(factor, over) / temperature(factor, under)
+    name, factor = architecture(layers), layers.parameters["factor"]
+    weight = layers.parameters.get("mscale_all_dim") or 0.0
+    under = weight if name in known.READS_LOG_MULTIPLIER else 0.0
+    return temperature(factor, under if name == "deepseek2" and under else 1.0) / temperature(factor, under)
 
 
-def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Difference]:
-    """Yields the differences in the softmax scale of DeepSeek's attention (deepseek2.cpp).
-
-    ``multiplier`` is the file's log multiplier.
-    """
-    asked = softmax_factor(replace(layers.rope, scaling=layers.parameters)) if layers.is_mla else 1.0
-    computed = own_softmax_factor(layers, multiplier)
-    if math.isclose(asked, computed, rel_tol=1e-6):
-        return
-    if computed == 1:
+def converted_softmax_scale(layers: Layers) -> Iterator[Difference]:
+    """Yields the differences in the softmax scale of DeepSeek's attention (deepseek2.cpp)."""
+    stated, name, kind = layers.parameters, architecture(layers), layers.kind
+    asked = softmax_factor(replace(layers.rope, scaling=stated)) if layers.is_mla else 1.0
+    if name in known.OWN_SOFTMAX_SCALE and kind in ("linear", "yarn"):
+        weight = stated.get("mscale_all_dim") if kind == "yarn" and name == "deepseek2" else None
+        computed = temperature(stated["factor"], weight or 1.0) ** 2
+        text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
+        if not math.isclose(asked, computed, rel_tol=1e-6):
+            yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
+    elif not math.isclose(asked, 1.0, rel_tol=1e-6):
         text = f"leaves out the softmax scale of mscale_all_dim for {layers.model_type}"
         yield Difference("softmax scale", "dropped", "1", text)
-    else:
-        text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
-        yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
-
-
-def own_softmax_factor(layers: Layers, multiplier: float) -> float:
-    """Returns ``(a (1 + 0.1 m ln s))^2``: m the log multiplier, a the attention factor (0.1 ln s + 1 under linear)."""
-    if architecture(layers) not in known.OWN_SOFTMAX_SCALE or layers.kind not in ("linear", "yarn"):
-        return 1.0
-    factor = layers.parameters["factor"]
-    own = converted_attention_factor(layers) if multiplier else temperature(factor)
-    return (own * temperature(factor, multiplier)) ** 2
 
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
