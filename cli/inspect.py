@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     **request_sections("schedules"),
     "The model": ["revision"],
-    "The result": [option("--plot", "FILE", "Draw wavelength and turns per pair (png, svg or pdf)."), "as_json"],
+    "The result": [option("--plot", "FILE", "Draw wavelength and slowdown per pair (png, svg or pdf)."), "as_json"],
 }
 
 
