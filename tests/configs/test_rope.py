@@ -22,7 +22,7 @@ from configurations import (
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, stock_tables
 
-from ropescale.configs.configuration import Configuration, read_rope
+from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError
 from ropescale.rope import Rope
 from ropescale.schedules import AsIs, compute
@@ -196,15 +196,6 @@ def test_the_geometry_is_the_one_that_the_configuration_states(name):
             assert (rope.original_length, rope.max_length) == (original, maximum)
 
 
-SCALED = ("llama 3.1", "phi3 128k", "gpt-oss", "deepseek_v3, v4, MLA", "apertus, scaled by its class")
-PLAIN = ("qwen3", "v4 llama with only a theta", "gemma4 with its wide heads", "phi3 4k", "qwen2-vl style mrope")
-
-
-@pytest.mark.parametrize("name", [*SCALED, *PLAIN])
-def test_scaling_that_is_already_there_is_seen(name):
-    assert {rope.is_scaled for rope in read_rope(CONFIGS[name]).values()} == {name in SCALED}
-
-
 def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     full = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
     both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
@@ -212,11 +203,6 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     scaled = {"model_type": "gemma4_text", "rope_parameters": both | {"full_attention": {**full, "factor": 8.0}}}
     assert not plain.is_scaled and read_rope(scaled)["full_attention"].is_scaled
     assert (plain.pairs, plain.rotated_pairs) == (256, 64)
-
-
-def test_an_original_length_that_is_given_replaces_the_one_in_the_file():
-    assert read_rope(QWEN3, 40960)["all"].original_length == 40960
-    assert read_rope(LLAMA31, 4096)["all"].original_length == 4096
 
 
 def test_an_unknown_model_type_with_every_field_is_read():
@@ -243,21 +229,6 @@ def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(l
     with pytest.raises(ConfigError, match="'brandnew', whose defaults ropescale does not know") as caught:
         read_rope(config)
     assert named in str(caught.value)
-
-
-@pytest.mark.parametrize("model_type", ["gpt2", "gpt-sw3", "opt", "bloom", "mamba", "bert"])
-def test_a_model_without_rope_is_refused_by_name(model_type):
-    with pytest.raises(ConfigError, match=f"{model_type} has no rotary position embeddings"):
-        read_rope({"model_type": model_type, "n_embd": 64, "n_head": 4})
-
-
-@pytest.mark.parametrize(
-    ("model_type", "reason"),
-    [("gptj", "sinusoid table"), ("codegen", "sinusoid table"), ("roformer", "sinusoidal"), ("blt", "four sub-models")],
-)
-def test_rope_without_rope_parameters_is_refused_with_the_reason(model_type, reason):
-    with pytest.raises(ConfigError, match=f"{model_type} .*{reason}"):
-        read_rope({"model_type": model_type})
 
 
 THETA_INSIDE = {"rope_type": "default", "rope_theta": 1e6}
@@ -379,16 +350,6 @@ def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
     assert table.pair_at(4096 * 10**-5.0 / (2 * math.pi)) == pytest.approx(5)
     assert table.pair_at(4096 * 10**1.0 / (2 * math.pi)) == pytest.approx(-1)
     assert Rope(rotary_dim=2, theta=1e4, original_length=64, table=(0.5,)).pair_at(1.0) == 0.0
-
-
-def test_the_text_section_is_the_text_config_with_a_model_type():
-    inner = {"hidden_size": 8}
-    assert Configuration.read({"model_type": "gemma3", "text_config": inner}).section == {
-        "hidden_size": 8,
-        "model_type": "gemma3_text",
-    }
-    assert Configuration.read({"model_type": "unheard_of", "text_config": inner}).section["model_type"] == "unheard_of"
-    assert Configuration.read(LLAMA).section is LLAMA
 
 
 def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):

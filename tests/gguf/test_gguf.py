@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -530,14 +529,6 @@ def test_the_page_says_what_becomes_of_what(ran):
         "+ ropescale.schedule: yarn:factor=8",
         "```",
     ]
-
-
-def test_the_help_needs_neither_gguf_py_nor_numpy(python):
-    code = "import sys\nfrom ropescale.cli.main import main\nmain(['gguf', '--help'])\n"
-    code += "assert not {'gguf', 'numpy', 'torch', 'yaml'} & set(sys.modules)"
-    done: subprocess.CompletedProcess[str] = python("-c", code)
-    assert done.returncode == 0, done.stderr
-    assert "byte for\n  byte" in done.stdout or "byte for byte" in done.stdout
 
 
 def test_a_gguf_file_that_appears_meanwhile_is_left(monkeypatch):

@@ -182,12 +182,6 @@ def test_reverting_twice_or_out_of_order_changes_nothing():
     outer.revert()
 
 
-def test_an_exception_inside_the_block_reverts_and_passes_on():
-    model = build()
-    with left_alone(model), pytest.raises(KeyError, match="mine"), ropescale.patch(model, "yarn:factor=4"):
-        raise KeyError("mine")
-
-
 @pytest.mark.parametrize("stage", ["_exchange", "_settle", "_set", "_allow_saving"])
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic-yarn"])
 def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, stage, spec):
@@ -288,14 +282,6 @@ def test_only_the_full_attention_layers_change_unless_told_otherwise(model_type)
                 assert torch.equal(table, plain[key] / factor)
 
 
-def test_layer_types_can_have_different_schedules():
-    model = build("gemma3_text")
-    plain = [table.clone() for _, table, _ in tables(model)]
-    with ropescale.patch(model, {"full_attention": "linear:factor=8", "sliding_attention": "linear:factor=2"}):
-        full, sliding = (table for _, table, _ in tables(model))
-    assert torch.equal(full, plain[0] / 8) and torch.equal(sliding, plain[1] / 2)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Moving and casting
 
@@ -314,12 +300,6 @@ def test_tables_stay_float32_when_the_model_is_cast_and_revert_restores_the_orig
             assert table.dtype == torch.float32 and torch.equal(table, want)
     for (_, table, _), want in zip(tables(model), plain):
         assert table.dtype == torch.float32 and torch.equal(table, want)
-
-
-def test_without_a_patch_a_cast_does_round_the_tables():
-    """What the tests above guard against; when transformers keeps float32 itself, the guard can go."""
-    model = build().to(torch.bfloat16)
-    assert tables(model)[0][1].dtype == torch.bfloat16
 
 
 def test_a_model_cast_before_patching_gets_exact_float32_tables_and_its_own_back():
@@ -502,14 +482,6 @@ def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_
             assert scale == tables(reloaded(model, tmp_path))[0][2]
 
 
-def test_as_is_can_be_frozen_too():
-    model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
-    fresh = logits(copy.deepcopy(model), 200)
-    with ropescale.patch(model, "as-is", length=200):
-        logits(model, 40)
-        assert torch.equal(fresh, logits(model, 200))
-
-
 @pytest.mark.parametrize("name", VARYING)
 def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name, tmp_path):
     model = build()
@@ -658,15 +630,6 @@ def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
         assert softmax_scales(model) == [16**-0.5] * 2
 
 
-def test_a_class_that_never_looks_at_mscale_all_dim_keeps_its_softmax_scale():
-    model = build("llama")
-    other: Any = nn.Identity()
-    other.qk_head_dim, other.scaling = 16, 0.25
-    model.other = other
-    with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0"):
-        assert other.scaling == 0.25
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Wrappers and copies
 
@@ -696,12 +659,6 @@ def test_a_deep_copy_of_a_patched_model_is_patched_and_independent(spec):
     assert tables(twin)[0][1].dtype == torch.float32 and torch.equal(tables(twin)[0][1], kept)
 
 
-def test_patching_a_part_of_a_patched_model_is_the_same_stack():
-    model = build()
-    with ropescale.patch(model, "yarn:factor=4") as outer, ropescale.patch(model.model, "linear:factor=2"):
-        assert [patch.plan.length for patch in patching.patches_in(model)] == [outer.plan.length, 2 * TRAINED]
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What cannot be patched
 
@@ -727,13 +684,6 @@ def test_a_model_with_a_theta_per_layer_is_refused_where_it_cannot_follow():
         ropescale.patch(mixed, "yarn:factor=4")
     with left_alone(same) as plain, ropescale.patch(same, "yarn:factor=4"):
         assert not torch.equal(logits(same), plain)
-
-
-def test_what_transformers_refuses_is_said_in_one_line(monkeypatch):
-    model = build()
-    monkeypatch.setattr(type(model.config), "from_dict", raising(ValueError("no\n    such type")))
-    with pytest.raises(ConfigError, match=r"^transformers refuses this schedule for llama: ValueError: no such type$"):
-        ropescale.patch(model, "yarn:factor=4")
 
 
 class Stubborn(LlamaRotaryEmbedding):
@@ -770,19 +720,6 @@ def test_a_model_changed_by_hand_after_loading_is_reported(changed):
     BY_HAND[changed](model)
     with left_alone(model), pytest.raises(ConfigError, match="changed by hand after loading"):
         ropescale.patch(model, "yarn:factor=4", replace_scaling=True, original_length=TRAINED)
-
-
-def test_patching_does_not_repeat_transformers_remarks_about_our_keys(caplog, monkeypatch):
-    logger = logging.getLogger("transformers")
-    logger.setLevel(logging.WARNING)
-    monkeypatch.setattr(logger, "propagate", True)
-    model = build()
-    type(model.config).from_dict(make_plan(model.config.to_dict(), "giraffe:scale_power=0.5").config)
-    assert "Unrecognized keys" in caplog.text  # what there is to say
-    caplog.clear()
-    with ropescale.patch(model, "giraffe:scale_power=0.5"):
-        pass
-    assert "Unrecognized keys" not in caplog.text
 
 
 def test_a_patch_says_itself_in_one_line():

@@ -432,12 +432,6 @@ def test_as_is_changes_nothing_in_any_of_its_forms():
 # Layers
 
 
-def test_frequencies_are_those_of_every_layer_of_which_the_full_ones_change():
-    found = ropescale.frequencies(GEMMA3, "linear:factor=4")
-    assert found["full_attention"].inv_freq == pytest.approx([f / 4 for f in series(1e6, 128)], rel=1e-14)
-    assert found["sliding_attention"].inv_freq == pytest.approx(series(1e4, 128), rel=1e-14)
-
-
 def test_all_and_a_type_choose_the_layers():
     assert set(make_plan(GEMMA3, "linear:factor=4", layers="all").schedules) == {"full_attention", "sliding_attention"}
     assert list(make_plan(GEMMA3, "linear:factor=4", layers="sliding_attention").schedules) == ["sliding_attention"]
@@ -535,12 +529,6 @@ def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
     assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
 
 
-def test_stock_dynamic_is_saved_natively():
-    plan = make_plan(LLAMA, "dynamic:factor=2")
-    assert plan.unsavable is None
-    assert plan.config["rope_parameters"] == {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-
-
 def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
     found = ropescale.frequencies(PHI3_128K, "as-is")["all"]
     expected = [f / factor for f, factor in zip(series(1e4, 32), LISTS["long_factor"])]
@@ -548,11 +536,6 @@ def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
     assert ropescale.frequencies(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
         [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
     )
-
-
-def test_frequencies_of_something_that_is_no_model_is_an_error_that_says_what_is_wanted():
-    with pytest.raises(ConfigError, match=r"int .*folder, a configuration .* model"):
-        ropescale.frequencies(3, "yarn:factor=4")
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -289,15 +289,6 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
-    path = tmp_path / "failing.py"
-    path.write_text("raise ValueError('no')\n")
-    before = set(sys.modules)
-    with pytest.raises(ScheduleError, match="raised ValueError"):
-        parse(f"{path}::Half")
-    assert set(sys.modules) == before
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -421,12 +412,6 @@ def test_options_that_do_not_fit_together_say_so(spec: Any, options: dict[str, A
     with pytest.raises(ScheduleError) as caught:
         resolve(spec, ROPE, **options)
     assert message in str(caught.value)
-
-
-def test_as_is_knows_whether_it_follows_the_length_once_resolved() -> None:
-    there = Rope(8, 1e4, 32_768, scaling={"rope_type": "dynamic", "factor": 2.0})
-    assert resolve("as-is", there).length_dependent is True  # type: ignore[attr-defined]
-    assert resolve("as-is", ROPE).length_dependent is False  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------ describing

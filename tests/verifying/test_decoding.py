@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +70,6 @@ def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyo
         assert (stretch.verdict, stretch.changes) == (EQUAL, None)
         assert 0 <= stretch.relative <= stretch.tolerance < 2e-4
         assert stretch.tokens_differ == 0
-
-
-@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", "abf:rope_theta=1e6"])
-def test_a_patched_model_decodes_as_whole_passes_do(spec: str) -> None:
-    model = build()
-    with ropescale.patch(model, spec):
-        report = ropescale.verify(model, generate=True)
-    assert [stretch.region for stretch in report.generation] == ["below", "across", *["above"] * ("abf" not in spec)]
-    assert {stretch.verdict for stretch in report.generation} == {EQUAL}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -156,23 +146,14 @@ def rounding_keys(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: An
     return STOCK_UPDATE(self, keys.half().to(keys.dtype), values, *args, **kwargs)
 
 
-def forgetting_the_oldest(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A cache whose first key is lost when the first token is decoded."""
-    kept = STOCK_UPDATE(self, keys, values, *args, **kwargs)
-    if keys.shape[2] == 1:
-        self.keys[:, :, 0] = 0
-    return kept
-
-
 STOCK_UPDATE = DynamicLayer.update
 
 
-@pytest.mark.parametrize("fault", [rounding_keys, forgetting_the_oldest])
 @pytest.mark.parametrize("kind", ["llama", pytest.param("glm4", marks=pytest.mark.slow)])
-def test_a_broken_cache_differs(kind: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_cache_differs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(kind)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
-    monkeypatch.setattr(DynamicLayer, "update", fault)
+    monkeypatch.setattr(DynamicLayer, "update", rounding_keys)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {DIFFERS}
 
 
@@ -294,21 +275,6 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
     assert "256 tokens would take about a second on this machine; name that length to include it" in said[0]
 
 
-def test_of_a_trained_length_that_takes_too_long_the_largest_half_that_does_not_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(decoding._Pace, "seconds", lambda self, lengths: sum(lengths))  # a second per token
-    monkeypatch.setattr(decoding, "LONGEST", 300.0)
-    found = compare(build(), 1024, 4096, say=said.append)
-    assert [(stretch.region, stretch.first + AROUND) for stretch in found] == [("below", 128), ("below", 256)]
-    assert [line.split(" tokens")[0] for line in said] == [
-        "leaving out the trained length: 1024",
-        "leaving out the extended length: 4096",
-        "decoding around 128, 256",
-    ]
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Checkpoints and the command
 
@@ -400,17 +366,3 @@ def test_every_architecture_decodes_within_half_of_what_is_allowed(kind: str, tm
     expected = {DIFFERS} if kind in OWN_WAY else {EQUAL, UNDECIDED} if kind in CHOOSING else {EQUAL}
     assert {stretch.verdict for stretch in found} <= expected
     assert all(stretch.relative < stretch.tolerance / 2 for stretch in found if stretch.verdict == EQUAL)
-
-
-@pytest.mark.slow
-def test_the_reference_model_decodes_exactly_at_eight_times_its_length(tmp_path: Path) -> None:
-    from ropescale.evals.reference import CHECKPOINT
-
-    ropescale.patch_checkpoint(CHECKPOINT, tmp_path / "yarn", "yarn:factor=8")
-    report = ropescale.verify(tmp_path / "yarn", generate=True)
-    assert [(stretch.first, stretch.last) for stretch in report.generation] == [(124, 132), (252, 260), (2040, 2048)]
-    assert all(stretch.relative < 1e-5 and stretch.tokens_differ == 0 for stretch in report.generation)
-    ropescale.patch_checkpoint(CHECKPOINT, tmp_path / "dynamic", "dynamic:factor=8")
-    across = ropescale.verify(tmp_path / "dynamic", generate=True).generation[1]
-    assert (across.verdict, across.changes) == (EXPLAINED, 257)
-    assert across.relative > 0.1

@@ -303,7 +303,7 @@ def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path)
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=40,mscale=1,mscale_all_dim=1")
     # which leaves the table and the attention scale as they are
     edit_rope(tmp_path / "out", mscale=0.5, mscale_all_dim=0.5)
-    with pytest.raises(VerificationError, match=r"1 more layers\) multiplies .* 1\.4029\d* where 1\.8738"):
+    with pytest.raises(VerificationError, match=r"1 more layers\) multiplies .* 1\.4029\d* instead of 1\.8738"):
         ropescale.verify(tmp_path / "out")
 
 
