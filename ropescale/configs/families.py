@@ -24,7 +24,7 @@ class Family:
         null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
         table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
         positions: its kind of rotation, if its configuration does not set the frequencies.
-        instead: its replacement for rotary embeddings (its modeling code, transformers 5.23).
+        rotates: whether it has rotary embeddings.
         switch: the field that turns rotation on, the value for this, and the class's default.
         trained: the trained length for each ``max_position_embeddings`` that includes room for output.
         rotary_dim: the field with its number of rotating coordinates, instead of a partial factor.
@@ -39,7 +39,7 @@ class Family:
     null_head_dim_in_v4: bool = False
     table_of_head_dim: bool = False
     positions: str = ""
-    instead: str = ""
+    rotates: bool = True
     switch: tuple[str, object, object] | None = None
     trained: Mapping[int, int] = field(default_factory=dict)
     rotary_dim: str = ""
@@ -76,26 +76,11 @@ _SINUSOIDS = Family(
     "rope_parameters"
 )
 
-_INSTEAD = {
-    "it learns an embedding for every position": (
-        "blip_text_model pp_formulanet_text "
-        "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
-        "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
-        "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod"
-    ),
-    "it adds sinusoids to its embeddings": (
-        "kosmos_2_text_model kosmos_2_5_text_model "
-        "ctrl marian musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder pegasus xglm"
-    ),
-    "it biases attention by the distance (ALiBi)": "bloom mpt",
-    "it learns how attention depends on the distance": (
-        "cpmant inkling_text inkling2_text pix2struct_text_model udop xlnet"
-    ),
-    "it is recurrent and needs no positions": "falcon_mamba mamba mamba2 rwkv xlstm",
-    "its recurrent layers carry the order, and its attention layers use no positions": (
-        "glm5_next_text jamba kimi_linear nemotron_h zamba"
-    ),
-}
+_WITHOUT_ROPE = (
+    "blip_text_model glm5_next_text kosmos_2_5_text_model kosmos_2_text_model musicgen musicgen_melody "
+    "pix2struct_text_model pp_formulanet_text udop"
+).split()
+"""Types without rotary embeddings that the table of class defaults does not list as such."""
 
 _INTERLEAVED = (
     "axk2 bailing_hybrid cohere deepseek_v2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text ernie4_5 "
@@ -104,7 +89,7 @@ _INTERLEAVED = (
 """Types with interleaved pairs and no other special case."""
 
 FAMILIES: Mapping[str, Family] = {
-    **{name: Family(instead=what) for what, names in _INSTEAD.items() for name in names.split()},
+    **dict.fromkeys(_WITHOUT_ROPE, Family(rotates=False)),
     **dict.fromkeys(_INTERLEAVED, Family(interleaved=True)),
     "afmoe": _WINDOW,
     "axk1": _TABLE_OF_HEAD_DIM,

@@ -152,9 +152,8 @@ def check_section(section: Section) -> None:
         raise ConfigError(
             f"{model_type} {family.positions}; its frequencies cannot be changed through the configuration"
         )
-    if family.instead or class_defaults.load().get(model_type, {}) is None:
-        why = f" ({family.instead})" if family.instead else ""
-        raise ConfigError(f"{model_type} has no rotary position embeddings{why}; nothing can be scaled")
+    if not family.rotates or class_defaults.load().get(model_type, {}) is None:
+        raise ConfigError(f"{model_type} has no rotary position embeddings; nothing can be scaled")
     if family.switch is not None:
         name, wanted, default = family.switch
         value = section.stated.get(name, default)

@@ -350,6 +350,13 @@ def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
     assert table.pair_at(4096 * 10**-5.0 / (2 * math.pi)) == pytest.approx(5)
     assert table.pair_at(4096 * 10**1.0 / (2 * math.pi)) == pytest.approx(-1)
     assert Rope(rotary_dim=2, theta=1e4, original_length=64, table=(0.5,)).pair_at(1.0) == 0.0
+    # pairs that stand still are left out, two that turn are enough, and equal ones are no slope
+    two = Rope(rotary_dim=6, theta=1e4, original_length=64, table=(1.0, 0.01, 0.0))
+    assert two.pair_at(64 * 0.1 / (2 * math.pi)) == pytest.approx(0.5, rel=1e-12)
+    assert replace(two, table=(0.5, 0.5, 0.0)).pair_at(1.0) == 0.0
+    assert replace(two, table=(0.5, 0.0, 0.0)).pair_at(1.0) == 0.0
+    # the slope beyond the end is that of the last two
+    assert replace(two, table=(1.0, 0.1, 0.001)).pair_at(64 * 1e-5 / (2 * math.pi)) == pytest.approx(3, rel=1e-12)
 
 
 def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):

@@ -16,19 +16,14 @@ _REFUSED = {
     "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base": "gptj codegen",
     "rotates by a sinusoidal position embedding with a fixed base": "roformer",
     "keeps a rotary embedding in each of its four sub-models": "blt",
-    "no rotary position embeddings (it learns an embedding for every position)": """bart bert bert-generation big_bird
-        blip blip-2 florence2 instructblip instructblipvideo pp_formulanet
-        bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text electra ernie git gpt-sw3 gpt2
-        gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet reformer rembert roberta
-        roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod""",
-    "no rotary position embeddings (it adds sinusoids to its embeddings)": """ctrl kosmos-2 kosmos-2.5 marian
-        musicgen musicgen_melody pegasus xglm""",
-    "no rotary position embeddings (it biases attention by the distance (ALiBi))": "bloom mpt",
-    "no rotary position embeddings (it learns how attention depends on the distance)": """cpmant inkling_text
-        inkling2 inkling2_text pix2struct udop xlnet""",
-    "no rotary position embeddings (it is recurrent and needs no positions)": "falcon_mamba mamba mamba2 rwkv xlstm",
-    "no rotary position embeddings (its recurrent layers carry the order, and its attention layers use no":
-        "glm5_next jamba kimi_linear nemotron_h nemotron_h_omni zamba",
+    "no rotary position embeddings": """
+        bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small blip blip-2 bloom
+        camembert cpmant ctrl data2vec-text electra ernie falcon_mamba florence2 git glm5_next gpt-sw3 gpt2
+        gpt_bigcode gpt_neo inkling2 inkling2_text inkling_text instructblip instructblipvideo jamba kimi_linear
+        kosmos-2 kosmos-2.5 mamba mamba2 marian mbart megatron-bert mpt musicgen musicgen_melody mvp nemotron_h
+        nemotron_h_omni openai-gpt opt pegasus pix2struct plbart pp_formulanet prophetnet reformer rembert roberta
+        roberta-prelayernorm roc_bert rwkv trocr udop whisper xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod
+        zamba""",
     "lacks rope_theta, head_dim": "pi0 vision-encoder-decoder",
 }  # fmt: skip
 """The types that no schedule can be given, by the words that say so."""
