@@ -75,7 +75,9 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
 def _page(done: Export) -> str:
     """Returns whether the engine computes the schedule, a table of the fields that differ, and the commands."""
     known = {"served": f"served in {done.served_version}", "run": "tests run its code", "source": "its source was read"}
-    computes = f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "as requested"
+    computes = (
+        f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "all fields honoured"
+    )
     blocks = [f"{done.engine.partition(' ')[0]} {done.version}: {computes}; {known[done.how]}."]
     if done.rows:
         header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration, Scaling, write_rope
-from .base import EVERY, V4_NAMES, Command, Difference, Engine, Layers, Serving
+from ..configs.configuration import unread_by_v4
+from .base import EVERY, Command, Difference, Engine, Layers, Serving
 from .transformers5 import keeps_state
 
 RUN = frozenset(
@@ -65,30 +64,21 @@ class Transformers4Engine(Engine):
             yield Difference("softmax scale", "dropped", "1", text)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
-        changed = {key: value for key, value in self.spelled(serving).changes().items() if key != "rope_parameters"}
-        if serving.is_written:
-            stored = serving.stored.section
-            only_v5 = "rope_parameters" in stored and not V4_NAMES & stored.keys()
-            changed = {key: value for key, value in changed.items() if key in V4_NAMES and only_v5}
-        return [Command("python", serving.snippet(changed))]
+        """Returns ``from_pretrained``, with v4's keys if the schedule is not saved in the folder."""
+        changed = {} if serving.is_written else serving.changes()
+        return [Command("python", serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"}))]
 
     def workaround(self, layers: Layers) -> str:
         """Returns advice for a schedule that transformers 4 cannot compute."""
         return "load it with transformers 5"
 
-    def spelled(self, serving: Serving) -> Serving:
-        """Returns the configuration in v4 keys, also for a folder that only transformers 5 wrote."""
-        if not serving.is_written:
-            return serving
-        original = max(layers.rope.original_length for layers in serving.layers)
-        written = Configuration.read(write_rope(serving.stored, Scaling({}, serving.wanted.max_length, original)))
-        layers = tuple(replace(layers, configuration=written) for layers in serving.layers)
-        return replace(serving, wanted=written, layers=layers)
-
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Yields the differences that remain with its commands; none for layers that the vendor never scaled."""
-        return () if serving.is_untouched(layers) else self.differences(layers)
+        if serving.is_untouched(layers):
+            return ()
+        if serving.is_written and unread_by_v4(serving.stored):
+            return [Difference.base_rope("does not read rope_parameters; patch the folder with the schedule as-is")]
+        return self.differences(layers)
 
 
 def lacked_type(layers: Layers) -> str:

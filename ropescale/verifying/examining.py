@@ -239,7 +239,6 @@ def examine_model(model: nn.Module) -> Verification:
             compare_module(where, module, intended, report, live_table, positions)
             if where not in called:
                 report.problems.append(f"{where} is never called, so its table has no effect")
-        _uncalled_tables(model, called, report)
     plan = installed(model)
     ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
     compare_softmax(model, asked_for(ropes, _PROBE).softmax, report)
@@ -272,22 +271,6 @@ def _begun(model: nn.Module) -> Verification:
     if not any(rotary_modules(model)):
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
     return report
-
-
-def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
-    """Reports tables in the language model's uncalled modules, which much old research code patches."""
-    known = dict(rotary_modules(model))
-    for name, module in model.named_modules():
-        if "inv_freq" not in module._buffers or name in {*called, *known}:
-            continue
-        parents = [name.rsplit(".", cut)[0] for cut in range(1, name.count(".") + 1)]
-        configs = (getattr(model.get_submodule(parent), "config", None) for parent in [*parents, ""])
-        nearest = next((config for config in configs if hasattr(config, "model_type")), None)
-        own_type = nearest and nearest.get_text_config(decoder=True).model_type
-        if own_type in (None, text_config(model).model_type):
-            report.problems.append(
-                f"{name} has frequencies but is never called; the model rotates with {', '.join(known)}"
-            )
 
 
 @contextmanager
