@@ -134,7 +134,6 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     if sent := done.upload:
         facts = ["private"] if sent.private else []
         facts += [f"{len(sent.files)} files", size(sum(sent.files.values()))]
-        facts += ["and the weights"] if sent.weights_elsewhere else []
         way = "uploaded to" if sent.url else "would be uploaded to"
         rows.append([way, f"{sent.url or sent.repository} ({', '.join(facts)})"])
     for key, layer in plan.layers.items():

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from .checkpoints.loading import refusal
 from .checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
-from .checkpoints.metadata.record import NAME, original_config, read_record
 from .configs.configuration import read_rope
 from .errors import CheckpointError, ConfigError, RopescaleError
-from .files import local_path, read_json, refuse_special_files
+from .files import local_path, read_json
 from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
+from .record import NAME, original_config, read_record
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from .checkpoints.metadata.stored_record import Record
+    from .stored_record import Record
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,6 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
         ConfigError: peft is not installed, or the adapter is a learned prompt.
         CheckpointError: the adapter does not load, or lacks weights, which PEFT would initialise randomly.
     """
-    refuse_special_files(folder)
     try:
         from peft import PeftModel
     except ImportError as error:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Unpack
 
 from .checkpoints.locating import find_model, read_config
-from .checkpoints.metadata.record import original_config, read_record
 from .configs.configuration import Configuration
 from .engines import ENGINES
 from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
@@ -16,6 +15,7 @@ from .errors import ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
 from .planning.plan import make_plan
+from .record import original_config, read_record
 from .request import Request, RequestOptions
 from .schedules import describe
 from .schedules.as_is import KINDS, stock_table

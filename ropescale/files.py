@@ -19,10 +19,8 @@ import secrets
 import shutil
 import signal
 import stat
-import tempfile
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -38,27 +36,12 @@ LOG = logging.getLogger(__name__)
 LARGEST = 64 * 2**20
 """The most bytes to read of a file; configurations have thousands, tokenizers millions."""
 
-_LARGEST_OF = {
-    "generation_config.json": 16 * 2**20,
-    "params.json": 16 * 2**20,
-    "tokenizer_config.json": 32 * 2**20,
-}
-"""The largest size in bytes, by file name; the first two files have some hundred bytes, and the configuration of a
-tokenizer with 100,000 added tokens has 20 million."""
-
-MOST_VALUES = 4_000_000
-"""The most brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of
-a model with a million tensors has a million."""
-
 _DEEPEST = 64
 """The deepest nesting of brackets; configurations have fewer than ten levels."""
 
 _RESTORE = "download it again"
 
 READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-_SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
-"""Folders of virtual files, which may block or never end; ``/dev/shm`` contains ordinary files."""
 
 
 def local_path(model: str | Path) -> Path:
@@ -80,22 +63,18 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: Path, most: int | None = None) -> dict[str, object]:
+def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
     """Reads a JSON object from a file, with errors that name the file and the line.
 
     Args:
-        most: the largest size in bytes. Default: a limit for files of this name, at most :data:`LARGEST`.
+        most: the largest size in bytes.
 
     Raises:
         CheckpointError: the file is missing or unreadable, not a regular file, or too large.
-        ConfigError: it is not JSON or not an object, nested too deeply, or has too many values.
+        ConfigError: it is not JSON or not an object, or nested too deeply.
     """
-    fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
-    content = read_bytes(path, fitting if most is None else most)
     try:
-        if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
-            raise Damaged(f"contains more than {MOST_VALUES:,} values, beyond any such file")
-        return parse_json(content)
+        return parse_json(read_bytes(path, most))
     except Damaged as error:
         raise ConfigError(f"{path} {error}; {_RESTORE}") from None
 
@@ -119,8 +98,6 @@ def parse_json(content: bytes, *, finite: bool = False) -> dict[str, object]:
         raise Damaged("is not a text file") from None
     except RecursionError:
         raise Damaged("nests its brackets too deeply") from None
-    except MemoryError:
-        raise Damaged("does not fit into memory") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise Damaged(f"is not valid JSON ({where})") from None
@@ -148,20 +125,16 @@ def is_deep(value: object) -> bool:
     return bool(level)
 
 
-def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Reads a regular file.
-
-    Args:
-        most: the largest size in bytes. Default: :data:`LARGEST`.
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """Reads a regular file of at most so many bytes.
 
     Raises:
         CheckpointError: it is missing or unreadable, not a regular file, or larger.
     """
-    limit = LARGEST if most is None else most
     with open_regular(path) as file, translated(path, "read"):
-        content = up_to(file, limit)
+        content = up_to(file, most)
     if content is None:
-        raise CheckpointError(f"{path} is larger than {limit / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
+        raise CheckpointError(f"{path} is larger than {most / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
     return content
 
 
@@ -178,59 +151,22 @@ def open_regular(path: Path) -> BinaryIO:
     """Opens a file for reading, unless it is a pipe or a device, which could block forever.
 
     Raises:
-        CheckpointError: it is missing or unreadable, not a regular file, or a link to a system file.
+        CheckpointError: it is missing or unreadable, or not a regular file.
     """
     try:
-        _refuse_special(path, os.stat(path).st_mode)  # check before opening, which some devices notice
-        refuse_system(path)
         handle = os.open(path, READING)
-        try:
-            _refuse_special(path, os.fstat(handle).st_mode)
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISREG(mode):
             return open(handle, "rb")
-        except BaseException:
-            os.close(handle)
-            raise
-    except CheckpointError:
-        raise
+        os.close(handle)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist; complete the download, or give another folder") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a null byte in the name
         raise CheckpointError(f"{path} cannot be read: {error}") from None
-
-
-def _refuse_special(path: Path, mode: int) -> None:
-    if stat.S_ISDIR(mode):
-        raise CheckpointError(f"{path} cannot be read: Is a directory")
-    if not stat.S_ISREG(mode):
-        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        raise CheckpointError(f"{path} is {kind}, not a regular file; remove it, or give another folder")
-
-
-def refuse_system(path: Path) -> None:
-    """Refuses a link into a system folder; some files there look regular but never end.
-
-    Raises:
-        CheckpointError: the path is such a link; names it.
-    """
-    real = os.path.realpath(path)
-    if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
-        raise CheckpointError(f"{path} links to {real}, which is a system file; remove it")
-
-
-def refuse_special_files(folder: Path) -> None:
-    """Refuses a checkpoint with a pipe, a device or a system file, before other code reads it.
-
-    Raises:
-        CheckpointError: the folder contains one; names it.
-    """
-    with translated(folder, "read"):
-        for entry in os.scandir(folder):
-            path = Path(entry.path)
-            if os.path.exists(path) and not os.path.isdir(path):
-                _refuse_special(path, os.stat(path).st_mode)
-                refuse_system(path)
+    kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    raise CheckpointError(f"{path} is {kind}, not a regular file; remove it, or give another folder")
 
 
 @contextmanager
@@ -350,41 +286,25 @@ def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]
 
 
 @contextmanager
-def hidden_path(path: Path, keep: type[BaseException] | tuple[()] = ()) -> Iterator[Path]:
-    """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists.
-
-    Args:
-        keep: the error after which it stays, because its message names it.
-    """
+def hidden_path(path: Path) -> Iterator[Path]:
+    """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists."""
     from filelock import FileLock
 
     path.absolute().parent.stat()  # filelock would create the folder
     sweep_leftovers(path)
     place = path.with_name(hidden_name(path.name))
-    lock, kept = FileLock(f"{place}{_LOCK}"), False
+    lock = FileLock(f"{place}{_LOCK}")
     try:
         with suppress(OSError, NotImplementedError):  # a file system without locks, where leftovers are not removed
             lock.acquire(timeout=1)
         yield place
-    except keep:
-        kept = True
-        raise
     finally:
         with deferred(), suppress(OSError):
             try:
-                if not kept:
-                    _remove(place)
+                _remove(place)
                 Path(lock.lock_file).unlink(missing_ok=True)
             finally:
                 lock.release()
-
-
-@contextmanager
-def temporary_folder(keep: type[BaseException]) -> Iterator[Path]:
-    """Makes a folder and removes it afterwards; ``keep`` is as for :func:`hidden_path`."""
-    with hidden_path(Path(tempfile.gettempdir()) / "ropescale", keep) as folder:
-        folder.mkdir(0o700)
-        yield folder
 
 
 def sweep_leftovers(path: Path) -> None:
@@ -442,101 +362,6 @@ def set_aside(path: Path) -> Path:
             os.rename(path, aside)
             return aside
     raise AssertionError("unreachable: some number is free")
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Ownership: the record of a patched checkpoint lists its files, and only those may be replaced. A weight file is
-# recognised without reading it: a hard link by its inode, a symbolic link by its target, a copy by its size and time.
-# Any other file is recognised by its SHA-256.
-
-Entry = Mapping[str, object]
-"""The record's entry for a written file, see :func:`entry_of`."""
-
-
-def entry_of(path: Path, how: str | None) -> Entry:
-    """Describes a file that was just written, so that :func:`foreign_files` recognises it.
-
-    Args:
-        how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
-    """
-    if how is None:
-        return {"sha256": sha256_of(path)}
-    if how == "symlink":  # not the target itself: it contains a path of the user's machine
-        return {"how": how, "sha256": sha256(os.fsencode(os.readlink(path)))}
-    status = path.lstat()
-    if how == "hard":
-        return {"how": how, "inode": status.st_ino}
-    return {"how": how, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def foreign_files(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ()) -> Iterator[str]:
-    """Yields every file in a folder that differs from the written one, with the reason.
-
-    Args:
-        folder: a real folder; links in it are not followed.
-        files: the result of :func:`entry_of` for each file, by name relative to the folder.
-        known: further files that ropescale owns with any content.
-    """
-    folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
-    # the number of names of each inode in the folder itself
-    within = Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
-    for name, entry in _walk(folder, ""):
-        if entry.is_dir(follow_symlinks=False):
-            if name not in folders:
-                yield f"{name}/ was not written by ropescale"
-            elif not os.access(entry.path, os.W_OK | os.X_OK):
-                yield f"{name}/ may not be changed"
-        elif name in files:
-            why = _difference(folder / name, files[name], within)
-            if why:
-                yield f"{name} {why}"
-        elif name not in known or not entry.is_file(follow_symlinks=False):
-            yield f"{name} was not written by ropescale"
-
-
-def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields every file and folder below a folder, parents first."""
-    for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
-        name = f"{below}/{entry.name}" if below else entry.name
-        yield name, entry
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(folder, name)
-
-
-def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """Returns how a file differs from the written one; None if it does not."""
-    status, how = path.lstat(), entry.get("how")
-    if how == "symlink":
-        same = stat.S_ISLNK(status.st_mode) and sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
-        return None if same else "is not the link that ropescale made"
-    if not stat.S_ISREG(status.st_mode):
-        return "is not the file that ropescale wrote"
-    if how == "hard":
-        if status.st_ino != entry.get("inode"):
-            return "is not the link that ropescale made"
-        return None if status.st_nlink > within[status.st_ino] else "is the only copy left of these weights"
-    if how == "copy":
-        same = (status.st_size, status.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
-    else:
-        same = sha256_of(path) == entry.get("sha256")
-    return None if same else "was changed since ropescale wrote it"
-
-
-def remove_files(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
-    """Removes these files of a folder, and then the folder if empty; returns whether it was removed.
-
-    Args:
-        files: names relative to the folder.
-        last: files to remove last, because they list the others, so that an interrupted removal can be continued.
-    """
-    names = [*files, *last]
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-    above = {folder / parent for name in names for parent in Path(name).parents}
-    for directory in sorted(above, key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            directory.rmdir()
-    return not os.path.lexists(folder)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from .checkpoints.locating import find_model, read_config
-from .checkpoints.metadata.record import original_config
 from .errors import ConfigError
 from .lengths import parse_length
 from .planning.plan import is_as_is, make_plan
+from .record import original_config
 from .request import Request, RequestOptions, refuse_unknown
 from .schedules import Frequencies
 from .schedules.as_is import stock_table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +10,13 @@ import torch
 
 from ..errors import CheckpointError
 from ..files import read_json, translated, write_synced
+from ..record import NAME as RECORD
+from ..record import as_json
 from . import model_card
 from .contents import raised_tokenizer
-from .folders import (
-    copy_mode,
-    files_of,
-    is_weight,
-    link_or_copy,
-    refuse_missing_shards,
-    remove_ours,
-    why_not_ours,
-    write_record,
-)
+from .folders import build_folder, copy_mode, files_of, is_weight, link_or_copy, refuse_missing_shards
 from .in_memory import SavedSchedule, save_pretrained
 from .locating import ADAPTER
-from .metadata.record import NAME as RECORD
-from .metadata.record import as_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,10 +56,6 @@ def write_adapter_base(
     source = linkable(saved)
     with translated(source, "read"):
         refuse_changed(model, source, folder)
-    base = folder / BASE  # its links must not exist yet when weights get another mode
-    if os.path.lexists(base) and (why := why_not_ours(base)):
-        raise CheckpointError(why)
-    remove_ours(base)
     for path in sorted(folder.rglob(ADAPTER)):
         # PEFT resolves a relative path from the working directory, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
@@ -82,20 +68,15 @@ def write_adapter_base(
         write_synced(folder / "tokenizer_config.json", raised)
     write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
     copy_mode(folder, "README.md")
-    return {f"{BASE}/{name}": how for name, how in _write_base(saved, source, base).items()}
 
+    def fill(base: Path) -> dict[str, str]:
+        with translated(source, "read"):
+            links = link_or_copy(source, base, {}, "auto")
+        saved.write(base)
+        return links
 
-def _write_base(saved: SavedSchedule, source: Path, base: Path) -> dict[str, str]:
-    """Writes the base as patching does, atomically; returns the link type of each weight file."""
-    new = base.with_name(f".{base.name}.new")
-    shutil.rmtree(new, ignore_errors=True)  # left by a killed process
-    new.mkdir()
-    with translated(source, "read"):
-        links = link_or_copy(source, new, {}, "auto")
-    saved.write(new)
-    write_record(new, saved.record, links)
-    new.rename(base)
-    return links
+    links = build_folder(folder / BASE, fill, saved.record, force=True)
+    return {f"{BASE}/{name}": how for name, how in links.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -123,14 +104,14 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
     if is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None:
         return
     saved: set[str] = set()  # such as biases and embeddings
-    for path in adapter.rglob("*.safetensors"):
+    for path in adapter.rglob("adapter_model*.safetensors"):
         with safe_open(path, "pt") as file:
             saved |= {_plain(name.removeprefix("base_model.model.")) for name in file.keys()}  # noqa: SIM118
     merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
     parameters = {
-        _plain(name): each.data
-        for name, each in base.named_parameters()
-        if not each.is_meta and not name.startswith(merged)
+        _plain(name): parameter.data
+        for name, parameter in base.named_parameters()
+        if not parameter.is_meta and not name.startswith(merged)
     }
     whole = source / "model.safetensors"
     for path in [whole] if whole.exists() else sorted(source.glob("model-*-of-*.safetensors")):

@@ -1,7 +1,7 @@
 """Changes a checkpoint in place, and undoes this byte for byte, even after a crash.
 
-First copies the originals into a backup folder inside the checkpoint, then writes a manifest, and only then replaces
-files. So without a manifest no file has been changed yet, and with one every file can be restored. The manifest lists
+First copies the originals into a backup folder inside the checkpoint, then lists them in its manifest, and only then
+replaces files. So every file that the manifest lists can be restored, and no other file was changed. The manifest has
 the SHA-256 of originals and replacements, which protects files that somebody changed later, and whether the change was
 completed, which identifies an interrupted patch.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,23 +55,23 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
             or a file was changed since it was patched and has no backup.
         ConfigError: an earlier backup is damaged.
     """
-    assert set(files) <= set(FILES), "restoring would refuse the others"
     with _locked(folder, make=True) as backup:
         manifest = _manifest(backup)
-        _refuse_changed(folder, manifest.written, manifest, "patching again")
-        _keep_originals(folder, backup, [name for name in files if name not in manifest.written], manifest)
+        _refuse_changed(folder, manifest, "patching again")
+        _store(backup, manifest)
         for name, content in files.items():
+            if name not in manifest.written and os.path.lexists(folder / name):
+                original = read_bytes(folder / name)
+                _replace(backup, backup / name, original, folder / name)
+                manifest.originals[name] = sha256(original)
             manifest.written.setdefault(name, []).append(sha256(content))
-        _store(backup, manifest, finished=False)
+        manifest.finished = False
+        _store(backup, manifest)
         for name, content in files.items():
-            part, target = backup / _PART, folder / name
-            write_synced(part, content)
-            if target.exists():
-                shutil.copymode(target, part)
-            _refuse_changed(folder, [name], manifest, "patching")
-            os.replace(part, target)
+            _replace(backup, folder / name, content)
             manifest.written[name] = [sha256(content)]
-        _store(backup, manifest, finished=True)
+        manifest.finished = True
+        _store(backup, manifest)
 
 
 def put_back(folder: Path) -> bool:
@@ -80,24 +80,27 @@ def put_back(folder: Path) -> bool:
     Raises:
         CheckpointError: the backup is a link to another folder, another command is running, or a file was changed since
             it was patched.
-        ConfigError: the manifest is damaged.
+        ConfigError: the manifest is damaged, or an original is missing or changed.
     """
     if not os.path.lexists(folder / BACKUP):
         return False
     with _locked(folder) as backup:
         manifest = _manifest(backup)
-        changed = (backup / _MANIFEST).exists()
-        _refuse_damaged(folder, backup, manifest)
-        if changed:
-            _refuse_changed(folder, manifest.written, manifest, "restoring")
-            for name in manifest.written:
-                _refuse_changed(folder, [name], manifest, "restoring")
-                if name not in manifest.originals:
-                    (folder / name).unlink(missing_ok=True)
-                elif os.path.lexists(backup / name):  # otherwise an interrupted restore has already restored it
-                    os.replace(backup / name, folder / name)
-            (backup / _MANIFEST).unlink()
-    return changed
+        for name, digest in manifest.originals.items():
+            kept = backup / name if os.path.lexists(backup / name) else folder / name  # a restore was interrupted
+            if not kept.is_file() or sha256(read_bytes(kept)) != digest:
+                raise ConfigError(
+                    f"{backup / name} is missing or is not the original; download the checkpoint's {name} again"
+                )
+        _refuse_changed(folder, manifest, "restoring")
+        for name in manifest.written:
+            if name not in manifest.originals:
+                (folder / name).unlink(missing_ok=True)
+            elif os.path.lexists(backup / name):
+                os.replace(backup / name, folder / name)
+        if manifest.written:
+            _store(backup, Manifest())
+    return bool(manifest.written)
 
 
 def is_interrupted(folder: Path) -> bool:
@@ -118,7 +121,7 @@ def is_interrupted(folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
-    """Yields the backup's folder, created on request and locked against other commands; removes it if empty."""
+    """Yields the backup's folder, created on request and locked against other commands; removes it if unused."""
     from filelock import FileLock, Timeout
 
     backup = folder / BACKUP
@@ -130,10 +133,12 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
             try:
                 yield backup
             finally:
-                with deferred(), suppress(OSError, CheckpointError):
-                    if not (backup / _MANIFEST).exists():  # no file was changed, or all are restored
-                        for name in (_PART, *(name for name in FILES if _is_copy(folder, backup, name))):
-                            (backup / name).unlink(missing_ok=True)
+                with deferred(), suppress(OSError):
+                    with suppress(CheckpointError, ConfigError):
+                        if (backup / _MANIFEST).exists() and not _manifest(backup).written:
+                            for name in (*FILES, _MANIFEST):
+                                (backup / name).unlink(missing_ok=True)
+                    (backup / _PART).unlink(missing_ok=True)
                     (backup / _LOCK).unlink()
     except Timeout:
         raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
@@ -146,32 +151,12 @@ def _refuse_linked(backup: Path) -> None:
     for path in (backup, backup / _LOCK):
         if path.is_symlink():
             raise CheckpointError(f"{path} is a symbolic link instead of a folder with originals; remove the link")
-    if backup.exists() and not backup.is_dir():
-        raise CheckpointError(f"{backup} is a file, but the originals need a folder of that name; move it away")
 
 
-def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Refuses to restore or remove files while an original is missing or changed.
-
-    Raises:
-        ConfigError: names the file.
-    """
-    for name in FILES:
-        kept, current = backup / name, folder / name
-        if name not in manifest.originals:
-            if os.path.lexists(kept) and not _is_copy(folder, backup, name):
-                raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; restore it by hand if it is yours")
-        elif os.path.lexists(kept):
-            if sha256(read_bytes(kept)) != manifest.originals.get(name):
-                raise ConfigError(f"{kept} is not the original; download the checkpoint's {name} again")
-        elif not (current.is_file() and sha256(read_bytes(current)) == manifest.originals.get(name)):
-            raise ConfigError(f"{kept} is missing, and {current} is not the original; download that file again")
-
-
-def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doing: str) -> None:
+def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
     """Refuses to overwrite a file that is neither ropescale's nor the original, because it has no backup."""
-    for name in names:
-        path, ours = folder / name, [*manifest.written[name], manifest.originals.get(name)]
+    for name, written in manifest.written.items():
+        path, ours = folder / name, [*written, manifest.originals.get(name)]
         if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
             raise CheckpointError(
                 f"{path} was changed since it was patched in place, and {doing} would lose the changes; move "
@@ -179,56 +164,42 @@ def _refuse_changed(folder: Path, names: Iterable[str], manifest: Manifest, doin
             )
 
 
-def _is_copy(folder: Path, backup: Path, name: str) -> bool:
-    """Whether a backup equals the current file, as after a patch that was killed before it wrote the manifest."""
-    kept, current = backup / name, folder / name
-    both = kept.is_file() and current.is_file() and not kept.is_symlink()
-    return both and read_bytes(kept) == read_bytes(current)
-
-
-def _keep_originals(folder: Path, backup: Path, names: Iterable[str], manifest: Manifest) -> None:
-    """Copies the existing files of these names into the backup."""
-    for name in names:
-        if not os.path.lexists(folder / name):
-            continue
-        if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
-            raise CheckpointError(f"{backup / name} is not ropescale's backup; move {backup} away")
-        content = read_bytes(folder / name)
-        write_synced(backup / _PART, content)
-        shutil.copystat(folder / name, backup / _PART)
-        os.replace(backup / _PART, backup / name)
-        manifest.originals[name] = sha256(content)
-
-
 def _manifest(backup: Path) -> Manifest:
     """Reads and validates the manifest; it may be downloaded, so it may name only files that patching writes.
 
     Raises:
-        CheckpointError: the backup is a link to another folder.
+        CheckpointError: the backup is a link to another folder, or contains files without a manifest.
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
     path = backup / _MANIFEST
     _refuse_linked(backup)
     if not path.exists():
+        if any(os.path.lexists(backup / name) for name in FILES):
+            raise CheckpointError(f"{backup} is not ropescale's backup (no {_MANIFEST}); move it away")
         return Manifest()
     from pydantic import TypeAdapter, ValidationError
 
-    needed = dict.fromkeys(asdict(Manifest()))
     try:
-        manifest = TypeAdapter(Manifest).validate_python(needed | read_json(path))
+        manifest = TypeAdapter(Manifest).validate_python(dict.fromkeys(asdict(Manifest())) | read_json(path))
     except ValidationError:
         manifest = None
-    there = [backup / name for name in FILES if os.path.lexists(backup / name)]
-    links = any(kept.is_symlink() or not kept.is_file() for kept in there)
-    if manifest is None or links or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}:
+    if manifest is None or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}:
         raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     return manifest
 
 
-def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
-    manifest.finished = finished
-    write_synced(backup / _PART, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
-    os.replace(backup / _PART, backup / _MANIFEST)
+def _store(backup: Path, manifest: Manifest) -> None:
+    _replace(backup, backup / _MANIFEST, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+
+
+def _replace(backup: Path, target: Path, content: bytes, original: Path | None = None) -> None:
+    """Writes a file in one step, with the mode of the one that it replaces, or as a copy of an original."""
+    write_synced(backup / _PART, content)
+    if original is not None:
+        shutil.copystat(original, backup / _PART)
+    elif target.exists():
+        shutil.copymode(target, backup / _PART)
+    os.replace(backup / _PART, target)
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:

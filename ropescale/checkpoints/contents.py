@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
@@ -13,12 +12,11 @@ from ..errors import ScheduleError
 from ..files import local_path, read_bytes, read_json
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan
+from ..record import NAME as RECORD
+from ..record import as_json, make_record, original_config, read_record, undo
 from ..request import Request
 from . import model_card
 from .locating import read_config
-from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, make_record, original_config, read_record, undo
-from .model_card import front_matter
 
 
 def new_files(
@@ -35,13 +33,8 @@ def new_files(
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
-        readme = source / "README.md"
-        card = model_card.card(readme, plan, name, to or "PATH")
-        if hub_id or to:
-            card = model_card.with_metadata(card, hub_id)
-        if to:
-            model_card.refuse_unsendable(card, str(readme))
-        files["README.md"] = card
+        card = model_card.card(source / "README.md", plan, name, to or "PATH")
+        files["README.md"] = model_card.with_metadata(card, hub_id) if hub_id or to else card
     tokenizer = raised_tokenizer(source / "tokenizer_config.json", plan.length)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
@@ -108,54 +101,38 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
         source: the unchanged checkpoint.
         files: the new content of each file, by name; unchanged files are left out.
     """
-    changed = {}
+    texts = {}
     for name, content in files.items():
         path = source / name
-        if name == RECORD:
-            changed[name] = f"{'replaced' if path.exists() else 'new file'}: the changes, and how to undo them"
-        elif path.suffix == ".json":
-            changed[name] = diff(read_json(path), json.loads(content), name)
-        else:
-            changed[name] = _card_change(read_bytes(path) if path.exists() else None, content)
-    return {name: text for name, text in changed.items() if text}
-
-
-def _card_change(old: bytes | None, new: bytes) -> str:
-    """Returns ``+38 lines: section "Context extension"``; empty for an unchanged card."""
-    before, after = (Counter((text or b"").splitlines()) for text in (old, new))
-    more, fewer = (after - before).total(), (before - after).total()
-    if old == new:
-        return ""
-    if old is None:
-        return f'new file, {more} lines: section "Context extension"'
-    counts = " ".join(f"{sign}{count}" for sign, count in (("+", more), ("-", fewer)) if count)
-    also = "" if front_matter(old) == front_matter(new) else " and the front matter"
-    return f'{counts or "other"} lines: section "Context extension"{also}'
+        if path.suffix == ".json" and name != RECORD:
+            texts[name] = diff(read_json(path), json.loads(content), name)
+        elif not path.exists() or read_bytes(path) != content:
+            what = "the changes, and how to undo them" if name == RECORD else 'section "Context extension"'
+            texts[name] = f"{'replaced' if path.exists() else 'new file'}: {what}"
+    return {name: text for name, text in texts.items() if text}
 
 
 def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
-    """Returns a unified diff of two JSON objects, with long lists on one line."""
-    kept = {key for key in old if key in new and old[key] == new[key]}
-    before, after = ([line + "\n" for line in _readable(value, kept)] for value in (old, new))
+    """Returns a unified diff of the keys of two JSON objects that differ, with long lists on one line."""
+    keys = {key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]}
+    before, after = (
+        [f"{line}\n" for line in _readable({key: value[key] for key in keys & value.keys()})] for value in (old, new)
+    )
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterator[str]:
-    """Yields an object's lines; ``kept`` names the keys with equal values on both sides, which get one line."""
+def _readable(value: Mapping[str, object]) -> Iterator[str]:
+    """Yields an object's lines."""
     yield "{"
     for key, inner in sorted(value.items()):
-        lines = [_short(inner)]
-        if isinstance(inner, Mapping) and not (key in kept and len(inner) > 20):
-            lines = [*_readable(inner)]
-        yield f"  {json.dumps(key)}: {lines[0]}"
-        yield from (f"  {line}" for line in lines[1:])
+        first, *lines = _readable(inner) if isinstance(inner, Mapping) else [_short(inner)]
+        yield f"  {json.dumps(key)}: {first}"
+        yield from (f"  {line}" for line in lines)
     yield "}"
 
 
 def _short(value: object) -> str:
     """Returns a value on one line; cuts long lists of numbers to their ends, in six digits."""
-    if isinstance(value, Mapping):
-        return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
         # an integer beyond every float is only cut
         ends = [f"{v:.6g}" if abs(v) < 1e300 else brief(v) for v in (*value[:3], *value[-2:])]

@@ -26,10 +26,10 @@ from ..models.rotary_modules import (
 )
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
+from ..record import as_json, make_record, original_config, read_record
 from ..request import Request
 from .contents import new_files, record_of, source_name
 from .locating import read_config
-from .metadata.record import as_json, make_record, original_config, read_record
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, ConfigError, DataError
-from ..files import open_regular, refuse_special_files
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
-from .folders import refuse_wild_indexes
+from .folders import shards_of
 from .locating import read_config
 
 if TYPE_CHECKING:
@@ -52,8 +49,7 @@ def load_model(
 
     refuse_unloadable(folder)
     refuse_code(folder, trust_remote_code)
-    refuse_wild_indexes(folder)
-    _refuse_whole_numbers(folder)
+    shards_of(folder)  # refuses an index that names files outside the folder
     if not sys.stderr.isatty():
         bars.disable_progress_bar()
     place = usable_device(device)
@@ -67,7 +63,7 @@ def load_model(
             from transformers.distributed.configuration_utils import DistributedConfig
 
             how["distributed_config"] = DistributedConfig(tp_plan="auto")
-        with quiet_transformers(), _report_on_success():
+        with quiet_transformers(), quiet_transformers("transformers.modeling_utils"):
             loaded = auto_class(read_config(folder)).from_pretrained(folder, **how)
             return _complete(folder, loaded, None if device_map is not None or tensor_parallel else place)
     except (ConfigError, CheckpointError):
@@ -124,26 +120,6 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     return (model if place is None else model.to(place)).eval()
 
 
-@contextmanager
-def _report_on_success() -> Iterator[None]:
-    """Delays transformers' report on loaded weights; drops it if ropescale raises an error about them."""
-    logger, held = logging.getLogger("transformers.modeling_utils"), []
-
-    def hold(record: logging.LogRecord) -> bool:
-        if "LOAD REPORT" in str(record.msg):
-            held.append(record)
-            return False
-        return True
-
-    logger.addFilter(hold)
-    try:
-        yield
-    finally:
-        logger.removeFilter(hold)
-    for record in held:
-        logger.handle(record)
-
-
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a tokenizer of its own."""
     return (folder / "tokenizer_config.json").exists()
@@ -163,7 +139,6 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    refuse_special_files(folder)
     refuse_unloadable(base or folder)
     refuse_code(base or folder, trust_remote_code)
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
@@ -214,15 +189,13 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
 
 
 def refuse_unloadable(folder: Path) -> None:
-    """Refuses a checkpoint that makes transformers read a pipe or a device, or build endless modules.
+    """Refuses a checkpoint that makes transformers build endless modules, or that names no dtype of torch.
 
     Raises:
-        CheckpointError: a file is not a regular file.
         ConfigError: a size in the configuration exceeds that of any model, or its dtype is invalid.
     """
     import torch
 
-    refuse_special_files(folder)
     config = read_config(folder)
     for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
         for name in ("dtype", "torch_dtype"):
@@ -258,36 +231,6 @@ def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
             yield from _leaves(value, name)
     else:
         yield name, config
-
-
-_PACKED = re.compile(r"(\.weight|_proj)$")
-"""Tensors that must not be integers; masks and positions may be."""
-
-
-def _refuse_whole_numbers(folder: Path) -> None:
-    """Refuses quantized weights without their scales, which would be used as weights."""
-    from safetensors import SafetensorError, safe_open
-
-    config = read_config(folder)
-    sections = [config, *(value for value in config.values() if isinstance(value, Mapping))]
-    if any(key in section for section in sections for key in ("quantization_config", "compression_config")):
-        return
-    for file in sorted(folder.glob("model*.safetensors")):
-        kinds: dict[str, str] = {}
-        with open_regular(file):  # safetensors reports links to nothing and folders as raw errors
-            pass
-        with suppress(SafetensorError), safe_open(file, "pt") as opened:  # transformers reports a damaged file
-            packed = [name for name in opened.keys() if _PACKED.search(name)]  # noqa: SIM118
-            kinds = {name: opened.get_slice(name).get_dtype() for name in packed}
-        whole = [name for name, kind in kinds.items() if kind in _WHOLE]
-        if whole:
-            raise CheckpointError(
-                f"{file}: {len(whole)} weights are integers, such as {cut(whole[0], 100)} ({kinds[whole[0]]}), and "
-                "config.json has no quantization_config; give the checkpoint that they were quantized from"
-            )
-
-
-_WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
 def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engines import ENGINES, engine_warnings
 from ..engines.base import Source, as_it_lies, needs_remote_code
 from ..engines.exported import exported, scaling_option, words
-from ..errors import ConfigError
 from ..files import read_bytes
 from ..output.formatting import argument, cell, code_span, sentence, uncommented
 from ..planning.plan import Plan
 from ..schedules import describe
-
-if TYPE_CHECKING:
-    from yaml import MappingNode
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
@@ -122,87 +117,38 @@ def _serving(plan: Plan, source: str, name: str) -> str:
 # The front matter: the YAML block at the top of a card, which the Hub reads
 
 TAG = "ropescale"
-_STRING, _LIST, _MAPPING = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-_LARGEST, _DEEPEST = 1_000_000, 50
-"""The most characters and levels of a block: libyaml crashes at some thousand levels."""
-
-_BLOCK = re.compile(
-    r"\A---[ \t]*(?P<end>\r?\n)(?P<yaml>.*?)(?P<close>^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE
-)
 
 
 def with_metadata(card: bytes, base_model: str | None) -> bytes:
     """Returns a card whose front matter has the tag ``ropescale`` and names the base model.
 
-    Works on YAML's nodes, which preserve every value as written: ``ModelCard`` of huggingface_hub would turn
-    ``language: no`` into ``false``, and drop unknown keys of a ``model-index``. Comments are lost. A block that is not
-    a YAML mapping stays unchanged.
+    The block is written again, without comments. One that is not a YAML mapping stays unchanged: the Hub refuses it.
 
     Args:
         card: the file's content.
         base_model: a Hub id for ``base_model``; None keeps the current one.
     """
     import yaml
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+    from huggingface_hub.utils import yaml_dump
 
     text = card.decode("utf-8", "surrogateescape")  # keeps every byte
-    found = _BLOCK.match(text)
-    root = _mapping(found["yaml"] if found else "")
-    if root is None:
+    found = REGEX_YAML_BLOCK.search(text)
+    try:
+        data = (yaml.safe_load(f"{found[2]}\n") if found else None) or {}
+    except (yaml.YAMLError, ValueError, RecursionError):
         return card
-    new: dict[str, yaml.Node] = {}
+    if not isinstance(data, dict):
+        return card
+    tags, languages = data.get("tags") or [], data.get("language")
+    if languages is False:  # YAML reads Norwegian, `no`, as false
+        data["language"] = "no"
+    elif isinstance(languages, list):
+        data["language"] = ["no" if language is False else language for language in languages]
     if base_model is not None:
-        new["base_model"] = yaml.ScalarNode(_STRING, base_model)
-    tags = next((value for key, value in root.value if key.value == "tags"), yaml.SequenceNode(_LIST, []))
-    listed = tags.value if isinstance(tags, yaml.SequenceNode) else []
-    if TAG not in [item.value for item in listed] and (listed or tags.value in ([], "", "null", "~")):
-        style = tags.flow_style if listed else False
-        new["tags"] = yaml.SequenceNode(_LIST, [*listed, yaml.ScalarNode(_STRING, TAG)], flow_style=style)
-    for name, value in new.items():
-        at = next((at for at, (key, _) in enumerate(root.value) if key.value == name), len(root.value))
-        root.value[at : at + 1] = [(yaml.ScalarNode(_STRING, name), value)]
-    kind, end = getattr(yaml, "CSafeDumper", yaml.SafeDumper), found["end"] if found else "\n"
-    block = yaml.serialize(root, Dumper=kind, allow_unicode=True, width=_LARGEST, line_break=end)
-    if found is None:
-        return f"---\n{block}---\n\n".encode() + card
-    return (text[: found.start("yaml")] + block + text[found.start("close") :]).encode("utf-8", "surrogateescape")
-
-
-def front_matter(card: bytes) -> str:
-    """Returns a card's front matter as written; empty if it has none."""
-    found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
-    return found["yaml"] if found else ""
-
-
-def refuse_unsendable(card: bytes, where: str) -> None:
-    """Refuses a card that the Hub would reject at the end of the upload.
-
-    Raises:
-        ConfigError: the card is not UTF-8, or its front matter is not a YAML mapping.
-    """
-    try:
-        card.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{where} is not UTF-8 (byte {error.start}), which the Hub requires; save it as UTF-8"
-        ) from None
-    if _mapping(front_matter(card)) is None:
-        raise ConfigError(
-            f"the front matter of {where} is not valid YAML, and the Hub would refuse it; correct it first"
-        )
-
-
-def _mapping(text: str) -> MappingNode | None:
-    """Parses a YAML block without building its values; None if it is not a mapping, or too large or deep."""
-    import yaml
-
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if available
-    depth = 0
-    try:
-        for event in yaml.parse(text[: _LARGEST + 1], kind):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                return None
-        root = None if len(text) > _LARGEST else yaml.compose(text, kind) or yaml.MappingNode(_MAPPING, [])
-    except (yaml.YAMLError, ValueError):
-        return None
-    return root if isinstance(root, yaml.MappingNode) else None
+        data["base_model"] = base_model
+    if isinstance(tags, list) and TAG not in tags:
+        data["tags"] = [*tags, TAG]
+    end = found[4] or "\n" if found else "\n"
+    block = f"---{end}{yaml_dump(data, sort_keys=False, line_break=end)}---{end}"
+    return (block + (text[found.end() :] if found else f"\n{text}")).encode("utf-8", "surrogateescape")

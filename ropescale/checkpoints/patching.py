@@ -5,48 +5,46 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
 from ..configs import class_defaults
 from ..engines import engine_warnings
-from ..errors import CheckpointError, RunError, ScheduleError
+from ..errors import CheckpointError, ScheduleError
 from ..files import (
     local_path,
     open_regular,
     read_json,
     sha256,
     target_or_warning,
-    temporary_folder,
     translated,
 )
 from ..output.formatting import brief, cut, visible
 from ..planning.plan import Plan, make_plan
+from ..record import NAME as RECORD
+from ..record import Listing, as_json, files_in, original_config, read_record, with_files
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe, specs
 from . import uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
-from .contents import changes, completed, diff, new_files, number, optional_json, record_of, source_name
+from .contents import changes, completed, new_files, number, optional_json, record_of, source_name
 from .folders import (
     LINKS,
     build_folder,
-    check_target,
     files_of,
     is_weight,
     link_or_copy,
     link_warning,
-    links_in,
     refuse_leaving_links,
     refuse_missing_shards,
 )
 from .locating import find_model, read_config, refuse_set_aside
-from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, files_in, original_config, read_record, with_files
+from .ownership import check_target, entry_of
 
 
 @dataclass
@@ -57,7 +55,6 @@ class PatchedCheckpoint:
         folder: the patched checkpoint's folder; None after a dry run, or if the checkpoint exists only on the Hub.
         plan: the applied plan.
         before: the source's configuration; for a source that ropescale patched, :attr:`Plan.original` is the vendor's.
-        config_diff: unified diff of ``config.json``.
         warnings: differences between engines, and files that still contain the old limit.
         links: the link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
         upload: the upload to the Hub, done or planned; None without ``push_to_hub``.
@@ -67,11 +64,15 @@ class PatchedCheckpoint:
     folder: Path | None
     plan: Plan
     before: Mapping[str, object]
-    config_diff: str
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
     upload: uploading.Upload | None = None
     changes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def config_diff(self) -> str:
+        """The unified diff of ``config.json``."""
+        return self.changes.get("config.json", "")
 
 
 def patch_checkpoint(
@@ -102,12 +103,12 @@ def patch_checkpoint(
         dry_run: only plan, and change nothing.
         force: replace ``out``, and the contents of ``push_to_hub``, if ropescale wrote them.
         push_to_hub: ``user/name`` of the Hub repository to upload the result to, with huggingface_hub's token. Without
-            ``out``, a temporary folder of links is uploaded.
+            ``out``, nothing is written on this machine.
         private: make that repository private.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        RunError: the upload failed; the patched checkpoint stays in the folder that the message names.
+        RunError: the upload failed; a patched checkpoint stays in its folder.
         RopescaleError: the input is wrong; nothing is written.
     """
     own = ("link", "revision", "in_place", "dry_run", "force", "push_to_hub", "private")
@@ -120,40 +121,40 @@ def patch_checkpoint(
         notes = ["an interrupted change in place was undone; patching starts from the originals"]
     to = None
     if push_to_hub is not None:  # check before downloading a model, which can take hours
-        if is_local:
-            refuse_leaving_links(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
-    if to and not is_local:
+    if to:
         refuse_leaving_links(source)
     plan = _planned(source, request, notes)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
-        checked_links = [*links_in(source)] if in_place and to else []  # other cases have been refused
-        hub_id = None if is_local else str(model)
-        files = new_files(source, source_name(str(model)), plan, hub_id, to and to.name)
+        files = new_files(source, source_name(str(model)), plan, None if is_local else str(model), to and to.name)
         record = record_of(source, plan, str(model))
-        written = {**files, RECORD: as_json(record, RECORD)}
-        before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
-        result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
-        result.changes = changes(source, written)
+        result = PatchedCheckpoint(None, plan, read_config(source), warnings)
+        result.changes = changes(source, {**files, RECORD: as_json(record, RECORD)})
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
-        result.upload = uploading.intended(source, written, to, not is_local) if to else None
-        return result
-    only_sent = to is not None and target is None and not in_place
-    # if the upload fails, the temporary folder stays: the error names it and the command to upload it again
-    with temporary_folder(keep=RunError) if only_sent else nullcontext() as above:
-        place = above / to.name.partition("/")[2] if above and to else target
-        result.folder, result.links = _write(source, place, files, record, link, force)
         if to:
-            schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
-            title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
-            result.upload = uploading.upload(result.folder, to, title, [*checked_links, *result.links])
-    if only_sent:
-        result.folder, result.links = None, {}  # the temporary folder has been removed
+            with translated(source, "read"):
+                result.upload = uploading.intended(_contents(source, files, record), to)
+        return result
+    if in_place:
+        _write_in_place(source, files, record)
+        result.folder = source
+    else:
+        with translated(source, "read"):
+            refuse_missing_shards(source)
+    if target is not None:
+        result.links = build_folder(target, lambda new: link_or_copy(source, new, files, link), record, force)
+        result.folder = target
+    if to:
+        schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
+        title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
+        with translated(source, "read"):
+            contents = _contents(source, files, record) if result.folder is None else _contents(result.folder)
+        result.upload = uploading.upload(contents, to, title, result.folder)
     result.warnings += on_links(result.links, link)
     return result
 
@@ -244,21 +245,28 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
     return replace(plan, notes=(*notes, *plan.notes))
 
 
-def _write(
-    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, object], link: str, force: bool
-) -> tuple[Path, dict[str, str]]:
-    """Writes into a new folder, or in place without a target."""
-    if target is not None:
-        with translated(source, "read"):
-            refuse_missing_shards(source)
-        return target, build_folder(target, lambda folder: link_or_copy(source, folder, files, link), record, force)
+def _write_in_place(source: Path, files: Mapping[str, bytes], record: Mapping[str, object]) -> None:
     written, listed = as_json(record, RECORD), files_in(source)
-    if listed is not None:  # the links in this list are ropescale's
-        new = {name: {"sha256": sha256(content)} for name, content in files.items()}
-        written = with_files(record, {**listed, **new})
+    if listed is not None:  # of a folder that ropescale built before
+        written = with_files(record, {**listed, **_digests(files)})
     with translated(source):
         write_in_place(source, {**files, RECORD: written})
-    return source, {}
+
+
+def _contents(
+    folder: Path, files: Mapping[str, bytes] | None = None, record: Mapping[str, object] | None = None
+) -> uploading.Contents:
+    """Returns the files to upload: those of a patched folder, or of a source with these changes."""
+    kept = {name.as_posix(): Path(os.path.realpath(folder / name)) for name in files_of(folder)}
+    if files is None or record is None:
+        return kept
+    kept = {name: path for name, path in kept.items() if name not in (*files, RECORD)}
+    listed = {name: entry_of(path, "copy" if is_weight(name) else None) for name, path in kept.items()}
+    return {**kept, **files, RECORD: with_files(record, {**listed, **_digests(files)})}
+
+
+def _digests(files: Mapping[str, bytes]) -> Listing:
+    return {name: {"sha256": sha256(content)} for name, content in files.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from ..errors import CheckpointError
 from ..files import local_path, read_json, translated, write_synced
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
+from ..record import NAME as RECORD
+from ..record import as_json, read_record
 from . import adapter_saving
-from .folders import build_folder, check_target, copy_mode, files_of, is_weight, link_or_copy, write_record
+from .folders import build_folder, copy_mode, files_of, is_weight, link_or_copy, write_record
 from .in_memory import SavedSchedule, is_adapted, refuse_parts, save_pretrained, saved_schedule
-from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, read_record
+from .ownership import check_target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import glob
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RunError
-from ..files import sha256_of
 from ..output.formatting import argument, first_line, named, shell_word
-from .folders import SKIPPED, files_of, refuse_leaving_links
+from ..record import NAME as RECORD
+from ..record import files_in
 from .locating import PATIENCE
-from .metadata.record import NAME as RECORD
-from .metadata.record import files_in
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
-    from huggingface_hub.hf_api import RepoSibling
 
 _EMPTY = {".gitattributes"}
 """Files that the Hub creates in a new repository."""
 
-_FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
+_FORMALITIES = {*_EMPTY, "LICENSE", "README.md"}
 """Files that the Hub or its web page may create."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -70,14 +66,12 @@ class Upload:
         url: the repository's page; None after a dry run.
         private: whether a private repository was requested.
         files: the size in bytes of every file sent.
-        weights_elsewhere: whether the weights, not downloaded by a dry run, would be uploaded in addition.
     """
 
     repository: str
     url: str | None
     private: bool
     files: Mapping[str, int]
-    weights_elsewhere: bool = False
 
 
 def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
@@ -100,68 +94,54 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         return Repository(name, private)
     to = Repository(name, private, token=_token())
     info = None
-    with _translated(to):
-        with suppress(RepositoryNotFoundError):
-            info = to.api().model_info(name, timeout=PATIENCE, files_metadata=True)
-        user = to.api().whoami()
-    _refuse_user(to, user)
+    with _translated(to), suppress(RepositoryNotFoundError):
+        info = to.api().model_info(name, timeout=PATIENCE)
     if info is None:
         return to
     if private and not info.private:
         raise CheckpointError(
             f"{name} exists on the Hub and is public; make it private there, or leave private out", "private"
         )
-    existing = {file.rfilename: file for file in info.siblings or ()}
-    if (count := len(existing.keys() - _EMPTY)) and not force:
+    existing = {file.rfilename for file in info.siblings or ()}
+    if (count := len(existing - _EMPTY)) and not force:
         raise CheckpointError(
             f"{name} exists on the Hub and contains {count} file(s); choose another name, or replace it with force",
             "force",
         )
-    return replace(to, replaced=_sent_before(to, info, existing), commit=info.sha)
+    return Repository(name, private, _sent_before(to, info, existing), info.sha, to.token)
 
 
-def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
-    """Uploads a checkpoint's folder, including weights and card.
+Contents = Mapping[str, Path | bytes]
+"""The files to send, by name: each is a file's path, or its content."""
 
-    Follows links and uploads their content. Creates the repository if it does not exist.
+
+def intended(contents: Contents, to: Repository, url: str | None = None) -> Upload:
+    """Describes an upload of these files."""
+    sizes = {name: len(file) if isinstance(file, bytes) else file.stat().st_size for name, file in contents.items()}
+    return Upload(to.name, url, to.private, sizes)
+
+
+def upload(contents: Contents, to: Repository, message: str, folder: Path | None) -> Upload:
+    """Uploads a checkpoint in one commit. Creates the repository if it does not exist.
 
     Args:
-        folder: the checkpoint.
+        contents: the files; links are followed.
         to: the result of :func:`repository`.
         message: the commit's title.
-        ours: links to weights that ropescale made.
+        folder: the folder that holds them, which a failed upload leaves; None if nothing was written.
 
     Raises:
-        CheckpointError: another link leads out of the folder; nothing is uploaded.
-        RunError: the upload is incomplete; the folder is unchanged, and the message has the command to repeat it.
+        RunError: the upload failed; the message has the command to repeat it.
     """
-    refuse_leaving_links(folder, ours)
-    with _translated(to, folder):
-        files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    with _translated(to, _retry(folder, to)):
         api = to.api()
         url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
-        api.upload_folder(
-            repo_id=to.name,
-            folder_path=folder,
-            commit_message=message,
-            ignore_patterns=[pattern for name in sorted(SKIPPED) for pattern in (name, f"{name}/*", f"*/{name}/*")],
-            delete_patterns=[glob.escape(name) for name in to.replaced] or None,
-            parent_commit=to.commit,
-        )
-        missing = sorted(set(files) - set(api.list_repo_files(to.name)))
-    if missing:
-        raise RunError(
-            f"{url} lacks {len(missing)} of the files in {folder}, such as {missing[0]} (a .gitignore?); "
-            f"{_retry(folder, to)}"
-        )
-    return Upload(to.name, str(url), to.private, files)
-
-
-def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights_elsewhere: bool) -> Upload:
-    """Lists the files that would be uploaded: the source's local files, and the changed ones."""
-    files = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
-    files |= {name: len(content) for name, content in changed.items()}
-    return Upload(to.name, None, to.private, files, weights_elsewhere)
+        added = [CommitOperationAdd(name, file) for name, file in contents.items()]
+        deleted = [CommitOperationDelete(name) for name in to.replaced if name not in contents]
+        api.create_commit(to.name, [*added, *deleted], commit_message=message, parent_commit=to.commit)
+    return intended(contents, to, str(url))
 
 
 def _refuse_name(name: str) -> None:
@@ -185,58 +165,38 @@ def _token() -> str:
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError("HF_HUB_OFFLINE is set, which prevents uploads to the Hub; unset it")
     token = get_token()
-    if not token:
-        raise CheckpointError(f"the token for the Hub is missing; {_LOGIN}")
-    if not (token.isascii() and token.isprintable()) or " " in token:  # the client's error would quote it encoded
-        raise CheckpointError("the token for the Hub contains invalid characters; copy it again")
+    if not token or not token.isascii() or not token.isprintable() or " " in token:  # the client's error would quote it
+        raise CheckpointError(f"the token for the Hub is missing, or has invalid characters; {_LOGIN}")
     return token
 
 
-def _refuse_user(to: Repository, user: Mapping[str, Any]) -> None:
-    """Refuses a read-only token, or one without write access to this repository."""
-    role, name = user.get("auth", {}).get("accessToken", {}).get("role"), user["name"]
-    if role == "read":
-        raise CheckpointError(
-            f"the token of {name} is read-only; create one with write access at https://huggingface.co/settings/tokens"
-        )
-    owners = [name, *(org["name"] for org in user.get("orgs", ()))]
-    owner = to.name.partition("/")[0]
-    if role == "write" and owner not in owners:  # the Hub does not list the rights of a fine-grained token
-        raise CheckpointError(f"{name} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
-
-
-def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
+def _sent_before(to: Repository, info: ModelInfo, existing: set[str]) -> tuple[str, ...]:
     """Returns the repository's files that its record lists, sorted.
 
     Their old content stays in the repository's history.
 
     Raises:
-        CheckpointError: it contains unlisted or changed files, so that replacing it would delete somebody's work.
+        CheckpointError: it contains files that the record does not list.
     """
-    if existing.keys() <= _FORMALITIES:
+    from huggingface_hub.utils import tqdm
+
+    if existing <= _FORMALITIES:
         return ()
     if RECORD not in existing:
         raise _refusal(f"{to.name} was not written by ropescale (no {RECORD})")
     with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
-        listed = files_in(_download(to, info, RECORD, cache).parent)
-        if listed is None:
-            raise _refusal(f"{to.name} on the Hub has an unreadable {RECORD}")
-        foreign = sorted(existing.keys() - _FORMALITIES - {RECORD, *listed})
-        if foreign:
-            more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
-            raise _refusal(f"{to.name} on the Hub contains {named(foreign[0])}{more} that ropescale did not upload")
-        for name in sorted(existing.keys() & listed.keys()):
-            file, entry = existing[name], listed[name]
-            if "how" in entry:  # weights are not read: copied ones are compared by size
-                changed = "size" in entry and entry["size"] != file.size
-            else:
-                digest = file.lfs.sha256 if file.lfs else sha256_of(_download(to, info, name, cache))
-                changed = digest != entry.get("sha256")
-            if changed:
-                raise _refusal(
-                    f"{to.name} on the Hub contains {named(name)}, which was changed since ropescale uploaded it"
-                )
-    return tuple(sorted(existing.keys() & {RECORD, *listed}))
+        bar: Any = partial(tqdm, disable=True)  # keep stderr for notes and warnings
+        with _translated(to):
+            options: dict[str, Any] = {"cache_dir": cache, "etag_timeout": PATIENCE, "tqdm_class": bar}
+            path = to.api().hf_hub_download(to.name, RECORD, revision=info.sha, **options)
+        listed = files_in(Path(path).parent)
+    if listed is None:
+        raise _refusal(f"{to.name} on the Hub has an unreadable {RECORD}")
+    foreign = sorted(existing - _FORMALITIES - {RECORD, *listed})
+    if foreign:
+        more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
+        raise _refusal(f"{to.name} on the Hub contains {named(foreign[0])}{more} that ropescale did not upload")
+    return tuple(sorted(existing & {RECORD, *listed}))
 
 
 def _refusal(why: str) -> CheckpointError:
@@ -244,34 +204,23 @@ def _refusal(why: str) -> CheckpointError:
     return CheckpointError(f"{why}, so force leaves it; {what}", "force")
 
 
-def _download(to: Repository, info: ModelInfo, name: str, cache: str) -> Path:
-    """Downloads a file of a repository into a folder; large files in Git LFS need no download."""
-    from huggingface_hub.utils import tqdm
-
-    bar: Any = partial(tqdm, disable=True)  # keep stderr for notes and warnings
-    with _translated(to):
-        return Path(
-            to.api().hf_hub_download(
-                to.name, name, revision=info.sha, cache_dir=cache, etag_timeout=PATIENCE, tqdm_class=bar
-            )
-        )
-
-
 @contextmanager
-def _translated(to: Repository, folder: Path | None = None) -> Iterator[None]:
+def _translated(to: Repository, retry: str | None = None) -> Iterator[None]:
     """Turns the client's error into one sentence; drops the cause, which may contain the token.
 
     Args:
-        folder: the written folder, which the sentence names; None before writing.
+        retry: how to repeat a failed upload; None before anything was written.
     """
     try:
         yield
     except Exception as error:  # the client raises a dozen types of errors, which differ between versions
-        said = to.hide(_reason(error, to))
-        raise (RunError(f"{said}; {_retry(folder, to)}") if folder else CheckpointError(said)) from None
+        reason = to.hide(_reason(error, to))
+        raise (RunError(f"{reason}; {retry}") if retry else CheckpointError(reason)) from None
 
 
-def _retry(folder: Path, to: Repository) -> str:
+def _retry(folder: Path | None, to: Repository) -> str:
+    if folder is None:
+        return "nothing was written here; give the command again"
     words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
     return f"the patched checkpoint stays in {folder}; upload it again with `{' '.join(map(shell_word, words))}`"
 
@@ -288,6 +237,6 @@ def _reason(error: Exception, to: Repository) -> str:
     if status == 403:
         return f"the token may not write to {to.name} on the Hub; give it write access, or choose another name"
     if status is not None:
-        said = " ".join(str(getattr(root, "server_message", None) or "").split())
-        return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
+        message = " ".join(str(getattr(root, "server_message", None) or "").split())
+        return f"the Hub refused {to.name} ({status}: {message or first_line(root)})"
     return f"{to.name} could not be uploaded to the Hub ({first_line(root)})"

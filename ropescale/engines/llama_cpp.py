@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar, Literal
 
-from ..checkpoints.metadata.record import softmax_factor
 from ..configs.class_defaults import ALL_LAYERS, load
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
 from ..output.formatting import argument
 from ..planning.layers import is_windowed
+from ..record import softmax_factor
 from ..schedules.yarn import temperature
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 

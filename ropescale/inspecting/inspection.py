@@ -9,7 +9,6 @@ from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
-from ..checkpoints.metadata.record import original_config
 from ..configs.configuration import ONLY_V5_KEYS, Configuration, unread_by_v4
 from ..configs.section import LARGEST
 from ..errors import ScheduleError
@@ -17,6 +16,7 @@ from ..files import read_json
 from ..output.formatting import brief, listed, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, share_of
+from ..record import original_config
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, describe, specs

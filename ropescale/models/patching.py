@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NoReturn, Unpack
 import torch
 from torch import nn
 
-from ..checkpoints.metadata.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan
+from ..record import original_config
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules.base import length_dependent
 from .rotary_modules import (

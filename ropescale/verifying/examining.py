@@ -21,7 +21,6 @@ from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
 from ..checkpoints.contents import number, optional_json
 from ..checkpoints.loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
 from ..checkpoints.locating import read_config
-from ..checkpoints.metadata.record import read_record
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope, unread_by_v4
 from ..configs.section import LARGEST
@@ -41,6 +40,7 @@ from ..models.rotary_modules import (
     whole_config,
 )
 from ..output.formatting import brief, first_line, listed
+from ..record import read_record
 from ..request import refuse_unknown
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Text, compare, written
 from .verification import (
@@ -54,7 +54,7 @@ from .verification import (
 )
 
 if TYPE_CHECKING:
-    from ..checkpoints.metadata.stored_record import Record
+    from ..stored_record import Record
 
 
 class ExamineOptions(TypedDict, total=False):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..checkpoints.metadata.record import around_switch, softmax_factor
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, read_rope
 from ..models.patching import held_at, installed
@@ -24,12 +23,13 @@ from ..models.rotary_modules import (
     whole_config,
 )
 from ..planning.layers import describe_scaling
+from ..record import around_switch, softmax_factor
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, compute, describe
 from .decoding import Stretch
 
 if TYPE_CHECKING:
-    from ..checkpoints.metadata.stored_record import Record
+    from ..stored_record import Record
 
 
 _SOFTMAX_RTOL = 1e-9

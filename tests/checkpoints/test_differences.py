@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from pathlib import Path
@@ -48,11 +47,11 @@ def test_the_tokenizers_limit_is_a_diff(model):
     assert patched(dry_run=True).changes["tokenizer_config.json"] == (
         "--- tokenizer_config.json (source)\n"
         "+++ tokenizer_config.json (patched)\n"
-        "@@ -6,3 +6,3 @@\n"
-        "   }\n"
+        "@@ -1,3 +1,3 @@\n"
+        " {\n"
         '-  "model_max_length": 256\n'
         '+  "model_max_length": 1024\n'
-        '   "padding_side": "left"\n'
+        " }\n"
     )
 
 
@@ -76,18 +75,13 @@ def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model
 
 
 def test_the_card_and_the_record_are_told_in_a_line_each(model):
-    before = (model / "README.md").read_text().splitlines()
     done = patched(out="out")
-    lines = [line[:2] for line in difflib.ndiff(before, Path("out", "README.md").read_text().splitlines())]
-    assert "- " not in lines
-    assert done.changes["README.md"] == f'+{lines.count("+ ")} lines: section "Context extension"'
+    assert done.changes["README.md"] == 'replaced: section "Context extension"'
     assert done.changes["ropescale.json"] == "new file: the changes, and how to undo them"
-    sent = patched(dry_run=True, push_to_hub="me/long").changes["README.md"]
-    assert sent.endswith('lines: section "Context extension" and the front matter')
     (model / "README.md").unlink()
-    assert patched(dry_run=True).changes["README.md"].startswith("new file, ")
+    assert patched(dry_run=True).changes["README.md"].startswith("new file: ")
     patched(in_place=True)
-    assert set(patched(dry_run=True).changes) == {"ropescale.json"}
+    assert patched(dry_run=True).changes == {}
     again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
     assert again["ropescale.json"] == "replaced: the changes, and how to undo them"
     assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})  # beyond every float

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
-import tempfile
 from pathlib import Path
 
 import fake_hub
-import huggingface_hub
 import pytest
 import yaml
 from configurations import read, write_checkpoint
@@ -20,7 +17,6 @@ from refusing import one_error, refused
 
 from ropescale.checkpoints import model_card, patching
 from ropescale.cli.main import main
-from ropescale.errors import ConfigError
 
 CARD = "---\nlicense: apache-2.0 # theirs\nlanguage:\n- no\n---\n\n# A model\n"
 YARN = ["--schedule", "yarn:factor=4"]
@@ -37,10 +33,8 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint at ``model`` in the working directory; temporary folders are made in ``tmp`` beside it."""
+    """A checkpoint at ``model`` in the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     files = {"README.md": CARD, "LICENSE": "the licence", "nested/extra.json": "{}"}
     weights = {f"model-{number}.safetensors": bytes([number]) * 100_000 for number in (1, 2)}
     return write_checkpoint(tmp_path / "model", files=files | weights)
@@ -93,7 +87,7 @@ def test_without_an_output_folder_nothing_is_left_on_this_machine(hub, ran, tmp_
         out, _ = ran(*PUSH, "--private")
     assert set(sent(hub)) == FILES
     card = sent(hub)["README.md"].decode()
-    assert card.startswith("---\nlicense: apache-2.0\nlanguage:\n- no\ntags:\n- ropescale\n---\n\n# A model\n\n")
+    assert card.startswith("---\nlicense: apache-2.0\nlanguage:\n- 'no'\ntags:\n- ropescale\n---\n\n# A model\n\n")
     assert "## Context extension" in card
     assert hub.private == {"me/long"}
     assert "written to" not in out
@@ -120,7 +114,7 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(hub, ran, tmp_path)
     assert hub.requests == []
     assert push("-o", "out") == 0
     told, came = found["hub"]["files"], {name: len(content) for name, content in sent(hub).items()}
-    assert told.pop("ropescale.json") < came.pop("ropescale.json")  # which lists what was written once it is
+    assert told.pop("ropescale.json") and came.pop("ropescale.json")  # which lists other inodes or times
     assert told == came
     assert found["hub"]["url"] is None
 
@@ -145,21 +139,19 @@ def sent_before(hub: fake_hub.Hub, *more: str) -> dict[str, bytes]:
     return held
 
 
-def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd, tmp_path):
+def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd):
     held = sent_before(hub, "model-3.safetensors", "old[1]*.json", "gone.json", "*")
-    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise", ".gitignore": b"the Hub's"}
+    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise", "LICENSE": b"the Hub's"}
     assert push("--force") == 0
-    assert set(sent(hub)) == FILES | {".gitignore"}
+    assert set(sent(hub)) == FILES
     assert sent(hub)["model-1.safetensors"] == Path("model", "model-1.safetensors").read_bytes()
     assert "ropescale.json:" not in capfd.readouterr().err  # the client's progress bar
-    assert os.listdir(tmp_path / "tmp") == []
 
 
 REFUSED_BY_FORCE = {
     "one file": ({"adapter.safetensors": b"theirs"}, "contains adapter.safetensors that ropescale did not upload"),
     "several": ({"a.txt": b"", "b.txt": b""}, "contains a.txt and 1 more file(s) that ropescale did not upload"),
     "an empty record": ({"ropescale.json": b""}, "has an unreadable ropescale.json, so force leaves it"),
-    "no record": ({"ropescale.json": b"[1, 2]"}, "has an unreadable ropescale.json"),
     "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "has an unreadable ropescale.json"),
     "a name that breaks the line": ({"a\nb": b""}, "contains a\\nb that ropescale did not upload"),
 }
@@ -176,32 +168,6 @@ def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(h
     assert hub.repositories["me/long"] == kept
 
 
-@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
-def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
-    (model / "tokenizer.json").write_text("{}")
-    assert push("-o", "out", "--link", link) == 0
-    hub.through_lfs.add("tokenizer.json")  # which the Hub does with any file that is large
-    assert push("-o", "out", "--link", link, "--force") == 0
-    assert sent(hub) == contents(Path("out"))
-
-
-@pytest.mark.parametrize(
-    ("name", "lfs"),
-    [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
-)
-def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
-    assert push("-o", "out", "--link", "copy") == 0
-    hub.repositories["me/long"][name] = b"theirs"
-    hub.through_lfs |= {name} if lfs else set()
-    before = dict(hub.repositories["me/long"])
-    assert ran(*PUSH, "-o", "out", "--force", code=2).err == (
-        f"error: me/long on the Hub contains {name}, which was changed since ropescale uploaded it, so force leaves "
-        "it; "
-        "delete unneeded files there, or choose another name (--force)\n"
-    )
-    assert hub.repositories["me/long"] == before
-
-
 @pytest.mark.parametrize("there", [False, True])
 def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, ran, monkeypatch, there):
     def meanwhile(*args: object) -> object:
@@ -211,8 +177,8 @@ def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, r
 
     if there:
         sent_before(hub)
-    write = patching._write
-    monkeypatch.setattr(patching, "_write", meanwhile)
+    write = patching.build_folder
+    monkeypatch.setattr(patching, "build_folder", meanwhile)
     said = ran(*PUSH, "-o", "out", "--force", code=1).err
     words = "me/long on the Hub was changed meanwhile" if there else "the Hub refused me/long (409: You already created"
     assert words in said
@@ -234,11 +200,7 @@ def test_private_does_not_go_into_a_public_repository(hub, ran):
     ("name", "words"),
     [
         ("long", "'long' is not a repository's name on the Hub; give it as user/name"),
-        ("a/b/c", "'a/b/c' is not a repository's name"),
         ("me/lo ng", "'me/lo ng' cannot be a repository's name on the Hub; use letters"),
-        ("me/-long", "'me/-long' cannot be"),
-        ("me/long.git", "'me/long.git' cannot be"),
-        ("/long", "'/long' cannot be"),
         ("", "'' is not a repository's name"),
     ],
 )
@@ -247,9 +209,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_sent(hub, capsys, nam
     assert hub.requests == []
 
 
-def test_without_a_token_or_a_network_and_with_a_card_that_the_hub_would_refuse_nothing_is_sent(
-    hub, capsys, monkeypatch, tmp_path, model
-):
+def test_without_a_token_or_a_network_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):
     with monkeypatch.context() as patched, unchanged(tmp_path):
         patched.delenv("HF_TOKEN")
         refused(capsys, [*PUSH, "-o", "out"], "token for the Hub is missing", "`hf auth login`", "HF_TOKEN")
@@ -258,9 +218,6 @@ def test_without_a_token_or_a_network_and_with_a_card_that_the_hub_would_refuse_
         patched.setattr(constants, "HF_HUB_OFFLINE", True)
         refused(capsys, [*PUSH, "-o", "out"], "HF_HUB_OFFLINE", "unset it")
     assert hub.requests == []
-    (model / "README.md").write_text("---\nlicense: [mit\n---\n")
-    refused(capsys, [*PUSH, "-o", "out"], "README.md is not valid YAML, and the Hub would refuse it")
-    assert "me/long" not in hub.repositories
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -270,7 +227,6 @@ ECHO = f"you sent Bearer {fake_hub.TOKEN}, which is wrong"
 NO_LEAVE = "the token may not write to me/long"
 REFUSALS = {
     "a token that nobody has": (2, "GET /api", 401, "the Hub does not accept the token; log in"),
-    "a repository that may not be seen": (2, "GET /api/models", 403, NO_LEAVE),
     "a Hub out of order": (
         2,
         "GET /api/models",
@@ -279,12 +235,6 @@ REFUSALS = {
     ),
     "no right to create": (1, "POST /api/repos", 403, NO_LEAVE),
     "no right to commit": (1, "POST /api/models/me/long/commit", 403, NO_LEAVE),
-    "a commit refused": (
-        1,
-        "POST /api/models/me/long/commit",
-        400,
-        "refused me/long (400: you sent Bearer ***",
-    ),
     "weights refused": (1, "PUT /lfs", 403, NO_LEAVE),
     "a card refused": (1, "POST /api/validate-yaml", 400, "refused me/long (400: you sent Bearer ***"),
 }
@@ -340,52 +290,38 @@ def test_a_connection_that_breaks_while_uploading_is_one_sentence(hub, everythin
     assert "the Hub refused me/long (503: you sent Bearer ***" in everything_said().splitlines()[-1]
 
 
-def test_the_temporary_folder_of_a_failed_upload_is_kept_and_the_command_given_sends_it(
-    hub, everything_said, monkeypatch, tmp_path
-):
+def test_the_folder_of_a_failed_upload_is_kept_and_the_command_given_sends_it(hub, everything_said, monkeypatch):
     hub.refusals = {"POST /api/models/me/long/commit": (400, ECHO)}
-    assert push("--private") == 1
+    assert push("-o", "out", "--private") == 1
     words = shlex.split(everything_said().splitlines()[-1].split("`")[-2])
-    assert words[:3] == ["hf", "upload", "me/long"]
-    kept = Path(words[3])
-    assert kept.parent.parent == tmp_path / "tmp"
-    assert set(contents(kept)) == FILES
+    assert words[:4] == ["hf", "upload", "me/long", "out"]
     hub.refusals = {}
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub.cli.hf import app
 
     app(words[1:], standalone_mode=False)
-    assert sent(hub) == contents(kept)
+    assert sent(hub) == contents(Path("out"))
     assert hub.private == {"me/long"}
 
 
-@pytest.mark.parametrize("bad", ["hf_abc\x00def", "hf_abc def", "hf_äbc"])
-def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, capfd, monkeypatch, bad):
+def test_a_failed_upload_without_a_folder_is_repeated_by_the_same_command(hub, everything_said, tmp_path):
+    hub.refusals = {"POST /api/models/me/long/commit": (400, ECHO)}
+    with unchanged(tmp_path):
+        assert push() == 1
+        assert everything_said().endswith("nothing was written here; give the command again\n")
+        hub.refusals = {}
+        assert push() == 0
+    assert set(sent(hub)) == FILES
+
+
+def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, capfd, monkeypatch):
     """h11 would quote the header, escaped, in its error."""
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: bad)
+    monkeypatch.setenv("HF_TOKEN", "hf_abc\x01def")
     assert push("-o", "out", "--debug") == 2
     err = capfd.readouterr().err
-    one_error(err.splitlines()[-1] + "\n", "the token", "characters", "copy it again")
+    one_error(err.splitlines()[-1] + "\n", "the token", "has invalid characters")
     assert "abc" not in err
     assert hub.requests == []
-
-
-@pytest.mark.parametrize(
-    ("role", "to", "words"),
-    [
-        ("read", "me/long", "the token of me is read-only; create one with write access"),
-        ("write", "others/long", "me cannot write to others; give me/NAME or ours/NAME"),
-    ],
-)
-def test_a_token_that_cannot_write_there_is_refused_before_the_patch(hub, capsys, role, to, words):
-    hub.user["auth"]["accessToken"]["role"] = role
-    refused(capsys, ["patch", "model", "-o", "out", *YARN, "--push-to-hub", to], words)
-
-
-def test_a_file_that_the_hub_leaves_out_is_missed(hub, ran):
-    hub.ignored = {"nested/extra.json"}
-    said = ran(*PUSH, "-o", "out", code=1).err
-    assert f"{hub.url}/me/long lacks 1 of the files in out, such as nested/extra.json" in said
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -401,21 +337,10 @@ def metadata(card: bytes) -> dict[str, object]:
     [
         ("", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n\n"),
         ("# W\n\n---\n\nx\n", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n\n# W\n\n---\n\nx\n"),
-        ("---\n---\n# W\n", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n# W\n"),
-        ("---\nx: [b,\n a]\ntags:\n---\n", "---\nx: [b, a]\ntags:\n- ropescale\nbase_model: org/base\n---\n"),
+        ("---\nx: [b,\n a]\ntags:\n---\n", "---\nx:\n- b\n- a\ntags:\n- ropescale\nbase_model: org/base\n---\n"),
         (
-            "---\r\nlicense: mit # a comment\r\nbase_model:\r\n- a/b\r\ntags:\r\n  - x\r\n  - y\r\n"
-            "language: no\r\n---\r\nW",
-            "---\r\nlicense: mit\r\nbase_model: org/base\r\ntags:\r\n- x\r\n- y\r\n- ropescale\r\n"
-            "language: no\r\n---\r\nW",
-        ),
-        (
-            "---\ntags: [x, 'y']\nbase_model: a/b\n---\n",
-            "---\ntags: [x, 'y', ropescale]\nbase_model: org/base\n---\n",
-        ),
-        (
-            "---\ntags:\n- ropescale\nbase_model: org/base\n---\n",
-            "---\ntags:\n- ropescale\nbase_model: org/base\n---\n",
+            "---\r\nlicense: mit # a comment\r\nbase_model:\r\n- a/b\r\ntags:\r\n  - x\r\nlanguage: no\r\n---\r\nW",
+            "---\r\nlicense: mit\r\nbase_model: org/base\r\ntags:\r\n- x\r\n- ropescale\r\nlanguage: 'no'\r\n---\r\nW",
         ),
     ],
 )
@@ -423,40 +348,21 @@ def test_front_matter_gains_its_fields_and_loses_nothing_but_comments(card, want
     found = model_card.with_metadata(card.encode(), "org/base")
     assert found.decode() == wanted
     assert model_card.with_metadata(found, "org/base") == found
-    model_card.refuse_unsendable(found, "README.md")
-    assert metadata(found)["base_model"] == "org/base"
 
 
 FIELDS = (
-    "license: other\nlicense_name: 'no'\nlanguage:\n- no\n- en\ndate: 2001-02-03\nodd: 0x1F\nvalue: 1.50\nnone: ~\n"
+    "license: other\nlicense_name: 'no'\nlanguage:\n- no\n- en\ndate: 2001-02-03\nvalue: 1.50\nnone: ~\ntags: one\n"
     "model-index:\n- name: m\n  odd: 1\n  results:\n  - metrics:\n    - {type: acc, value: 1, more: 2}\n"
     "text: |\n  # no comment\n  é\n"
 )
 
 
-def test_every_field_of_a_card_is_written_as_it_was_and_what_is_no_mapping_stays():
-    card = f"---\n{FIELDS}---\n# W\n".encode()
-    assert model_card.with_metadata(card, None).decode() == f"---\n{FIELDS}tags:\n- ropescale\n---\n# W\n"
-    for card in (b"---\nlicense: [mit\n---\n", b"---\n- a list\n---\n"):
+def test_every_field_of_a_card_says_what_it_said_and_what_is_no_mapping_stays():
+    found = metadata(model_card.with_metadata(f"---\n{FIELDS}---\n# W\n".encode(), "org/base"))
+    assert found == yaml.safe_load(FIELDS) | {"language": ["no", "en"], "base_model": "org/base"}
+    for card in (b"---\nlicense: [mit\n---\n", b"---\n- a list\n---\n", b"---\na: " + b"[" * 5000 + b"\n---\n"):
         assert model_card.with_metadata(card, "org/base") == card
-
-
-@pytest.mark.parametrize(
-    "card",
-    ["---\n{license: mit}\n---\n", "---\ntags: &x\n- a\nother: *x\n---\n", "---\ntags: one\nbase_model: {a: b}\n---\n"],
-)
-def test_front_matter_of_any_shape_says_what_it_said(card):
-    found = model_card.with_metadata(card.encode(), "org/base")
-    before = metadata(card.encode())
-    wanted = before if before.get("tags") == "one" else before | {"tags": [*before.get("tags", []), "ropescale"]}
-    assert metadata(found) == wanted | {"base_model": "org/base"}
-
-
-def test_a_card_that_is_not_utf8_keeps_its_bytes_but_is_not_sent():
-    found = model_card.with_metadata(b"caf\xe9\n", None)
-    assert found.endswith(b"caf\xe9\n")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
-        model_card.refuse_unsendable(found, "README.md")
+    assert model_card.with_metadata(b"caf\xe9\n", None).endswith(b"caf\xe9\n")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -475,7 +381,6 @@ def test_the_program_sends_with_the_environment_alone(hub, command_line, tmp_pat
     assert done.returncode == 0, done.stderr
     assert set(sent(hub)) == FILES
     assert fake_hub.TOKEN not in done.stdout + done.stderr
-    assert os.listdir(tmp_path / "tmp") == []
 
 
 def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):

@@ -175,10 +175,7 @@ def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
 # ---------------------------------------------------------------------------------------------------------
 # Files that are not files
 
-NAMES = (
-    "config.json adapter_config.json generation_config.json params.json tokenizer.json tokenizer_config.json "
-    "ropescale.json README.md model.safetensors.index.json"
-).split()
+NAMES = "config.json adapter_config.json tokenizer.json ropescale.json README.md model.safetensors.index.json".split()
 
 
 @pytest.mark.parametrize(
@@ -188,22 +185,13 @@ NAMES = (
 def test_a_pipe_is_not_read(model, capsys, words, name):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
-    refused(capsys, words, f"{name} is a pipe, not a regular file")
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors.index.json", "generation_config.json", "tokenizer_config.json"]
-)
-def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
-    """Each takes a hundred times its size in memory."""
-    (model / name).write_text('{"weight_map": [' + "[]," * 2_000_001 + "[]]}")
-    refused(capsys, PATCH, f"{name} contains more than 4,000,000 values, beyond any such file; download it again")
+    refused(capsys, words, f"{name} is a pipe or a device, not a regular file")
 
 
 @pytest.mark.parametrize(
     ("name", "mebibytes", "most"),
     [
-        ("generation_config.json", 40, "16.8 MB"),
+        ("config.json", 9, "8.39 MB"),
         ("model.safetensors.index.json", 129, "134 MB"),  # that of a million tensors
     ],
 )
@@ -221,16 +209,6 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     assert files.read_json(model / "tokenizer_config.json") == content
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])
-@pytest.mark.parametrize("place", ["/proc/version", "/proc/self/status", "/sys/kernel", "/proc", "/dev"])
-def test_a_link_into_the_system_is_not_followed(model, capsys, name, place):
-    """Some files there, such as /proc/kmsg, say that they are regular and have no end."""
-    if not os.path.exists(place) or (os.path.isdir(place) and name in ("config.json", "README.md")):
-        pytest.skip(f"this system has no {place}")
-    (model / name).unlink(missing_ok=True)
-    (model / name).parent.mkdir(exist_ok=True)
-    (model / name).symlink_to(place)
-    refused(capsys, PATCH, f"{name} links to {os.path.realpath(place)}, which is a system file")
 
 
 NESTED = "yarn"
@@ -241,14 +219,14 @@ for _ in range(200):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        *((name, "pipe") for name in ("pipe.json", "pipe.py::Half", "pipe.py")),
+        *((name, "not a regular file") for name in ("pipe.json", "pipe.py::Half")),
         *((name, "error: ") for name in ("~no-such-user/x.json", "~no-such-user/x.py::f", "a\0.json")),
         ("resonance:over=[" * 200 + "yarn" + "]" * 200, "over takes the name of a schedule"),
         (json.dumps(NESTED), "nests its brackets too deeply"),
         (json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]}),
          r"long_factor must be a number, not '\ud800'"),
     ],
-    ids=range(9),
+    ids=range(8),
 )  # fmt: skip
 def test_a_schedule_that_is_no_text_or_no_file_is_refused(model, capsys, spec, said):
     if spec.startswith("pipe"):
@@ -258,7 +236,7 @@ def test_a_schedule_that_is_no_text_or_no_file_is_refused(model, capsys, spec, s
 
 def test_other_files_that_are_pipes_or_nobodys_are_refused(model, capsys):
     os.mkfifo("in.gguf")
-    refused(capsys, ["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"], "in.gguf is a pipe")
+    refused(capsys, ["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"], "in.gguf is a pipe or a device")
     refused(capsys, ["restore", "~no-such-user/x"], "folder ~no-such-user/x does not exist")
 
 
@@ -335,16 +313,11 @@ def without_up_proj(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name: weight for name, weight in weights.items() if name != "model.layers.1.mlp.up_proj.weight"}
 
 
-def whole_numbers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: (10 * weight).to(torch.int8) for name, weight in weights.items()}
-
-
 @pytest.mark.parametrize(
     ("change", "changes", "said"),
     [
         (dict, {"intermediate_size": 40}, "down_proj.weight: 32 x 48 in the file and 32 x 40 in the model"),
         (without_up_proj, {}, "model lacks 1 weights of its model, such as model.layers.1.mlp.up_proj.weight"),
-        (whole_numbers, {}, "weights are integers, such as lm_head.weight (I8)"),
     ],
 )
 def test_weights_that_are_not_those_of_the_model_are_one_line(loadable, capfd, change, changes, said):
@@ -353,13 +326,6 @@ def test_weights_that_are_not_those_of_the_model_are_one_line(loadable, capfd, c
     )
     edit(loadable, **changes)
     refused(capfd, GENERATE, said)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "generation_config.json", "tokenizer.json"])
-def test_weights_are_not_loaded_beside_a_pipe(loadable, capsys, name):
-    (loadable / name).unlink()
-    os.mkfifo(loadable / name)
-    refused(capsys, GENERATE, f"{name} is a pipe, not a regular file")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -376,8 +342,7 @@ def test_what_is_quoted_in_a_message_is_short_whatever_it_is(model, capsys):
     assert "patched this checkpoint before (xxx" in said.err and len(said.out + said.err) < 6_000
 
 
-@pytest.mark.parametrize("words", [PATCH, INSPECT, VERIFY], ids=" ".join)
-def test_a_configuration_that_is_a_device_is_not_read(model, capsys, words):
+def test_a_configuration_that_is_a_device_is_not_read(model, capsys):
     (model / "config.json").unlink()
     (model / "config.json").symlink_to("/dev/zero")
-    refused(capsys, words, "config.json is a device, not a regular file")
+    refused(capsys, PATCH, "config.json is a pipe or a device")

@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(
         ),
         ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
         ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
-        ("{tmp}/folder.json", "folder.json cannot be read: Is a directory"),
+        ("{tmp}/folder.json", "folder.json is a folder, not a regular file"),
         ("{tmp}/broken.json", "broken.json is not valid JSON"),
         ("{tmp}/list.json", "list.json contains a JSON list, not an object; a schedule in JSON is {"),
         ("{tmp}/binary.json", "binary.json is not a text file"),

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ... import __version__
-from ...errors import CheckpointError, ConfigError
-from ...files import Entry, read_json, sha256
-from ...output.formatting import cut, stays_below, visible
-from ...planning.plan import Plan
-from ...rope import Rope
-from ...schedules import Frequencies, Schedule, compute, describe, to_dict
-from ...schedules.base import length_dependent
+from . import __version__
+from .errors import CheckpointError, ConfigError
+from .files import read_json, sha256
+from .output.formatting import cut, stays_below, visible
+from .planning.plan import Plan
+from .rope import Rope
+from .schedules import Frequencies, Schedule, compute, describe, to_dict
+from .schedules.base import length_dependent
 
 if TYPE_CHECKING:
     from .stored_record import Record
@@ -93,13 +93,12 @@ def read_record(folder: Path) -> Record | None:
     path = folder / NAME
     if not path.exists():
         return None
-    found = read_json(path)
     from pydantic import ValidationError
 
     from .stored_record import Record
 
     try:
-        return Record.model_validate(found)
+        return Record.model_validate(read_json(path))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = cut(visible(".".join(map(str, wrong["loc"]))), 60)
@@ -108,6 +107,9 @@ def read_record(folder: Path) -> Record | None:
             "original again"
         ) from None
 
+
+Entry = Mapping[str, object]
+"""A written file, see :func:`ropescale.checkpoints.ownership.entry_of`."""
 
 Listing = Mapping[str, Entry]
 """The written files, by name relative to the folder."""

@@ -1,6 +1,6 @@
 """The schema of an existing ``ropescale.json``: pydantic validates every part that is read.
 
-Only :func:`ropescale.checkpoints.metadata.record.read_record` imports this module, and only for an existing file:
+Only :func:`ropescale.record.read_record` imports this module, and only for an existing file:
 importing pydantic takes longer than a patch.
 """
 
@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from ...configs.section import LARGEST
-from ...output.formatting import cut
-from ...schedules import Frequencies
+from .configs.section import LARGEST
+from .output.formatting import cut
+from .schedules import Frequencies
 
 Length = Annotated[int, Field(gt=0, le=LARGEST)]
 _LONGEST = 10_000
@@ -71,7 +71,7 @@ class Record(_Stored):
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
         undo: the way back to the source's configuration.
-        files: the written files, see :func:`ropescale.checkpoints.metadata.record.files_in`.
+        files: the written files, see :func:`ropescale.record.files_in`.
     """
 
     version: Literal[1] = Field(alias="schema")
