@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..checkpoints.folders import LINKS
+from ..checkpoints.folders import LINKS, is_weight
 from ..engines.base import parameters_of
+from ..files import local_path
 from ..output.formatting import argument, markdown, shell_word, size
 from ..schedules import label_of
 from .options import (
@@ -134,6 +135,7 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     if sent := done.upload:
         facts = ["private"] if sent.private else []
         facts += [f"{len(sent.files)} files", size(sum(sent.files.values()))]
+        facts += [] if any(map(is_weight, sent.files)) or local_path(model).is_dir() else ["and the weights"]
         way = "uploaded to" if sent.url else "would be uploaded to"
         rows.append([way, f"{sent.url or sent.repository} ({', '.join(facts)})"])
     for key, layer in plan.layers.items():

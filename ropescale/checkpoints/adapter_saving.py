@@ -17,6 +17,7 @@ from .contents import raised_tokenizer
 from .folders import build_folder, copy_mode, files_of, is_weight, link_or_copy, refuse_missing_shards
 from .in_memory import SavedSchedule, save_pretrained
 from .locating import ADAPTER
+from .ownership import why_not_ours
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,9 +54,11 @@ def write_adapter_base(
     Raises:
         CheckpointError: the base's weights were changed, or a file cannot be written.
     """
-    source = linkable(saved)
+    source, base = linkable(saved), folder / BASE
     with translated(source, "read"):
         refuse_changed(model, source, folder)
+    if os.path.lexists(base) and (why := why_not_ours(base)):
+        raise CheckpointError(why)
     for path in sorted(folder.rglob(ADAPTER)):
         # PEFT resolves a relative path from the working directory, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
@@ -69,13 +72,13 @@ def write_adapter_base(
     write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
     copy_mode(folder, "README.md")
 
-    def fill(base: Path) -> dict[str, str]:
+    def fill(new: Path) -> dict[str, str]:
         with translated(source, "read"):
-            links = link_or_copy(source, base, {}, "auto")
-        saved.write(base)
+            links = link_or_copy(source, new, {}, "auto")
+        saved.write(new)
         return links
 
-    links = build_folder(folder / BASE, fill, saved.record, force=True)
+    links = build_folder(base, fill, saved.record, force=True)
     return {f"{BASE}/{name}": how for name, how in links.items()}
 
 

@@ -1,9 +1,9 @@
 """Changes a checkpoint in place, and undoes this byte for byte, even after a crash.
 
-First copies the originals into a backup folder inside the checkpoint, then lists them in its manifest, and only then
-replaces files. So every file that the manifest lists can be restored, and no other file was changed. The manifest has
-the SHA-256 of originals and replacements, which protects files that somebody changed later, and whether the change was
-completed, which identifies an interrupted patch.
+First lists the originals in the manifest of a backup folder inside the checkpoint, then copies them there, then lists
+their replacements, and only then replaces files. So every file with a listed replacement can be restored, no other file
+was changed, and every copy is known as ropescale's. The manifest has the SHA-256 of originals and replacements, which
+protects files that somebody changed later, and whether the change was completed, which identifies an interrupted patch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Manifest:
     """The content of ``manifest.json``.
 
     Attributes:
-        originals: SHA-256 of each original in the backup, by name.
+        originals: SHA-256 of each original that the backup has or will have, by name.
         written: SHA-256 of all content that ropescale wrote, by name; a name without an original is a new file.
         finished: whether the change was completed.
     """
@@ -52,21 +52,23 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Raises:
         CheckpointError: the backup is a link to another folder or contains unknown files, another command is running,
-            or a file was changed since it was patched and has no backup.
+            or a file was changed since it was patched, or meanwhile.
         ConfigError: an earlier backup is damaged.
     """
     with _locked(folder, make=True) as backup:
         manifest = _manifest(backup)
         _refuse_changed(folder, manifest, "patching again")
+        new = [name for name in files if name not in manifest.written and os.path.lexists(folder / name)]
+        originals = {name: read_bytes(folder / name) for name in new}
+        manifest.originals |= {name: sha256(original) for name, original in originals.items()}
         _store(backup, manifest)
+        for name, original in originals.items():
+            _replace(backup, backup / name, original, folder / name)
         for name, content in files.items():
-            if name not in manifest.written and os.path.lexists(folder / name):
-                original = read_bytes(folder / name)
-                _replace(backup, backup / name, original, folder / name)
-                manifest.originals[name] = sha256(original)
             manifest.written.setdefault(name, []).append(sha256(content))
         manifest.finished = False
         _store(backup, manifest)
+        _refuse_changed(folder, manifest, "patching")
         for name, content in files.items():
             _replace(backup, folder / name, content)
             manifest.written[name] = [sha256(content)]
@@ -88,7 +90,7 @@ def put_back(folder: Path) -> bool:
         manifest = _manifest(backup)
         for name, digest in manifest.originals.items():
             kept = backup / name if os.path.lexists(backup / name) else folder / name  # a restore was interrupted
-            if not kept.is_file() or sha256(read_bytes(kept)) != digest:
+            if name in manifest.written and not _is_file(kept, digest):
                 raise ConfigError(
                     f"{backup / name} is missing or is not the original; download the checkpoint's {name} again"
                 )
@@ -98,9 +100,10 @@ def put_back(folder: Path) -> bool:
                 (folder / name).unlink(missing_ok=True)
             elif os.path.lexists(backup / name):
                 os.replace(backup / name, folder / name)
-        if manifest.written:
-            _store(backup, Manifest())
-    return bool(manifest.written)
+        changed, manifest.written = bool(manifest.written), {}
+        if changed:
+            _store(backup, manifest)
+    return changed
 
 
 def is_interrupted(folder: Path) -> bool:
@@ -135,9 +138,12 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
             finally:
                 with deferred(), suppress(OSError):
                     with suppress(CheckpointError, ConfigError):
-                        if (backup / _MANIFEST).exists() and not _manifest(backup).written:
-                            for name in (*FILES, _MANIFEST):
-                                (backup / name).unlink(missing_ok=True)
+                        manifest = _manifest(backup)
+                        if not manifest.written:  # no file was changed, or all are restored
+                            for name, digest in manifest.originals.items():
+                                if _is_file(backup / name, digest):
+                                    (backup / name).unlink()
+                            (backup / _MANIFEST).unlink(missing_ok=True)
                     (backup / _PART).unlink(missing_ok=True)
                     (backup / _LOCK).unlink()
     except Timeout:
@@ -151,6 +157,10 @@ def _refuse_linked(backup: Path) -> None:
     for path in (backup, backup / _LOCK):
         if path.is_symlink():
             raise CheckpointError(f"{path} is a symbolic link instead of a folder with originals; remove the link")
+
+
+def _is_file(path: Path, digest: str) -> bool:
+    return path.is_file() and not path.is_symlink() and sha256(read_bytes(path)) == digest
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
@@ -168,23 +178,25 @@ def _manifest(backup: Path) -> Manifest:
     """Reads and validates the manifest; it may be downloaded, so it may name only files that patching writes.
 
     Raises:
-        CheckpointError: the backup is a link to another folder, or contains files without a manifest.
+        CheckpointError: the backup is a link to another folder, or contains a file that ropescale did not copy.
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
-    path = backup / _MANIFEST
+    path, manifest = backup / _MANIFEST, Manifest()
     _refuse_linked(backup)
-    if not path.exists():
-        if any(os.path.lexists(backup / name) for name in FILES):
-            raise CheckpointError(f"{backup} is not ropescale's backup (no {_MANIFEST}); move it away")
-        return Manifest()
-    from pydantic import TypeAdapter, ValidationError
+    if path.exists():
+        from pydantic import TypeAdapter, ValidationError
 
-    try:
-        manifest = TypeAdapter(Manifest).validate_python(dict.fromkeys(asdict(Manifest())) | read_json(path))
-    except ValidationError:
-        manifest = None
-    if manifest is None or not manifest.originals.keys() <= manifest.written.keys() <= {*FILES}:
+        try:
+            manifest = TypeAdapter(Manifest).validate_python(dict.fromkeys(asdict(manifest)) | read_json(path))
+        except ValidationError:
+            manifest = None
+    if manifest is None or not manifest.originals.keys() | manifest.written.keys() <= {*FILES}:
         raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
+    for name in FILES:
+        if name not in manifest.originals and os.path.lexists(backup / name):
+            raise CheckpointError(
+                f"{path} does not list {name}, so ropescale leaves it; restore it by hand, or move it away"
+            )
     return manifest
 
 

@@ -165,11 +165,7 @@ def link_or_copy(
     for name in files_of(source):
         if name.as_posix() in (*files, RECORD) or leave(name):
             continue
-        path, real = source / name, Path(os.path.realpath(source / name))
-        if not real.exists():
-            raise CheckpointError(f"{path} links to {real}, which does not exist; is the download complete?")
-        if not real.is_file():
-            raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
+        real = real_file(source / name)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if is_weight(name.name):
             links[name.as_posix()] = _link(real, folder / name, link)
@@ -178,6 +174,20 @@ def link_or_copy(
     for text, content in files.items():
         write_synced(folder / text, content)
     return links
+
+
+def real_file(path: Path) -> Path:
+    """Returns the regular file that a path leads to.
+
+    Raises:
+        CheckpointError: it does not exist, or is not a regular file.
+    """
+    real = Path(os.path.realpath(path))
+    if not real.exists():
+        raise CheckpointError(f"{path} links to {real}, which does not exist; is the download complete?")
+    if not real.is_file():
+        raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
+    return real
 
 
 def _link(real: Path, destination: Path, how: str) -> str:

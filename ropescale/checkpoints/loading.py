@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ from .locating import read_config
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+LOG = logging.getLogger(__name__)
 
 
 def load_model(
@@ -117,6 +121,9 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
             f"{folder} lacks {len(missing)} weights of its model, such as {missing[0]}, and transformers would "
             "initialise them randomly; complete the download"
         )
+    unused = sorted(info.get("unexpected_keys") or ())
+    if unused:
+        LOG.warning("%s has %d weights that its model does not use, such as %s", folder, len(unused), unused[0])
     return (model if place is None else model.to(place)).eval()
 
 

@@ -136,7 +136,7 @@ def with_metadata(card: bytes, base_model: str | None) -> bytes:
     found = REGEX_YAML_BLOCK.search(text)
     try:
         data = (yaml.safe_load(f"{found[2]}\n") if found else None) or {}
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except Exception:  # the parser raises errors of many types for invalid values
         return card
     if not isinstance(data, dict):
         return card

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,26 +63,29 @@ def why_not_ours(folder: Path) -> str | None:
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
     """Yields every file in a folder that differs from the written one, with the reason."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
-    for path in sorted(folder.rglob("*")):
+    paths = sorted(folder.rglob("*"))
+    within = Counter(path.lstat().st_ino for path in paths)  # the number of names of each inode in the folder itself
+    for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
             if name not in folders:
                 yield f"{name}/ was not written by ropescale"
         elif name in files:
-            if why := _difference(path, files[name]):
+            if why := _difference(path, files[name], within):
                 yield f"{name} {why}"
         elif name != RECORD or path.is_symlink():
             yield f"{name} was not written by ropescale"
 
 
-def _difference(path: Path, entry: Entry) -> str | None:
+def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
     """Returns how a file differs from the written one; None if it does not."""
     status, how = path.lstat(), entry.get("how")
     if not (stat.S_ISLNK if how == "symlink" else stat.S_ISREG)(status.st_mode):
         return "is not the file that ropescale wrote"
     if entry_of(path, how if isinstance(how, str) else None) != entry:
         return "was changed since ropescale wrote it"
-    return "is the only copy left of these weights" if how == "hard" and status.st_nlink == 1 else None
+    is_last = how == "hard" and status.st_nlink <= within[status.st_ino]
+    return "is the only copy left of these weights" if is_last else None
 
 
 def remove_ours(folder: Path) -> bool:
@@ -139,9 +143,9 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     if there in (Path.cwd(), *Path.cwd().parents):
         raise CheckpointError(f"{target} contains the working directory; choose another folder, or leave it first")
     for path in source.rglob("*") if source else ():
-        if path.is_symlink() and there in Path(os.path.realpath(path)).parents:
+        real = Path(os.path.realpath(path))
+        if path.is_symlink() and there in (real, *real.parents):
             raise CheckpointError(
-                f"{target} contains the file that {path} links to, so replacing it would destroy that; choose another "
-                "folder"
+                f"{target} contains what {path} links to, so replacing it would destroy that; choose another folder"
             )
     return target

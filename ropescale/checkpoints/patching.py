@@ -5,7 +5,6 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -40,6 +39,7 @@ from .folders import (
     is_weight,
     link_or_copy,
     link_warning,
+    real_file,
     refuse_leaving_links,
     refuse_missing_shards,
 )
@@ -257,7 +257,7 @@ def _contents(
     folder: Path, files: Mapping[str, bytes] | None = None, record: Mapping[str, object] | None = None
 ) -> uploading.Contents:
     """Returns the files to upload: those of a patched folder, or of a source with these changes."""
-    kept = {name.as_posix(): Path(os.path.realpath(folder / name)) for name in files_of(folder)}
+    kept = {name.as_posix(): real_file(folder / name) for name in files_of(folder)}
     if files is None or record is None:
         return kept
     kept = {name: path for name, path in kept.items() if name not in (*files, RECORD)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RunError
+from ..files import sha256_of
 from ..output.formatting import argument, first_line, named, shell_word
 from ..record import NAME as RECORD
 from ..record import files_in
@@ -18,6 +20,7 @@ from .locating import PATIENCE
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
+    from huggingface_hub.hf_api import RepoSibling
 
 _EMPTY = {".gitattributes"}
 """Files that the Hub creates in a new repository."""
@@ -94,16 +97,22 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         return Repository(name, private)
     to = Repository(name, private, token=_token())
     info = None
-    with _translated(to), suppress(RepositoryNotFoundError):
-        info = to.api().model_info(name, timeout=PATIENCE)
+    with _translated(to):
+        with suppress(RepositoryNotFoundError):
+            info = to.api().model_info(name, timeout=PATIENCE, files_metadata=True)
+        role = to.api().whoami().get("auth", {}).get("accessToken", {}).get("role")
+    if role == "read":
+        raise CheckpointError(
+            "the token for the Hub is read-only; give it write access at https://hf.co/settings/tokens"
+        )
     if info is None:
         return to
     if private and not info.private:
         raise CheckpointError(
             f"{name} exists on the Hub and is public; make it private there, or leave private out", "private"
         )
-    existing = {file.rfilename for file in info.siblings or ()}
-    if (count := len(existing - _EMPTY)) and not force:
+    existing = {file.rfilename: file for file in info.siblings or ()}
+    if (count := len(existing.keys() - _EMPTY)) and not force:
         raise CheckpointError(
             f"{name} exists on the Hub and contains {count} file(s); choose another name, or replace it with force",
             "force",
@@ -131,7 +140,7 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
         folder: the folder that holds them, which a failed upload leaves; None if nothing was written.
 
     Raises:
-        RunError: the upload failed; the message has the command to repeat it.
+        RunError: the upload failed or is incomplete; the message has the command to repeat it.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -141,6 +150,9 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
         added = [CommitOperationAdd(name, file) for name, file in contents.items()]
         deleted = [CommitOperationDelete(name) for name in to.replaced if name not in contents]
         api.create_commit(to.name, [*added, *deleted], commit_message=message, parent_commit=to.commit)
+        missing = sorted(contents.keys() - set(api.list_repo_files(to.name)))
+    if missing:
+        raise RunError(f"{url} lacks {len(missing)} of the files, such as {missing[0]}; does a .gitignore name them?")
     return intended(contents, to, str(url))
 
 
@@ -170,33 +182,47 @@ def _token() -> str:
     return token
 
 
-def _sent_before(to: Repository, info: ModelInfo, existing: set[str]) -> tuple[str, ...]:
+def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
     """Returns the repository's files that its record lists, sorted.
 
     Their old content stays in the repository's history.
 
     Raises:
-        CheckpointError: it contains files that the record does not list.
+        CheckpointError: it contains unlisted or changed files, so that replacing it would delete somebody's work.
     """
     from huggingface_hub.utils import tqdm
 
-    if existing <= _FORMALITIES:
+    if existing.keys() <= _FORMALITIES:
         return ()
     if RECORD not in existing:
         raise _refusal(f"{to.name} was not written by ropescale (no {RECORD})")
     with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
         bar: Any = partial(tqdm, disable=True)  # keep stderr for notes and warnings
+        options: dict[str, Any] = {"cache_dir": cache, "etag_timeout": PATIENCE, "tqdm_class": bar}
+        small = [name for name, file in existing.items() if name == RECORD or not file.lfs]
         with _translated(to):
-            options: dict[str, Any] = {"cache_dir": cache, "etag_timeout": PATIENCE, "tqdm_class": bar}
-            path = to.api().hf_hub_download(to.name, RECORD, revision=info.sha, **options)
-        listed = files_in(Path(path).parent)
+            path = to.api().snapshot_download(
+                to.name, revision=info.sha, allow_patterns=[*map(glob.escape, small)], **options
+            )
+        listed = files_in(Path(path))
+        digests = {name: sha256_of(Path(path, name)) for name in small}
     if listed is None:
         raise _refusal(f"{to.name} on the Hub has an unreadable {RECORD}")
-    foreign = sorted(existing - _FORMALITIES - {RECORD, *listed})
+    foreign = sorted(existing.keys() - _FORMALITIES - {RECORD, *listed})
     if foreign:
         more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
         raise _refusal(f"{to.name} on the Hub contains {named(foreign[0])}{more} that ropescale did not upload")
-    return tuple(sorted(existing & {RECORD, *listed}))
+    for name in sorted(existing.keys() & listed.keys()):
+        file, entry = existing[name], listed[name]
+        if "how" in entry:  # weights are not read: copied ones are compared by size
+            same = entry.get("size", file.size) == file.size
+        else:
+            same = entry.get("sha256") == (file.lfs.sha256 if file.lfs else digests[name])
+        if not same:
+            raise _refusal(
+                f"{to.name} on the Hub contains {named(name)}, which was changed since ropescale uploaded it"
+            )
+    return tuple(sorted(existing.keys() & {RECORD, *listed}))
 
 
 def _refusal(why: str) -> CheckpointError:

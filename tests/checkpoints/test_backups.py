@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from configurations import edit, read, write_checkpoint, write_files
-from crashing import lasting, tree, unchanged
+from crashing import lasting, raising, tree, unchanged
 from refusing import untouched
 
 import ropescale
@@ -78,3 +78,23 @@ def test_a_restore_that_fails_leaves_the_folder_usable_unless_something_has_move
             ropescale.patch_checkpoint(folder, None, "yarn:factor=2", dry_run=True)
     restore(folder)
     assert tree(folder) == before
+
+
+@pytest.mark.parametrize("again", [restore, patch])
+def test_a_backup_whose_originals_are_all_restored_is_cleared_by_the_next_command(folder, monkeypatch, again):
+    (folder / "README.md").write_text("the card")
+    before = tree(folder)
+    patch(folder)
+    whole = tree(folder)
+    unlink = Path.unlink
+    stop = raising(KeyboardInterrupt())
+    with monkeypatch.context() as killed:
+        killed.setattr(
+            Path, "unlink", lambda path, **how: (stop if path.name == "manifest.json" else unlink)(path, **how)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            restore(folder)
+    with untouched(folder, "interrupted"):
+        ropescale.patch_checkpoint(folder, None, "yarn:factor=2", dry_run=True)
+    again(folder)
+    assert tree(folder) == (before if again is restore else whole)

@@ -103,7 +103,10 @@ def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, tmp
             force(source, out, dry_run=dry_run)
 
 
-def test_the_last_link_to_weights_is_left(source, tmp_path):
+@pytest.mark.parametrize("names", [[], ["model-2.safetensors"]])
+def test_the_last_link_to_weights_is_left_and_a_second_name_in_the_folder_is_no_copy(source, tmp_path, names):
+    for name in names:
+        os.link(source / WEIGHTS, source / name)
     patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
     other = checkpoint(tmp_path / "other")
     shutil.rmtree(source)
@@ -393,6 +396,22 @@ def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["README.md", "config.json"])
+def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monkeypatch, name):
+    (source / "README.md").write_text("the card")
+    replace = backups._replace
+
+    def edited_meanwhile(backup: Path, target: Path, *content: object) -> None:
+        replace(backup, target, *content)
+        if target == backup / name:
+            (source / name).write_text("an afternoon later")
+
+    monkeypatch.setattr(backups, "_replace", edited_meanwhile)
+    with pytest.raises(CheckpointError, match=f"{name} was changed"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert (source / name).read_text() == "an afternoon later"
+
+
 @pytest.mark.parametrize("name", ["config.json", "README.md", "ropescale.json"])
 def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, name):
     patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
@@ -500,7 +519,7 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     [
         (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
         (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
-        (lambda backup: (backup / "manifest.json").unlink(), "is not ropescale's backup"),
+        (lambda backup: (backup / "manifest.json").unlink(), "manifest.json does not list config.json"),
     ],
 )
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):
@@ -512,7 +531,7 @@ def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_say
 
 def test_what_somebody_put_where_the_backup_is_stays(source):
     plant(source / backups.BACKUP / "config.json")
-    with untouched(source, "is not ropescale's backup"):
+    with untouched(source, "does not list config.json"):
         patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
     shutil.rmtree(source / backups.BACKUP)
     before = tree(source)

@@ -15,12 +15,14 @@ import tiny
 import tiny_models
 import torch
 from configurations import edit, read
+from crashing import tree
 from own_schedules import Half
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.adapters import attached
+from ropescale.checkpoints.saving import complete
 from ropescale.errors import CheckpointError, RopescaleError, VerificationError
 
 
@@ -263,6 +265,24 @@ def test_a_base_that_was_changed_in_memory_is_refused(source, tmp_path):
         with pytest.raises(CheckpointError, match=r"differ from the files in .*layers\.1\.self_attn\.q_proj\.weight"):
             ropescale.save(adapted, tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["cast", "merged", "source"]
+
+
+def test_completing_an_adapter_again_replaces_its_base_but_not_one_that_somebody_changed(source, tmp_path):
+    model, out = loaded(source), tmp_path / "out"
+    for spec in ("yarn:factor=2", "yarn:factor=4"):
+        with ropescale.patch(model, spec):
+            adapted = with_adapter(model)
+            adapted.save_pretrained(out)
+            complete(adapted, out)
+            adapted.unload()
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
+    assert contents(out / "base") == contents(tmp_path / "patched")
+    assert [name for name in os.listdir(out) if "base" in name] == ["base"]
+    (out / "base" / "config.json").write_text("{}")
+    before = tree(out)
+    with ropescale.patch(model, "yarn:factor=2"), pytest.raises(CheckpointError, match=r"base/config.json was changed"):
+        complete(with_adapter(model), out)
+    assert tree(out) == {name: file for name, file in before.items() if name != "ropescale.json"}  # thus unfinished
 
 
 # ---------------------------------------------------------------------------------------------------------

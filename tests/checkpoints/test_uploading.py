@@ -141,7 +141,7 @@ def sent_before(hub: fake_hub.Hub, *more: str) -> dict[str, bytes]:
 
 def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd):
     held = sent_before(hub, "model-3.safetensors", "old[1]*.json", "gone.json", "*")
-    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise", "LICENSE": b"the Hub's"}
+    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise"}
     assert push("--force") == 0
     assert set(sent(hub)) == FILES
     assert sent(hub)["model-1.safetensors"] == Path("model", "model-1.safetensors").read_bytes()
@@ -166,6 +166,31 @@ def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(h
     capsys.readouterr()
     refused(capsys, [*PUSH, "-o", "out", "--force"], "error: me/long ", words)
     assert hub.repositories["me/long"] == kept
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
+    (model / "tokenizer.json").write_text("{}")
+    assert push("-o", "out", "--link", link) == 0
+    hub.through_lfs.add("tokenizer.json")  # which the Hub does with any file that is large
+    assert push("-o", "out", "--link", link, "--force") == 0
+    assert sent(hub) == contents(Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "lfs"),
+    [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
+)
+def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
+    assert push() == 0
+    hub.repositories["me/long"][name] = b"theirs"
+    hub.through_lfs |= {name} if lfs else set()
+    before = dict(hub.repositories["me/long"])
+    assert ran(*PUSH, "--force", code=2).err == (
+        f"error: me/long on the Hub contains {name}, which was changed since ropescale uploaded it, so force leaves "
+        "it; delete unneeded files there, or choose another name (--force)\n"
+    )
+    assert hub.repositories["me/long"] == before
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -218,6 +243,16 @@ def test_without_a_token_or_a_network_nothing_is_sent(hub, capsys, monkeypatch, 
         patched.setattr(constants, "HF_HUB_OFFLINE", True)
         refused(capsys, [*PUSH, "-o", "out"], "HF_HUB_OFFLINE", "unset it")
     assert hub.requests == []
+
+
+def test_a_token_that_may_only_read_is_refused_before_the_patch(hub, capsys):
+    hub.user["auth"]["accessToken"]["role"] = "read"
+    refused(capsys, [*PUSH, "-o", "out"], "the token for the Hub is read-only; give it write access")
+
+
+def test_a_file_that_the_hub_leaves_out_is_missed(hub, ran):
+    hub.ignored = {"nested/extra.json"}
+    assert f"{hub.url}/me/long lacks 1 of the files, such as nested/extra.json" in ran(*PUSH, code=1).err
 
 
 # ---------------------------------------------------------------------------------------------------------

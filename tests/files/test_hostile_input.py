@@ -209,8 +209,6 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     assert files.read_json(model / "tokenizer_config.json") == content
 
 
-
-
 NESTED = "yarn"
 for _ in range(200):
     NESTED = {"name": "resonance", "over": NESTED}
@@ -326,6 +324,12 @@ def test_weights_that_are_not_those_of_the_model_are_one_line(loadable, capfd, c
     )
     edit(loadable, **changes)
     refused(capfd, GENERATE, said)
+
+
+def test_weights_that_the_model_does_not_use_are_named(loadable, caplog):
+    edit(loadable, num_hidden_layers=1)
+    assert main(GENERATE) == 0
+    assert "model has 9 weights that its model does not use, such as model.layers.1." in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-COMMIT = "0" * 40
 TOKEN = "hf_RecognisableFakeTokenXyzzy0123456789"
 
 
@@ -92,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Not onto the tests' stderr, in which they look for what ropescale says."""
 
     def handle_any(self) -> None:
-        path = urlsplit(self.path).path
+        path = unquote(urlsplit(self.path).path)
         body = self._body()
         line = f"{self.command} {path}"
         self.hub.requests.append(line)
@@ -127,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("X-Error-Code", "RepoNotFound")
         if isinstance(value, bytes):  # a file
             self.send_header("ETag", f'"{_blob(value)}"')
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", self._sha())
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -13,7 +13,7 @@ from tiny import documents, llama
 
 from ropescale.evals import recommend
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow, pytest.mark.long]
 
 TARGET = 128
 

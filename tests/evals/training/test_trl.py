@@ -25,6 +25,7 @@ def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
         env=environment(script.parent, script.parent.parent, OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "out" / "checkpoint-4"

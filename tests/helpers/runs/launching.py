@@ -50,8 +50,9 @@ def launch(
         stderr=subprocess.PIPE,
         text=True,
     )
+    until = time.monotonic() + 300
     while stop_after is not None and started.poll() is None:
-        if records_in(stop_after):
+        if records_in(stop_after) or time.monotonic() > until:
             for each in [*psutil.Process(started.pid).children(recursive=True), started]:
                 each.kill()  # the workers have sessions of their own
         time.sleep(0.01)

@@ -17,9 +17,6 @@ from .striking import NEVER, Strike, Struck, run
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """How a command ends that is struck in time."""
 
-STARTING = 0.05
-"""Seconds in which a fork may not have our handler yet; a fresh process may import for as long as it likes."""
-
 _CHANGING = ("out/resume/",)
 """What legitimately differs from run to run: logs of when and by whom; what they hold is in the results."""
 
@@ -81,7 +78,7 @@ def judged(prepared: Prepared, root: Path, strike: Strike) -> tuple[Struck, Verd
 
 def _is_early(prepared: Prepared, struck: Struck, strike: Strike, there: Tree) -> bool:
     """Ended as Python ends without a handler, before anything was done or after all of it was."""
-    asleep = strike.seconds is not None and (strike.fresh or strike.seconds < STARTING)
+    asleep = strike.seconds is not None and not struck.steps  # which nobody counts of a fresh process
     untouched = there == prepared.before or _settled(there) == _settled(prepared.after)
     alone = (-strike.number, 1) if strike.fresh and strike.number == signal.SIGINT else (-strike.number,)
     return asleep and untouched and struck.code in alone and strike.number != signal.SIGKILL

@@ -129,8 +129,8 @@ def _forked(words: list[str], folder: Path, strike: Strike, logs: Path) -> tuple
 def _listened(child: int, strike: Strike, said: int) -> tuple[bool | None, list[str]]:
     """Follows the fork to its end and strikes it when it is time; None where it hangs and had to be killed."""
     heard, sent, due = b"", strike.exact, None
-    until = time.monotonic() + PATIENCE
-    while True:
+    until = time.monotonic() + PATIENCE  # also for a command that never rests, such as one that polls a lock
+    while time.monotonic() < until:
         begun = len(heard.splitlines()) > (strike.step or 0)
         if due is None and begun and strike.seconds is not None:
             due = time.monotonic() + strike.seconds
@@ -143,10 +143,9 @@ def _listened(child: int, strike: Strike, said: int) -> tuple[bool | None, list[
             if not more:
                 return sent, heard.decode().splitlines()[1:]
             heard += more
-        elif time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None, heard.decode().splitlines()[1:]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None, heard.decode().splitlines()[1:]
 
 
 def _be_the_command(words: list[str], folder: Path, strike: Strike, logs: Path, says: int) -> None:
