@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..files import local_path, read_json, translated
+from ..files import local_path, read_json
 from ..output.formatting import brief, cut, first_line
 from .backups import is_interrupted
 from .ownership import left_aside
@@ -100,15 +100,11 @@ def checked(folder: Path) -> Path:
     Raises:
         CheckpointError: the folder has none.
     """
-    if (folder / "config.json").exists():
-        return folder
-    with translated(folder, "read"):
-        empty = not any(folder.iterdir())
-    if empty:
-        raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
-    raise CheckpointError(
-        f"{folder} has no config.json; give a checkpoint's folder (transformers' form, with config.json)"
-    )
+    if not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{folder} has no config.json; give a checkpoint's folder (transformers' form, with config.json)"
+        )
+    return folder
 
 
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]

@@ -163,11 +163,8 @@ def _refuse_name(name: str) -> None:
         raise CheckpointError(f"{name!r} is not a repository's name on the Hub; give it as user/name")
     try:
         validate_repo_id(name)
-    except HFValidationError:
-        raise CheckpointError(
-            f"{name!r} cannot be a repository's name on the Hub; use letters, digits, - _ and . in user/name, at most "
-            "96 of them, with no - or . at an end, no -- or .. and no .git"
-        ) from None
+    except HFValidationError as error:
+        raise CheckpointError(f"{name!r} cannot be a repository's name on the Hub: {first_line(error)}") from None
 
 
 def _token() -> str:

@@ -568,18 +568,6 @@ def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, er
     assert tree(source) == before
 
 
-@pytest.mark.usefixtures("no_fsync")
-def test_an_interrupted_restore_can_be_finished(source, tmp_path):
-    before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-    for raised in failures(tmp_path, partial(restore, source), KeyboardInterrupt()):
-        assert isinstance(raised, KeyboardInterrupt)
-        if (source / backups.BACKUP).exists():
-            restore(source)
-        assert tree(source) == before
-        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-
-
 def test_there_must_be_something_to_restore(source, tmp_path):
     with pytest.raises(CheckpointError, match=r"was not patched in place$"):
         restore(source)

@@ -225,7 +225,7 @@ def test_private_does_not_go_into_a_public_repository(hub, ran):
     ("name", "words"),
     [
         ("long", "'long' is not a repository's name on the Hub; give it as user/name"),
-        ("me/lo ng", "'me/lo ng' cannot be a repository's name on the Hub; use letters"),
+        ("me/lo ng", "'me/lo ng' cannot be a repository's name on the Hub: Repo id must"),
         ("", "'' is not a repository's name"),
     ],
 )
@@ -317,14 +317,6 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(hub, everything_said, monk
     one_error(everything_said(), "me/long", "Connection refused")
 
 
-def test_a_connection_that_breaks_while_uploading_is_one_sentence(hub, everything_said, monkeypatch):
-    """The client waits and tries six times; here it does not wait."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    hub.refusals = {"PUT /lfs": (503, ECHO)}
-    assert push("-o", "out", "--debug") == 1
-    assert "the Hub refused me/long (503: you sent Bearer ***" in everything_said().splitlines()[-1]
-
-
 def test_the_folder_of_a_failed_upload_is_kept_and_the_command_given_sends_it(hub, everything_said, monkeypatch):
     hub.refusals = {"POST /api/models/me/long/commit": (400, ECHO)}
     assert push("-o", "out", "--private") == 1
@@ -398,24 +390,6 @@ def test_every_field_of_a_card_says_what_it_said_and_what_is_no_mapping_stays():
     for card in (b"---\nlicense: [mit\n---\n", b"---\n- a list\n---\n", b"---\na: " + b"[" * 5000 + b"\n---\n"):
         assert model_card.with_metadata(card, "org/base") == card
     assert model_card.with_metadata(b"caf\xe9\n", None).endswith(b"caf\xe9\n")
-
-
-# ---------------------------------------------------------------------------------------------------------
-# The program itself
-
-
-def test_the_program_sends_with_the_environment_alone(hub, command_line, tmp_path):
-    env = {
-        "HF_ENDPOINT": hub.url,
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_TOKEN": fake_hub.TOKEN,
-        "HF_DEBUG": "1",
-    }
-    done = command_line("patch", "model", *YARN, "--push-to-hub", "me/long", cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    assert set(sent(hub)) == FILES
-    assert fake_hub.TOKEN not in done.stdout + done.stderr
 
 
 def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):

@@ -18,7 +18,7 @@ COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspec
 
 FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing folder": (shutil.rmtree, "model"),
-    "empty folder": (lambda m: [path.unlink() for path in m.iterdir()], "model is empty"),
+    "empty folder": (lambda m: [path.unlink() for path in m.iterdir()], "model has no config.json"),
     "no config": (lambda m: (m / "config.json").unlink(), "model has no config.json"),
     "config is a folder": (
         lambda m: [(m / "config.json").unlink(), (m / "config.json").mkdir()],

@@ -19,7 +19,7 @@ from refusing import refused
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
-from ropescale import files
+from ropescale import files, frequencies
 from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError
@@ -97,15 +97,15 @@ def test_a_configuration_with_values_that_cannot_be_is_refused(model, capsys, ch
     refused(capsys, words, sentence)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "transformers4", "transformers5"])
 @pytest.mark.parametrize("factor", [{}, {"factor": None, "attn_factor": None}], ids=["none", "null"])
-def test_yarn_without_a_factor_is_served_with_the_one_transformers_computes(model, capsys, engine, factor):
+def test_yarn_without_a_factor_has_the_one_that_transformers_computes(model, factor):
     """``max_position_embeddings / original_max_position_embeddings`` (modeling_rope_utils.py): 256 / 128."""
-    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128, **factor}
-    (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": yarn}))
-    assert main([*export(engine), "--json"]) == 0
-    rows = {row["field"]: row["asked"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert rows["factor"] == "2"
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128}
+    tables = []
+    for given in (factor, {"factor": 2.0}):
+        (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": yarn | given}))
+        tables.append(frequencies(model, "as-is")["all"])
+    assert tables[0] == tables[1]
 
 
 MLA = (
