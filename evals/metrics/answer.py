@@ -37,7 +37,7 @@ def answer(stored: Stored) -> list[str]:
         first += f", undecided: {few}" if len(ppl) > 1 else ""
     elif min(ppl, key=ppl.__getitem__) == TRUNCATION:
         past = [row for row in against_truncation.METRIC.rows(stored) if row.length == longest]
-        names = [row.schedule for row in past if row.change().sign != 1]
+        names = [row.schedule for row in past if (change := row.change()) and change.sign != 1]
         first += f", {_below(stored, names, 'every schedule')} past {past[0].context:,} tokens"
     elif of_schedules:
         first, of_schedules = f"{first}, {of_schedules}", ""

@@ -303,7 +303,7 @@ def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
 
 
 def _said(differences: Iterable[Difference]) -> str:
-    return ", ".join(f"{each.field}: {each.status}" for each in differences if each.deviates)
+    return ", ".join(f"{each.field}: {each.status}" for each in differences if each.status != "honoured")
 
 
 def _away(space: Space, plan: Plan) -> Plan:
