@@ -356,12 +356,10 @@ def _machine() -> str:
 
 def set_aside(path: Path) -> Path:
     """Renames a file or folder to ``NAME~``, or to ``NAME~2`` and so on if taken; returns the new path."""
-    for number in itertools.count(1):
-        aside = path.with_name(f"{path.name}~{number if number > 1 else ''}")
-        if not os.path.lexists(aside):
-            os.rename(path, aside)
-            return aside
-    raise AssertionError("unreachable: some number is free")
+    names = (path.with_name(f"{path.name}~{number if number > 1 else ''}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    os.rename(path, aside)
+    return aside
 
 
 # ---------------------------------------------------------------------------------------------------------
