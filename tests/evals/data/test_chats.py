@@ -206,7 +206,7 @@ def test_tools_are_given_to_the_template(tmp_path):
         ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
         ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects of role"),
         ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
-        ({"messages": TALK, "tools": "{"}, "'tools' is not JSON"),
+        ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
     ],
 )
 def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said):
