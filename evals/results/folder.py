@@ -1,7 +1,7 @@
 """The files of a run's folder, and rules for refusing, replacing and moving them.
 
-``results.json`` lists every file beside it with its sha256, and during a replacement both the old and the new hashes,
-so a killed run still recognizes its own files. A run replaces its own files; other files with these names, and edited
+``results.json`` lists every file beside it with its sha256, and during a replacement the new and then the old hash, so
+a killed run still recognizes its own files. A run replaces its own files; other files with these names, and edited
 ones, are renamed to ``NAME~``, with a note on stderr. Replacing results of another text or model, or by fewer results,
 needs ``force``.
 """
@@ -83,7 +83,7 @@ def refusing_damage(file: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        why = error if isinstance(error, Wrong) else "lacks figures, or contradicts itself"
+        why = error if isinstance(error, Wrong) else "lacks figures, or is of another version"
         raise DataError(f"{file} {why}; move it away and run the evaluation again") from None
 
 

@@ -230,10 +230,10 @@ def sealed(path: Path, content: bytes) -> None:
     reseal(path.parent, lambda results: results["files"].update({path.name: [digest(path)]}))
 
 
-CHANGED = "was changed or damaged (its checksum differs); move it away"
+CHANGED = "does not belong to the results beside it, or was changed (its checksum differs); move it away"
 FILES = {
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
-    "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors was changed"),
+    "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors does not belong"),
     "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
     "a pipe": (lambda run: piped(run / "losses.safetensors"), "is not a regular file"),
     "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "longer than 67,108,864 bytes"),
@@ -277,6 +277,13 @@ def test_a_retrieval_runs_page_has_accuracy_and_the_answers_nll_at_every_length_
                 mine = [answer for answer in mine if row["depth"] in (None, answer.depth)]
                 assert row["answer_nll"] == pytest.approx(np.mean([answer.nll for answer in mine]))
                 assert row["accuracy"] == np.mean([answer.correct for answer in mine])
+
+
+def test_results_of_a_version_with_other_fields_are_one_line(asked, tmp_path, ran):
+    run = shutil.copytree(asked[0], tmp_path / "run")
+    reseal(run, lambda results: [row.pop("task") for row in results["rows"]])
+    said = f"error: {run / 'results.json'} lacks figures, or is of another version; move it away and run the evaluation"
+    assert said in damaged(run, tmp_path, ran)
 
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

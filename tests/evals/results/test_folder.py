@@ -14,9 +14,10 @@ from losses import digest, reseal
 from safetensors.numpy import load_file
 from tiny import documents, llama
 
-from ropescale.errors import CheckpointError
+from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.files import atomic_write
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png")
 
@@ -151,6 +152,22 @@ def test_a_full_disk_at_any_step_leaves_nothing_half_written(results, folder, tm
             assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
         shutil.rmtree(tmp_path / "out")
         shutil.copytree(folder, tmp_path / "out")
+
+
+def test_losses_that_a_full_disk_left_of_the_results_before_are_refused(run, results, monkeypatch):
+    def full(path, content):
+        if path.name == "losses.safetensors":
+            raise OSError(28, "No space left on device", str(path))
+        atomic_write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ropescale.evals.results.folder.atomic_write", full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            results[1].save(run, force=True)
+    with pytest.raises(DataError, match=r"losses.safetensors does not belong to the results beside it"):
+        Result.load(run)
+    results[1].save(run, force=True)
+    assert [row.ppl for row in Result.load(run).rows] == [row.ppl for row in results[1].rows]
 
 
 # --- single files ---
