@@ -14,7 +14,7 @@ from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import SENTENCE, digits, exp, interval_cell, signed
 from ..metrics.drawing import LINES, MARKERS, short, tokens
-from ..results.folder import read_results
+from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
@@ -247,9 +247,11 @@ class Recommendation(Saved):
         Raises:
             DataError: the folder holds no such results, or a file is damaged or missing.
         """
-        results: Mapping[str, Any] = read_results(local_path(out), cls.kind)
-        made = cls(results["model"], results["data"], dict(results["protocol"]), results["versions"])
-        made.figures |= {each.row: each.read(results) for each in METRICS}
+        path = local_path(out)
+        results: Mapping[str, Any] = read_results(path, cls.kind)
+        with refusing_damage(path / RESULTS):
+            made = cls(results["model"], results["data"], dict(results["protocol"]), results["versions"])
+            made.figures |= {each.row: each.read(results) for each in METRICS}
         return made
 
     @property

@@ -22,7 +22,7 @@ from ..metrics.best import worse_than_a_guess
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
-from ..results.folder import Results, read_results
+from ..results.folder import RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
 from ..retrieving.answers import CHANCE
 from ..retrieving.results import ACCURACY, Retrieval, answered
@@ -199,7 +199,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
     """Returns the data of the page.
 
     Raises:
-        DataError: there are too many schedules to compare.
+        DataError: there are too many schedules to compare, or results lack figures.
     """
     measured = [(run, run.result) for run in runs if run.result]
     series = [Series(run.name, result, schedule) for run, result in measured for schedule in result.schedules]
@@ -208,14 +208,22 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
         )
     names: dict[str, list[str]] = {}  # of schedules from files: one name may have another label in each run
+    facts: list[dict[str, Any]] = []
+    headlines: dict[str, str] = {}
+    parts: dict[str, list[Any]] = {kind: [] for kind in _PARTS}
     for run in runs:
-        for label, name in run.results["protocol"].get("named", {}).items():
-            if label != name and label not in names.setdefault(name, []):
-                names[name].append(label)
-    headlines = {run.name: said for run in runs if (said := headline(run))}
+        with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
+            for label, name in run.results["protocol"].get("named", {}).items():
+                if label != name and label not in names.setdefault(name, []):
+                    names[name].append(label)
+            facts.append(_run(run))
+            if said := headline(run):
+                headlines[run.name] = said
+            if run.kind in _PARTS:
+                parts[run.kind].append(_PARTS[run.kind](run))
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return {
-        "runs": [_run(run) for run in runs],
+        "runs": facts,
         "headlines": [f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items()],
         "names": names,
         "few": FEW,
@@ -237,9 +245,9 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             for run, result in measured
             for name, part in result.by_source.items()
         ],
-        "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": [_recommendation(run) for run in runs if run.kind == Recommendation.kind],
-        "searches": [_search(run) for run in runs if run.kind == SearchResult.kind],
+        "retrieval": list(itertools.chain.from_iterable(parts[Retrieval.kind])),
+        "recommendations": parts[Recommendation.kind],
+        "searches": parts[SearchResult.kind],
     }
 
 
@@ -370,6 +378,10 @@ def _search(run: StoredRun) -> dict[str, object]:
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }
+
+
+_PARTS = {Retrieval.kind: _heat_maps, Recommendation.kind: _recommendation, SearchResult.kind: _search}
+"""Readers of a run's data, by its kind."""
 
 
 def headline(run: StoredRun) -> str | None:

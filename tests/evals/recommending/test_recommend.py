@@ -9,10 +9,11 @@ import shlex
 import numpy as np
 import pytest
 import torch
+from losses import reseal
 from tiny import documents, llama
 
 import ropescale
-from ropescale.errors import CheckpointError, ConfigError, ScheduleError
+from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending import wording
@@ -251,6 +252,9 @@ def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_pat
     (folder / "results.csv").write_text("mine")
     found.save(folder)
     assert (folder / "results.csv~").read_text() == "mine"
+    reseal(folder, lambda results: results["answer"][0].pop("decided"))
+    with pytest.raises(DataError, match=r"results.json lacks figures, or is of another version"):
+        Recommendation.load(folder)
 
 
 # --- the command ---
