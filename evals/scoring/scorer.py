@@ -11,7 +11,7 @@ its logits (Gemma's softcap, Cohere's and Granite's scale).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -103,7 +103,7 @@ class Scorer:
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
         nll = torch.empty(targets.shape, dtype=torch.float32, device=self.device)
-        for rows, logits in self._state_blocks(self.states(ids, chunk), ids[:, :-1]):
+        for rows, logits in self._logits(ids, chunk):
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).to(self.device)
         return nll.cpu().view(len(ids), -1)
@@ -175,6 +175,25 @@ class Scorer:
             return False
         dtype = next(self.model.parameters()).dtype
         return agree(pieces, self.score(probe), dtype)
+
+    def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary].
+
+        A chunk's states, and without a split a window's logits, are released before the next but one is computed.
+        """
+        parts: Iterable[tuple[torch.Tensor, State]]
+        if not self.split:
+            whole = (self.model(input_ids=row[None], use_cache=False).logits[0, :-1] for row in ids)
+            parts = zip(ids[:, None, :-1], whole, strict=True)
+        elif chunk is None:
+            parts = [(ids[:, :-1], self.states(ids))]
+        else:
+            parts = self._chunked_outputs(ids, chunk)
+        at = 0
+        for sources, state in parts:
+            for rows, logits in self._state_blocks(state, sources):
+                yield slice(at + rows.start, at + rows.stop), logits
+            at += sources.numel()
 
     def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
         """Feeds windows one by one, ``chunk`` positions at a time; the last position is not fed."""

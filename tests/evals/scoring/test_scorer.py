@@ -1,6 +1,7 @@
 """One NLL per token, equal to a naive loop over the model's full logits."""
 
 import logging
+import weakref
 
 import pytest
 import tiny_models
@@ -85,10 +86,10 @@ def test_a_model_whose_chunks_do_not_agree_is_noticed():
         assert not scorer.chunks_agree(ids)
 
 
-def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
-    class Odd(type(llama())):
-        """Its logits depend on more than the trunk's last hidden state."""
+def unsplit():
+    """A model whose logits depend on more than the trunk's last hidden state."""
 
+    class Odd(type(llama())):
         def forward(self, input_ids, **kwargs):
             output = super().forward(input_ids=input_ids, **kwargs)
             output.logits = output.logits * (1 + torch.arange(input_ids.shape[1])[:, None] / 10)
@@ -96,11 +97,32 @@ def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
 
     model = llama()
     model.__class__ = Odd
-    ids = ids_of(2, 40)
+    return model
+
+
+def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
+    model, ids = unsplit(), ids_of(2, 40)
     with caplog.at_level(logging.WARNING):
         scorer, nll = checked(model, ids, logits_bytes=4 * 61 * 7)
     assert not scorer.split and "scoring it whole" in caplog.text
     assert_close_to_naive(model, ids, nll)
+
+
+@pytest.mark.parametrize(("model", "chunk"), [(unsplit(), None), (llama(), 5)], ids=["unsplit", "chunks"])
+def test_logits_without_a_split_and_states_of_chunks_do_not_pile_up(model, chunk):
+    name, made, most = "logits" if chunk is None else "last_hidden_state", [], []
+
+    def count(module, arguments, output):
+        most.append(sum(each() is not None for each in made))
+        array = output[name].numpy().copy()  # lives as long as any view of the tensor
+        made.append(weakref.ref(array))
+        output[name] = torch.from_numpy(array)
+
+    with torch.inference_mode():
+        scorer, _ = checked(model, ids_of(8, 40), logits_bytes=2**20)
+        with (model if chunk is None else model.model).register_forward_hook(count):
+            scorer.score(ids_of(8, 40), chunk)
+    assert len(made) >= 8 and max(most) <= 1
 
 
 def test_a_compiled_model_is_scored_as_the_model_inside_and_left_as_it_was():
