@@ -130,10 +130,10 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
         if offsets is None:
             raise _inexact(chat, "the tokenizer has no offsets (it is a slow one)")
         template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
-        if re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", template):
-            spans = _marked_spans(chat, tokenizer, template)
+        write = partial(_written, chat, tokenizer)
+        if _GENERATION.search(template):
+            spans = _marked_spans(chat, write, template, text)
         else:
-            write = partial(_written, chat, tokenizer)
             added = getattr(tokenizer, "added_tokens_decoder", {}).values()
             ends = {*map(str, tokenizer.all_special_tokens), *(token.content for token in added if token.special)}
             spans = _turn_spans(chat, write, text, tuple(ends))
@@ -159,24 +159,26 @@ def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None])
             raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """Returns messages without empty keys."""
-    return [{key: value for key, value in each.items() if value is not None} for each in messages]
-
-
 def _written(
-    chat: Chat, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, prompt: bool = False
+    chat: Chat,
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    chat_template: str | None = None,
+    prompt: bool = False,
 ) -> str:
     """Renders messages of a chat.
 
     Raises:
         DataError: the template refuses them, or renders a lone surrogate.
     """
+    given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
         text = tokenizer.apply_chat_template(
-            _messages(messages),  # type: ignore[arg-type]
+            given,  # type: ignore[arg-type]
             tools=chat.tools,  # type: ignore[arg-type]
             tokenize=False,
+            chat_template=chat_template,
             add_generation_prompt=prompt,
         )
         text = cast(str, text)
@@ -194,18 +196,25 @@ def _written(
 # --- the assistant's part ---
 
 
-def _marked_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, template: str) -> Iterable[Span]:
-    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``."""
-    from transformers.utils.chat_template_utils import render_jinja_template
+_GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
+_START, _STOP = "\ufdd0", "\ufdd1"
+"""Noncharacters, which no text contains (Unicode 3.4, D14)."""
 
-    _, [spans] = render_jinja_template(
-        [_messages(chat.messages)],
-        tools=chat.tools,  # type: ignore[arg-type]
-        chat_template=template,
-        return_assistant_tokens_mask=True,
-        **tokenizer.special_tokens_map,  # type: ignore[arg-type]
-    )
-    return cast("Iterable[Span]", spans)
+
+def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> Iterable[Span]:
+    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``, by rendering a marker at each.
+
+    The places that transformers reports are wrong inside a macro or a ``{% set %}`` block.
+    """
+
+    def mark(tag: re.Match[str]) -> str:
+        return f"{{%{tag[1]} if true %}}{{{{ '{_STOP if tag[2] else _START}' }}}}{{% endif {tag[3]}%}}"
+
+    pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, chat_template=_GENERATION.sub(mark, template)))
+    if "".join(pieces) != text or len(pieces) % 2 == 0:
+        raise _inexact(chat, "the template's text changes if its {% generation %} marks are rendered")
+    edges = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return zip(edges[:-1:2], edges[1::2], strict=True)
 
 
 def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:
