@@ -163,7 +163,8 @@ class Corpus:
         self.skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
         self.skipped |= {reason: number for reason, number in reasons.items() if number}
         if not cuts:
-            chats.check_scored(silent, self._stops)
+            if not cutter.skipped["too_short"]:
+                chats.check_scored(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]

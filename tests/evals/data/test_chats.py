@@ -42,6 +42,10 @@ LLAMA = """{{- bos_token }}{% for message in messages %}
 {% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% else %}{% generation %} {{ message.content }}
 {%- endgeneration %}{% endif %}{% endfor %}"""
 
+MACRO = LLAMA.replace("{% for message in messages %}", "{% macro turn(message) %}").replace(
+    "{% endfor %}", "{% endmacro %}{% for message in messages %}{{ turn(message) }}{% endfor %}"
+)
+
 TALK = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Où est-ce? 🐴"},
@@ -72,6 +76,7 @@ def stock_mask(tokenizer, messages=TALK):
         (MARKED, MARKED),
         (PLAIN, MARKED),  # the same tokens are the assistant's where no mark says so
         (LLAMA, LLAMA),
+        (MACRO, LLAMA),  # transformers' own mask is of other tokens in a macro
         (spaced := MARKED.replace("{%- generation -%}", "{% generation %}\n"), spaced),
     ],
 )
@@ -311,3 +316,6 @@ def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, ch
     words = ["--score", "assistant", "--lengths", "20", "--windows", "1"]
     said = "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)"
     assert said in refused("eval", checkpoint, "--data", source, *words)
+    source = saved(tmp_path, "jsonl", [{"messages": TALK[1:2]}, {"messages": TALK}])  # only the first has no answer
+    words = ["--score", "assistant", "--lengths", "20,4k"]
+    assert "no document has the 4,095 tokens needed" in refused("eval", checkpoint, "--data", source, *words)
