@@ -42,8 +42,8 @@ LLAMA = """{{- bos_token }}{% for message in messages %}
 {% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% else %}{% generation %} {{ message.content }}
 {%- endgeneration %}{% endif %}{% endfor %}"""
 
-MACRO = LLAMA.replace("{% for message in messages %}", "{% macro turn(message) %}").replace(
-    "{% endfor %}", "{% endmacro %}{% for message in messages %}{{ turn(message) }}{% endfor %}"
+MACRO = MARKED.replace("{%- for message in messages %}", "{%- macro turn(message) %}").replace(
+    "{%- endfor %}", "{%- endmacro %}{%- for message in messages %}{{- turn(message) }}{%- endfor %}"
 )
 
 TALK = [
@@ -76,7 +76,7 @@ def stock_mask(tokenizer, messages=TALK):
         (MARKED, MARKED),
         (PLAIN, MARKED),  # the same tokens are the assistant's where no mark says so
         (LLAMA, LLAMA),
-        (MACRO, LLAMA),  # transformers' own mask is of other tokens in a macro
+        (MACRO, MARKED),  # transformers' own mask is of other tokens in a macro
         (spaced := MARKED.replace("{%- generation -%}", "{% generation %}\n"), spaced),
     ],
 )

@@ -86,6 +86,13 @@ def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_oth
             )
 
 
+def test_a_users_dynamic_schedule_is_the_grids_own_however_it_is_written():
+    specs = [each.spec for each in find_candidates(config(), 256, {}).candidates]
+    assert "dynamic:factor=2" in specs
+    made = find_candidates(config(), 256, {}, others=["dynamic:factor=2.0"])
+    assert sorted(each.spec for each in made.candidates) == sorted(specs)
+
+
 def test_an_engine_leaves_out_what_it_would_not_compute():
     everything, vllm = find_candidates(config(), 256, {}), find_candidates(config(), 256, {}, "llama.cpp")
     kept = {each.spec for each in vllm.candidates}
