@@ -126,7 +126,7 @@ def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypat
     """Windows that go through the trunk: 4 for the baseline and 4 for each schedule."""
     rows: list[int] = []
     states, score = Scorer.states, Scorer.score
-    monkeypatch.setattr(Scorer, "states", lambda self, ids, chunk: rows.append(len(ids)) or states(self, ids, chunk))
+    monkeypatch.setattr(Scorer, "states", lambda self, *given: rows.append(len(given[0])) or states(self, *given))
     monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk: rows.append(-len(ids)) or score(self, ids, chunk))
     result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
     compared = [each for each in result.cost if " against " in each["schedule"]]
