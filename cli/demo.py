@@ -46,7 +46,7 @@ def command(ctx: click.Context, out: str) -> None:
     atomic_write(text, rows)
     words = [CHECKPOINT, "--data", text, "--lengths", ",".join(map(str, LENGTHS))]
     words += [word for schedule in SCHEDULES for word in ("--schedule", schedule)]
-    words += ["--windows", 1, "--truncation-stride", 128, "-o", folder]
+    words += ["--windows", 1, "--truncation-stride", 128, "--no-short-context", "-o", folder]
     with evaluate.make_context("eval", list(map(str, words)), parent=ctx.parent) as context:
         evaluate.invoke(context)
     say(

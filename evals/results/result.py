@@ -157,8 +157,8 @@ class Result(Stored, Saved):
         number, figure = self.data["documents"], f"± or (low to high) is the {PERCENT} interval"
         if self.comparisons:
             said = (
-                f"In the table, {figure} of one perplexity, wide where documents differ. The differences above are of "
-                f"the same tokens, and significant where 0 is outside their {together(self.comparisons)}."
+                f"In the table, {figure} of one perplexity, wide where documents differ. Differences are of the same "
+                f"tokens, and significant where 0 is outside their {together(self.comparisons)}."
             )
         elif self._blocks:
             text = "this text" if number == 1 else "these texts"
