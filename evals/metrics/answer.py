@@ -64,7 +64,9 @@ def _below(stored: Stored, undecided: list[str], every: str) -> str:
     if not undecided:
         return f"significantly below {every}"
     one = len(undecided) == 1
-    return f"not significantly below {stored.markdown_name(undecided[0]) if one else f'{len(undecided)} of the schedules'}"
+    return (
+        f"not significantly below {stored.markdown_name(undecided[0]) if one else f'{len(undecided)} of the schedules'}"
+    )
 
 
 def _gain_and_cost(stored: Stored, schedule: str, of_schedules: str, few: str) -> str:
