@@ -39,8 +39,8 @@ class Limits:
         needed: the minimum tokens of a text; at least ``size``.
         windows: the most windows per text; None for no limit.
         total: the most windows of all texts, but at least one per text; None for no limit.
-        placed: whether windows need their full text's hash and their positions in it, for which a file is read into
-            memory.
+        placed: whether windows need their full text's hash and their positions in it, for which a file is read
+            completely.
     """
 
     size: int
@@ -92,8 +92,7 @@ class Cutter:
         cuts: list[Cut] = []
         kept: list[Source] = []
         total = self.limits.total
-        for each in texts:
-            text = Text(each.name, each.text) if self.limits.placed and isinstance(each, TextFile) else each
+        for text in texts:
             first = self._first(text)
             if first is None or self._is_known(text, first):
                 continue
@@ -136,7 +135,7 @@ class Cutter:
                 cut = replace(cut, windows=[text])
         else:
             head = _alone(text, self._encoder, 0, size, needed)
-            tokens, cut = head.found, _of_text(text, [head])
+            tokens, cut = head.found, _of_text(text, [head], self.limits.placed)
         if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
@@ -156,7 +155,7 @@ class Cutter:
             return _of_document(text, size, most)
         clearly = most and first.measured is not None and text.size > _CLEARLY * most * first.measured
         found = None if clearly else _whole(text, self._encoder, size, most, placed)
-        return found or _of_text(text, _spread(text, self._encoder, size, most or 1))
+        return found or _of_text(text, _spread(text, self._encoder, size, most or 1), self.limits.placed)
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
@@ -212,10 +211,13 @@ def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -
     return windows
 
 
-def _of_text(text: Text | TextFile, windows: Sequence[_Window]) -> Cut:
+def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) -> Cut:
     sha256 = _identity(text, [each.read for each in windows])
     sizes = [each.bytes for each in windows]
     made = [_document(text, each.tokens, each.read.start, sha256) for each in windows]
+    if placed and isinstance(text, TextFile):
+        through = text.read_through
+        made = [replace(each, offset=through.before(each.offset), text_sha256=through.sha256) for each in made]
     return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
 
 

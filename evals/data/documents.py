@@ -40,6 +40,7 @@ class Document:
         scored: mask of the scored tokens, bool [tokens]; None for all.
         offset: bytes of the text before a window of it.
         source: the document's source, if there are several.
+        text_sha256: the hash of the full text's UTF-8 bytes, if requested and ``sha256`` may differ; else empty.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Document:
     scored: np.ndarray | None = None
     offset: int = 0
     source: str = ""
+    text_sha256: str = ""
 
     def part(self, start: int, stop: int | None) -> Document:
         """Returns a window of its tokens."""

@@ -115,6 +115,14 @@ class TextFile:
         found = self.path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
+    @cached_property
+    def read_through(self) -> Reading:
+        """A completed reading, with the full text's hash and line ends."""
+        with self.reading() as reading:
+            for _ in reading:
+                pass
+        return reading
+
     def reading(self, offset: int = 0) -> Reading:
         """Reads from a byte offset; see :class:`Reading`."""
         with _readable(self.path):
@@ -195,8 +203,17 @@ class Reading:
 
     def taken(self, size: int) -> int:
         """Returns the number of file bytes of the first ``size`` bytes of text, whose line ends may be shorter."""
-        pairs = np.concatenate([np.empty(0, np.int64), *self._pairs])
+        pairs = self._line_ends
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
+
+    def before(self, place: int) -> int:
+        """Returns the number of text bytes before a byte of the file."""
+        place -= self.start
+        return place - int(np.searchsorted(self._line_ends, place, side="right"))
+
+    @property
+    def _line_ends(self) -> np.ndarray:
+        return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
     def _begin(self, offset: int) -> int:
         """Moves to the start of a line, and returns its place."""
