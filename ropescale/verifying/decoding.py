@@ -45,7 +45,10 @@ AROUND = 4
 """Tokens that are decoded before and after a length."""
 
 PATIENCE = 60.0
-"""The longest estimated time, in seconds, of a length that is compared by default."""
+"""The longest estimated time, in seconds, for which the extended length is measured by default."""
+
+LONGEST = 180.0
+"""The longest estimated time, in seconds, for the trained length, which is halved until it takes no longer."""
 
 MARGIN = 8
 """The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""
@@ -101,8 +104,8 @@ def compare(
         model: a causal language model of transformers, with its weights.
         trained, extended: the model's trained length and target length, in tokens.
         lengths: the lengths to compare at. Default: half the trained length, the trained length, the first length at
-            which the frequencies change, and the extended length; of these, those that take at most a minute, or else
-            64 tokens.
+            which the frequencies change, and the extended length if it takes at most a minute. A trained length that
+            takes more than three minutes is halved until it does not.
         text: a function that returns the token ids to follow; random ids from a seed if it is None or returns too few.
         say: called with the estimated cost before the passes run.
 
@@ -140,22 +143,30 @@ def compare(
 
 
 def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+    reach = trained
+    while reach > _SHORTEST and pace.seconds([reach]) > LONGEST:
+        reach //= 2
     longest = max(trained, extended) + AROUND
     start = _tables(model, 1)
     same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
-    wanted = {max(2, trained // 2), max(2, trained)}
-    wanted |= set() if same == longest else {max(2, same)}  # the last length with the frequencies of the shortest
-    if extended - 2 * AROUND > max(wanted):
-        wanted.add(extended - AROUND)  # the stretch around it ends at the extended length
-    slow = {length for length in wanted if pace.seconds([length]) > PATIENCE}
-    if slow and say is not None:
-        took = ", ".join(f"{length} tokens ({_duration(pace.seconds([length]))})" for length in sorted(slow))
-        say(f"leaving out lengths that take long on this machine: {took}; name a length to include it")
-    return sorted(wanted - slow) or [min(*wanted, _SHORTEST)]
+    switch = None if same == longest else max(2, same)  # the last length with the frequencies of the shortest
+    wanted = {max(2, reach // 2), max(2, reach)}
+    wanted |= {switch} if switch and (reach == trained or pace.seconds([switch]) <= LONGEST) else set()
+    left_out = {"trained": trained} if reach < trained else {}
+    whole = extended - AROUND  # the stretch around it ends at the extended length
+    if whole > max(*wanted, trained) + AROUND:
+        if pace.seconds([whole]) <= PATIENCE:
+            return sorted({*wanted, whole})
+        left_out["extended"] = extended
+    if say is not None:
+        for name, length in left_out.items():
+            took = f"{length} tokens would take about {_duration(pace.seconds([length]))} on this machine"
+            say(f"leaving out the {name} length: {took}; name that length to include it")
+    return sorted(wanted)
 
 
 _SHORTEST = 64
-"""The length in tokens to compare at if all others take too long."""
+"""The length in tokens up to which no comparison is left out."""
 
 
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:

@@ -269,16 +269,10 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
     assert said[0].startswith(
         "decoding around 32, 64, 252 tokens and running the same text in full passes: 720 tokens through"
     )
-    monkeypatch.setattr(decoding._Pace, "seconds", lambda self, lengths: sum(lengths))  # a second per token
-    for patience, kept, left_out in (
-        (100, [32, 64], "252 tokens (4 minutes)"),
-        (10, [32], "32 tokens (32 seconds), 64"),
-    ):
-        monkeypatch.setattr(decoding, "PATIENCE", patience)
-        said.clear()
-        found = compare(build(), TRAINED, 256, say=said.append)
-        assert [stretch.first + AROUND for stretch in found] == kept
-        assert said[0].startswith(f"leaving out lengths that take long on this machine: {left_out}")
+    monkeypatch.setattr(decoding, "PATIENCE", 0.0)
+    said.clear()
+    assert len(compare(build(), TRAINED, 256, say=said.append)) == 2
+    assert "256 tokens would take about a second on this machine; name that length to include it" in said[0]
 
 
 # ---------------------------------------------------------------------------------------------------------
