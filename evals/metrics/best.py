@@ -95,11 +95,15 @@ def level(stored: Stored) -> float:
     return LEVEL if stored.comparisons is None else familywise(stored.comparisons)
 
 
-def too_few(documents: int) -> str:
-    """States that the documents are too few for a conclusion; "" for enough."""
+def too_few(documents: int, what: str = "documents") -> str:
+    """States that the documents are too few for a conclusion; "" for enough.
+
+    Args:
+        what: their name, a plural.
+    """
     if documents >= CONCLUSIVE:
         return ""
-    return f"a verdict needs {CONCLUSIVE} documents, and there {'is' if documents == 1 else 'are'} {documents}"
+    return f"a verdict needs {CONCLUSIVE} {what}, and there {'is' if documents == 1 else 'are'} {documents}"
 
 
 def together(comparisons: int | None) -> str:

@@ -119,7 +119,9 @@ class AccuracyRow:
 class PairedAnswersRow:
     """The change of the answer NLL against the baseline, on the same questions of one length and task or all (None).
 
-    ``delta_nll`` is the mean of the schedule minus the baseline's, in nats, with its 95% interval over prompts.
+    ``delta_nll`` is the mean of the schedule minus the baseline's, in nats. Its interval over ``prompts`` holds for all
+    ``comparisons`` of the run together; with too few prompts for any conclusion, ``comparisons`` is None, and each
+    interval has 95% by itself.
     """
 
     schedule: str
@@ -127,6 +129,8 @@ class PairedAnswersRow:
     length: Length
     task: str | None
     answers: Count
+    prompts: Count
+    comparisons: Count | None
     delta_nll: float
     low: float | None
     high: float | None

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ...output.formatting import escaped, markdown
 from ..metrics.base import Metric, Picture
+from ..metrics.best import together, too_few
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..results.saving import Saved, csv_file
-from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT, Estimate, ratio, wilson
+from ..statistics.intervals import CONCLUSIVE, LEAST_DOCUMENTS, LEVEL, PERCENT, Estimate, familywise, ratio, wilson
 from .answers import CHANCE, AccuracyRow, Answer, EffectiveRow, PairedAnswersRow
 from .filler import DIGITS
 from .plots import heat_maps
@@ -102,14 +103,19 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
     row, key = PairedAnswersRow, "paired"
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
-        """Returns a row for every schedule except the baseline at every shared length, and one per task."""
-        rows = []
+        """Returns a row for every schedule except the baseline at every shared length, and one per task.
+
+        Every row counts as a comparison.
+        """
+        found: list[tuple[str, int, str | None]] = []
         for schedule, length in stored.tables:
             if schedule != stored.baseline and (stored.baseline, length) in stored.tables:
                 tasks = {answer.task for answer in stored.by_length[stored.baseline, length]}
                 parts = [None, *(task for task in stored.tasks if task in tasks)]
-                rows += [_paired(stored, schedule, length, task) for task in parts]
-        return rows
+                found += [(schedule, length, task) for task in parts]
+        most = max((_prompts(stored.by_length[schedule, length]) for schedule, length, _ in found), default=0)
+        comparisons = len(found) if most >= CONCLUSIVE else None
+        return [_paired(stored, *each, comparisons) for each in found]
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of the changes."""
@@ -118,11 +124,14 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
             (row.schedule, row.length): change_cell(Estimate(row.delta_nll, row.low, row.high), SENTENCE)
             for row in rows
         }
+        if not rows:
+            return []
         labels = [label for label in stored.schedules if label != stored.baseline]
+        what = f"on the same questions (nats; {together(rows[0].comparisons)})"
         return [
-            f"Change in answer NLL against {stored.markdown_name(stored.baseline)} on the same questions (nats):",
+            f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:",
             table(stored.lengths, "change", cells, labels, name=stored.named),
-        ] if rows else []  # fmt: skip
+        ]
 
 
 class EffectiveLength(Metric["Retrieval", EffectiveRow]):
@@ -193,19 +202,28 @@ def _accuracy(
     )
 
 
-def _paired(stored: Retrieval, schedule: str, length: int, task: str | None) -> PairedAnswersRow:
+def _paired(
+    stored: Retrieval, schedule: str, length: int, task: str | None, comparisons: int | None
+) -> PairedAnswersRow:
     ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
     pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
-    nll = _by_prompt((one, one.nll - base.nll) for one, base in pairs)
-    return PairedAnswersRow(schedule, stored.baseline, length, task, len(pairs), nll.mean, nll.low, nll.high)
+    level = LEVEL if comparisons is None else familywise(comparisons)
+    nll = _by_prompt(((one, one.nll - base.nll) for one, base in pairs), level)
+    counts = (len(pairs), _prompts(one for one, _ in pairs), comparisons)
+    return PairedAnswersRow(schedule, stored.baseline, length, task, *counts, nll.mean, nll.low, nll.high)
 
 
-def _by_prompt(values: Iterable[tuple[Answer, float]]) -> Estimate:
+def _prompts(answers: Iterable[Answer]) -> int:
+    """Returns the number of prompts; questions of one prompt are not independent."""
+    return len({answer.prompt for answer in answers})
+
+
+def _by_prompt(values: Iterable[tuple[Answer, float]], level: float = LEVEL) -> Estimate:
     """Returns the mean over questions. Its interval is over prompts: questions of one prompt are not independent."""
     groups: dict[int, list[float]] = {}
     for answer, value in values:
         groups.setdefault(answer.prompt, []).append(value)
-    return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()])
+    return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()], level)
 
 
 def accuracy_cell(row: AccuracyRow) -> str:
@@ -327,18 +345,22 @@ class Retrieval(Saved):
         )
 
     def sentences(self) -> list[str]:
-        """Describes the accuracies and the clearest gain in answer NLL at the longest length."""
+        """Describes the accuracies and the largest significant gain in answer NLL at the longest length."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
+        if not rows:
+            return said
+        at = f"{self.lengths[-1]:,} tokens"
+        if few := too_few(rows[0].prompts, "prompts"):
+            return [*said, f"Which schedule's answers cost less at {at} is undecided: {few}."]
         cheaper = [row for row in rows if row.low is not None and row.high is not None and row.high < 0]
-        if cheaper:
-            best = min(cheaper, key=lambda row: row.delta_nll)
-            low, high = -cast(float, best.high), -cast(float, best.low)
-            said.append(
-                f"At {best.length:,} tokens the answers cost {self.named(best.schedule)} {-best.delta_nll:.3g} nats "
-                f"less than {self.named(best.baseline)} ({low:.3g} to {high:.3g})."
-            )
-        return said
+        if not cheaper:
+            baseline = self.named(self.baseline)
+            return [*said, f"At {at} no schedule's answers cost significantly less than those of {baseline}."]
+        best = min(cheaper, key=lambda row: row.delta_nll)
+        low, high = -cast(float, best.high), -cast(float, best.low)
+        less = f"{-best.delta_nll:.3g} nats less than {self.named(best.baseline)} ({low:.3g} to {high:.3g})"
+        return [*said, f"At {at} the answers cost {self.named(best.schedule)} {less}."]
 
     def rests_on(self) -> str:
         """Describes the prompts."""

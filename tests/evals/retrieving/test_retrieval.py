@@ -430,6 +430,54 @@ def test_the_paired_loss_is_the_known_one(result):
     )
 
 
+def gaining(result, gain, spread, prompts=12):
+    """The same run, but at 1,024 tokens the schedule gains ``gain`` nats, more or less by ``spread`` in turn."""
+    answers = [
+        dataclasses.replace(each, nll=20 - (each.schedule != "as-is") * (gain + spread * (-1) ** each.prompt))
+        if each.length == 1024
+        else each
+        for each in result.answers
+        if each.prompt < prompts
+    ]
+    return dataclasses.replace(result, answers=answers)
+
+
+def test_the_sentence_about_the_loss_concludes_what_the_intervals_of_its_table_show(result):
+    """12 prompts whose changes are 1 nat around their mean; three lengths, so three comparisons."""
+    error = math.sqrt(1 / 11)
+    for gain, words in [
+        (1.2, "At 1,024 tokens the answers cost linear:factor=4 1.2 nats less than as-is (0.353 to 2.05)."),
+        (0.8, "At 1,024 tokens no schedule's answers cost significantly less than those of as-is."),
+        (-2, "At 1,024 tokens no schedule's answers cost significantly less than those of as-is."),
+    ]:
+        found = gaining(result, gain, 1)
+        row = found.paired[-1]
+        assert (row.length, row.prompts, row.comparisons) == (1024, 12, 3)
+        assert (row.low, row.high) == pytest.approx((-gain - 2.8105 * error, -gain + 2.8105 * error), abs=1e-3)
+        assert found.sentences()[1:] == [words]
+        said = found.to_markdown()
+        assert "on the same questions (nats; 95% intervals for all 3 comparisons together):" in said
+        assert f"{-gain:+.3f} ± 0.847" in said
+
+
+def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
+    few = gaining(result, 15, 1, prompts=9)
+    row = few.paired[-1]
+    assert row.high < 0 and (row.prompts, row.comparisons) == (9, None)
+    assert few.sentences()[1:] == [
+        "Which schedule's answers cost less at 1,024 tokens is undecided: a verdict needs 10 prompts, and there are 9."
+    ]
+    assert "on the same questions (nats; 95% intervals):" in few.to_markdown()
+    assert "cost linear:factor=4 15 nats less" in gaining(result, 15, 1, prompts=10).sentences()[1]
+
+
+def test_questions_of_one_prompt_count_as_one_for_a_conclusion():
+    asked = {"task": "multi-key", "trials": 6}
+    found = ropescale.evals.retrieval(lookup_llama(), byte_tokenizer(), [700], 3, ["linear:factor=4"], **asked)
+    assert [(row.answers, row.prompts, row.comparisons) for row in found.paired] == [(18, 6, None)]
+    assert found.sentences()[-1].endswith("undecided: a verdict needs 10 prompts, and there are 6.")
+
+
 @pytest.mark.parametrize("depths", [[0.5], 4])
 def test_every_key_of_a_shared_prompt_is_found_exactly_within_the_reach(depths):
     result = ropescale.evals.retrieval(
