@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-PATIENCE = 180.0
+PATIENCE = 180
 """Seconds until a child that has not ended counts as hanging."""
 
 
@@ -40,7 +40,8 @@ def _run(run: Callable[[], object], log: int) -> None:
         os.nice(5)  # it must not get to its end before the other process looks
         for number in (1, 2):
             os.dup2(log, number)
-        faulthandler.dump_traceback_later(PATIENCE, exit=True, file=log)
+        faulthandler.register(signal.SIGALRM, file=log, chain=True)  # the watchdog's thread is lost in a fork
+        signal.alarm(PATIENCE)
         run()
         code = 0
     except BaseException:
