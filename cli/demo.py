@@ -19,7 +19,7 @@ def command(ctx: click.Context, out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure the effect.
 
     The model was trained at 256 tokens on the Python standard library; it is measured on unseen library modules. Writes
-    the patched checkpoint, the text, the results and plots into OUT. Half a minute on two cores, 41 seconds of
+    the patched checkpoint, the text, the results and plots into OUT. Half a minute on two cores, 42 seconds of
     processor time.
     """
     from ..checkpoints.patching import patch_checkpoint
