@@ -77,6 +77,7 @@ def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
         + " | ".join(_cell(outcome.get(schedule), _always(outcome)) for schedule in SCHEDULES)
         + f" | {_notes(name, outcome)} |"
         for name, outcome in sorted(outcomes.items())
+        if _group(name, outcome) != _NONE
     ]
     rows += [f"| `{name}` | not measured | - | - | - | - | - | {_sentence(why)} |" for name, why in UNMEASURED.items()]
     return "\n".join([_HEAD.format(len(outcomes), section(outcomes), len(UNMEASURED)), *sorted(rows), ""])
@@ -84,22 +85,21 @@ def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
 
 _HEAD = """# Supported models
 
-Every model type of `AutoModelForCausalLM` and `AutoModelForImageTextToText` in transformers 5.23.0, and what patching
-does with it: {} were measured; of those that see, the text alone. The table is written from what the tests measure
-(`python tests/tools/models_page.py`): a tiny random model of each type is patched with
-`linear`, `yarn`, `llama3` and a user's own table, in memory and on disk.
-Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
-in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
-reverting the patch must restore everything bit for bit.
+How patching treats every model type of `AutoModelForCausalLM` and `AutoModelForImageTextToText` in transformers 5.23.0:
+{} were measured; of those that see, the text alone. `python tests/tools/models_page.py` writes this page from what the
+tests measure. A tiny random model of each type is patched with `linear`, `yarn`, `llama3` and a user's own table, in
+memory and on disk. Its cos and sin, in every layer, within and beyond the trained length, must be the formula's in
+float64; stock transformers must compute the same logits from the folder, bit for bit; reverting must restore everything
+bit for bit.
 
 {}
 | not measured | {} | the table says why |
 
-* **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
-  which of them `--layers full` changes (`--layers all` changes all).
+* **rotates**: how many coordinates of a head, in a default model of the type; with a table per layer type, which of
+  them `--layers full` changes (`--layers all` changes all).
 * **pairs**: which coordinates turn together: `halves` (i and i + d/2) or `interleaved` (2i and 2i + 1).
-* **native**: saved under the schedule's own name in the configuration. **per pair**: saved as one factor per pair
-  (transformers' `longrope` form). A table of your own is always saved per pair.
+* **native**: saved under the schedule's own name. **per pair**: saved as one factor per pair (transformers' `longrope`
+  form).
 
 | model type | rotates | pairs | linear | yarn | llama3 | table | notes |
 |---|---|---|---|---|---|---|---|"""
@@ -108,7 +108,7 @@ reverting the patch must restore everything bit for bit.
 def _rotates(name: str, outcome: Mapping[str, Any]) -> str:
     tables = outcome.get("tables")
     if tables is None:
-        return "not by its configuration" if name in ROTATING_BUT_REFUSED else "no"
+        return "not by its configuration"
     dims = _dims(name)
     if list(tables) == ["all"]:
         return _of(dims.get("all"))
@@ -220,7 +220,7 @@ def _group(name: str, outcome: Mapping[str, Any]) -> str:
 
 
 def _named(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:4])}, ..., {names[-1]}"
+    return ", ".join(names) if len(names) <= 100 else f"{', '.join(names[:4])}, ..., {names[-1]}"
 
 
 # ---------------------------------------------------------------------------------------------------------
