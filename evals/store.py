@@ -318,6 +318,8 @@ def _is_whole(path: Path) -> bool:
                 connection.execute(f"{query} LIMIT 0")
             checked = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "quick_check")]
             return checked == [_APPLICATION, "ok"]
+    except UnicodeDecodeError:
+        return False  # SQLite quotes damaged bytes in its message
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise  # an error of the disk, not of a file without our tables

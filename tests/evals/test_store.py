@@ -82,6 +82,14 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
     assert lost >= 3
 
 
+def test_damaged_bytes_of_the_schema_move_the_file_aside(tmp_path):
+    put(tmp_path, eights(2), a=1)
+    path = tmp_path / "resume" / "0.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREA\xc2E TABLE"))  # what SQLite quotes is not UTF-8
+    assert not kept(tmp_path, a=1)
+    assert (tmp_path / "resume" / "0.sqlite~").exists()
+
+
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     put(tmp_path, eights(2), a=1)
     store = Store(tmp_path / "resume")
