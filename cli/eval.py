@@ -31,7 +31,7 @@ from .options import (
     switch,
 )
 from .run_file import CONFIG
-from .running import asked_servers, measure, notes, text_of
+from .running import asked_servers, measure, notes, served_by, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
@@ -136,9 +136,13 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
         of_metrics = {name: options[name] for name in OPTIONS}
         chosen = made(PerplexityOptions, options, of_metrics=of_metrics, path=checkpoint, progress=notes())
         if servers:
-            from ..evals.servers.running import prepare_served
+            from ..evals.running.corpus import Corpus
+            from ..evals.servers.running import ServedRun
 
-            return prepare_served(servers, checkpoint, options["baseline"], text, lengths, bos, chosen)
+            text.refuse_endless(chosen.max_docs)
+            served = served_by(servers, checkpoint)
+            corpus = Corpus(text.texts(), lengths, served.tokenizer, bos, chosen, text)
+            return ServedRun(served, corpus, options["baseline"], chosen)
         from ..evals.running import perplexity
 
         return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)

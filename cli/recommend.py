@@ -22,7 +22,7 @@ from .options import (
     sectioned_command,
 )
 from .run_file import CONFIG
-from .running import asked_servers, measure, notes, text_of
+from .running import asked_servers, measure, notes, served_by, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
@@ -105,10 +105,9 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     def prepare(here: World) -> RecommendRun:
         text, bos = text_of(source, options), options["bos"]
         if servers:
-            from ..evals.servers.recommending import ServedRecommendRun
-            from ..evals.servers.server import ServedModel
+            from ..evals.servers.running import ServedRecommendRun
 
-            served = ServedModel(servers, checkpoint, checkpoint.tokenizer())
+            served = served_by(servers, checkpoint)
             return ServedRecommendRun(served, text.texts(), target_length, bos, chosen, text)
         from ..evals.recommending import running
 

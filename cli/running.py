@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
-    from ..evals.servers.server import Server
+    from ..evals.servers.server import ServedModel, Server
 
 
 def notes() -> Notes:
@@ -61,6 +61,13 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
     how = {name: options[name] for name in ("concurrency", "timeout")}
     servers = [Server(url, label, name=name, **how) for url, label, name in zip(urls, labels, names, strict=True)]
     return servers, made(Checkpoint, options, name=tokenizer, weights=False)
+
+
+def served_by(servers: Sequence[Server], checkpoint: Checkpoint) -> ServedModel:
+    """Returns the model of a checkpoint on these servers, with its tokenizer."""
+    from ..evals.servers.server import ServedModel
+
+    return ServedModel(servers, checkpoint, checkpoint.tokenizer())
 
 
 def refuse_given(why: str, instead: str, *names: str) -> None:

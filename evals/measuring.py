@@ -26,9 +26,7 @@ from .running.corpus_run import CorpusRun
 from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.recommending import ServedRecommendRun
-from .servers.retrieval import ServedRetrieval
-from .servers.running import ServedRun
+from .servers.running import ServedRecommendRun, ServedRetrieval, ServedRun
 from .servers.server import ServedModel, Server
 
 if TYPE_CHECKING:

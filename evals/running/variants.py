@@ -55,6 +55,11 @@ class Variant:
         self._plan = made.plan
         return made
 
+    @property
+    def rotation(self) -> str:
+        """A hash of the model's live tables."""
+        return fingerprints.rotation_sha256(unwrapped(self.model))
+
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
         """Returns the tables at each length; the same object for all lengths if they do not depend on it."""
         with self.applied() as patch:
@@ -68,8 +73,8 @@ class Variant:
 
     def _held(self, length: int | None) -> HeldTables:
         model = unwrapped(self.model)
-        digests = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
-        return HeldTables(self, length, *digests, fingerprints.live_tables(model))
+        figures = fingerprints.live_tables(model)
+        return HeldTables(self, length, self.rotation, fingerprints.table_sha256(model), figures)
 
     def _depends_on_length(self, patch: Patch | None) -> bool:
         """Whether the tables depend on the length: because of this patch, of an earlier patch of the unchanged model,
@@ -103,14 +108,14 @@ class HeldTables:
     """The rotary tables of a variant, frozen at a length.
 
     Attributes:
-        variant: the model under a schedule.
+        variant: the model under a schedule, loaded or served.
         frozen_at: the length; None if the tables do not depend on it.
         rotation: a hash of everything that the schedule determines; equal hashes mean equal outputs.
         table_sha256: the hash of the tables that the results show.
         figures: the tables by layer type, for the results.
     """
 
-    variant: Variant
+    variant: WithTables
     frozen_at: int | None
     rotation: str
     table_sha256: str
@@ -129,7 +134,7 @@ class HeldTables:
         Raises:
             RunError: the tables have changed, so the scores are invalid.
         """
-        if fingerprints.rotation_sha256(unwrapped(self.variant.model)) != self.rotation:
+        if self.variant.rotation != self.rotation:
             raise RunError(
                 f"the rotary tables changed while {self.variant.label} was measured; a schedule, or code in the "
                 "model, that changes them by itself cannot be measured"
@@ -189,6 +194,15 @@ class WithTables(Protocol):
     @property
     def asked(self) -> specs.ParsedSpec:
         """The parsed schedule."""
+        ...
+
+    @property
+    def rotation(self) -> str:
+        """A hash of everything that the schedule determines now."""
+        ...
+
+    def applied(self, length: int | None = None) -> AbstractContextManager[object]:
+        """Makes the schedule live inside the block, frozen at ``length`` if given."""
         ...
 
     def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:

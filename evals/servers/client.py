@@ -10,9 +10,10 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
@@ -59,12 +60,29 @@ class _Refusal(BaseModel):
     message: str = Field(validation_alias=AliasChoices(AliasPath("error", "message"), "error", "message"))
 
 
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, and the parser of its response.
+
+    Attributes:
+        read: parses the response; raises pydantic's ValidationError for an invalid one.
+        body: the JSON to POST; None for GET.
+        most: the most bytes of the response.
+    """
+
+    path: str
+    read: Callable[[bytes], T]
+    body: Mapping[str, object] | None = None
+    most: int = SMALL
+
+
 class Client:
     """A connection pool for one server. It opens at the first request, and again after :meth:`close`.
 
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
         timeout: seconds to wait for a response.
+        concurrency: the most requests at once.
 
     Attributes:
         headers: the headers of every request.
@@ -74,8 +92,8 @@ class Client:
         DataError: the address is invalid, or contains a user name, a password or a query.
     """
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        self.timeout, self.notes = timeout, Notes()
+    def __init__(self, url: str, timeout: float = TIMEOUT, concurrency: int = 8) -> None:
+        self.timeout, self.concurrency, self.notes = timeout, concurrency, Notes()
         try:
             parts = http.URL(url.strip())
         except http.InvalidURL:
@@ -100,27 +118,19 @@ class Client:
         self._has_answered = False
         self._running: tuple[asyncio.AbstractEventLoop, http.AsyncClient] | None = None
 
-    def ask(self, path: str, read: Callable[[bytes], T], body: Mapping[str, object] | None = None) -> T | None:
-        """Returns a small response to GET, or to POST with a body; None if the server lacks the path.
+    def ask(self, request: Call[T]) -> T | None:
+        """Returns the response to a request; None if the server lacks the path.
 
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
-        waiting = self.start(path, body, SMALL, read)
         try:
-            return waiting.result()
+            return self.start([request]).result()[0]
         except _NotFound:
             return None
-        finally:
-            waiting.cancel()
 
-    def start(self, path: str, body: Mapping[str, object] | None, most: int, read: Callable[[bytes], T]) -> Future[T]:
-        """Sends a request, and returns a future of its response; cancelling the future aborts the request.
-
-        Args:
-            most: the most bytes of the response.
-            read: parses the response; raises pydantic's ValidationError for an invalid one.
-        """
+    def start(self, requests: Sequence[Call[T]]) -> Future[list[T]]:
+        """Sends requests, and returns a future of their responses; cancelling the future aborts them."""
         if self._running is None:
             try:
                 pool = http.AsyncClient(
@@ -135,10 +145,14 @@ class Client:
                     "(ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) or the certificates (SSL_CERT_FILE, SSL_CERT_DIR)"
                 ) from None
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._running = runner.get_loop(), pool
+            self._running, self._free = (runner.get_loop(), pool), asyncio.Semaphore(self.concurrency)
             threading.Thread(target=_run, args=(runner,), daemon=True).start()
         loop, pool = self._running
-        return asyncio.run_coroutine_threadsafe(self._answer(pool, path, body, most, read), loop)
+
+        async def answers() -> list[T]:
+            return await asyncio.gather(*(self._answer(pool, request) for request in requests))
+
+        return asyncio.run_coroutine_threadsafe(answers(), loop)
 
     def close(self) -> None:
         """Closes the connections, and aborts pending requests."""
@@ -147,14 +161,7 @@ class Client:
             closed = asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
             closed.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
-    async def _answer(
-        self,
-        pool: http.AsyncClient,
-        path: str,
-        body: Mapping[str, object] | None,
-        most: int,
-        read: Callable[[bytes], T],
-    ) -> T:
+    async def _answer(self, pool: http.AsyncClient, request: Call[T]) -> T:
         problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -162,7 +169,8 @@ class Client:
                 self.notes.tell(f"{self.url}: {problem}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
             try:
-                status, content = await self._once(pool, path, body, most)
+                async with self._free, asyncio.timeout(self.timeout):
+                    status, content = await self._once(pool, request)
             except (http.RequestError, TimeoutError) as error:
                 late = f"no whole response within {self.timeout:g} s"
                 problem = late if isinstance(error, TimeoutError) else self._quoted(str(error)) or type(error).__name__
@@ -172,26 +180,26 @@ class Client:
             self._has_answered = True
             if status == 200:
                 try:
-                    return read(content)
+                    return request.read(content)
                 except ValidationError as error:
                     first = error.errors()[0]
                 where = self._quoted(".".join(map(str, first["loc"])) or "the body")
-                raise ServerError(f"{self.url}{path} sent an invalid response ({where}: {first['msg']})")
+                raise ServerError(f"{self.url}{request.path} sent an invalid response ({where}: {first['msg']})")
             if status not in _TRANSIENT:
                 raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
             problem = f"the server responds with {status}{self._reason(content)}"
         raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {problem}")
 
-    async def _once(
-        self, pool: http.AsyncClient, path: str, body: Mapping[str, object] | None, most: int
-    ) -> tuple[int, bytes]:
-        content = bytearray()
-        method = "GET" if body is None else "POST"
-        async with asyncio.timeout(self.timeout), pool.stream(method, self.url + path, json=body) as response:
+    async def _once(self, pool: http.AsyncClient, request: Call[T]) -> tuple[int, bytes]:
+        """Returns the status and the body of one response."""
+        content, method = bytearray(), "GET" if request.body is None else "POST"
+        async with pool.stream(method, self.url + request.path, json=request.body) as response:
             async for piece in response.aiter_raw():
                 content += piece
-                if len(content) > most:
-                    raise ServerError(f"{self.url}{path} sent more than {most:,} bytes, too many for this request")
+                if len(content) > request.most:
+                    raise ServerError(
+                        f"{self.url}{request.path} sent more than {request.most:,} bytes, too many for this request"
+                    )
         return response.status_code, bytes(content)
 
     def _refusal(self, status: int, content: bytes) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, NotRequired
 
 import numpy as np
@@ -16,7 +18,7 @@ from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import listed, named
-from .client import Client
+from .client import SMALL, Call, Client
 
 _LOWEST, _HIGHEST = -9000.0, 0.01
 """The range of log-probabilities: vLLM writes -9999 for minus infinity, and rounding may pass zero."""
@@ -27,8 +29,8 @@ ROW = 640
 TokenId = Annotated[int, Field(ge=0, lt=2**24)]
 """A generated id, which is stored as fp32."""
 
-Request = tuple[str, dict[str, object]]
-"""The path and the body of a request."""
+Body = dict[str, object]
+"""The JSON of a request."""
 
 
 class Token(TypedDict):
@@ -38,11 +40,28 @@ class Token(TypedDict):
     rank: NotRequired[int | None]
 
 
-Scores = tuple[np.ndarray, np.ndarray]
-"""Of every id except the first, the NLL in nats, fp32, and whether it is the most likely one, if requested."""
-
 Position = dict[int, Token] | None
 """The tokens that a response has for a position, by id."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Asks for the scores of the last ``count`` of some ids, and also for their ranks if ``ranked``.
+
+    The answer is fp32 [2, count]: the NLL in nats, and 1 for a token of rank 1, else 0.
+    """
+
+    ids: Sequence[int]
+    count: int
+    ranked: bool = False
+
+
+@dataclass(frozen=True)
+class Generating:
+    """Asks for greedy decoding of up to ``count`` tokens after some ids. The answer is their ids, int64 [tokens]."""
+
+    ids: Sequence[int]
+    count: int
 
 
 class PromptScoring(ABC):
@@ -52,11 +71,13 @@ class PromptScoring(ABC):
         model: the served model's name.
         limit: the most positions of prompt and generated text together; None if unknown.
         version: the engine's version.
+        path: the path of requests to score or generate.
         limit_option: the engine's option to set the limit.
         reserved: the positions of the limit that a window cannot use.
     """
 
     name: ClassVar[str]
+    path: ClassVar[str]
     version_path: ClassVar[str]
     limit_option: ClassVar[str]
     reserved: ClassVar[int] = 0
@@ -75,7 +96,7 @@ class PromptScoring(ABC):
         return None if self.limit is None else self.limit - self.reserved
 
     @abstractmethod
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
         """Returns the request for the log-probability of every id except the first, and for its rank if needed."""
 
     @abstractmethod
@@ -83,23 +104,33 @@ class PromptScoring(ABC):
         """Parses every position except the first from a response to the request for these ids."""
 
     @abstractmethod
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
         """Returns the request for greedy decoding after these ids."""
 
     @abstractmethod
-    def written(self, content: bytes) -> list[int] | None:
+    def generated(self, content: bytes) -> list[int] | None:
         """Parses the generated ids from a response."""
 
-    def scores(self, content: bytes, ids: Sequence[int], ranked: bool) -> Scores:
-        """Parses the scores of these ids from a response.
+    def request(self, asked: Scoring | Generating) -> Call[np.ndarray]:
+        """Returns the request for some scores or generated ids."""
+        if isinstance(asked, Generating):
+            read, body = partial(self._ids, asked), self.generating(asked.ids, asked.count)
+            return Call(self.path, read, body, SMALL + ROW * asked.count)
+        read, body = partial(self._scores, asked), self.scoring(asked.ids, asked.ranked)
+        return Call(self.path, read, body, SMALL + (1 + asked.ranked) * ROW * len(asked.ids))
+
+    def _scores(self, asked: Scoring, content: bytes) -> np.ndarray:
+        """Parses scores.
 
         Raises:
-            ServerError: the response lacks a finite log-probability, or a needed rank, for one of these ids.
+            ServerError: the response lacks a finite log-probability, or a needed rank, for one of the ids.
         """
-        positions, nll, is_top = self.positions(content, ids), [], []
-        if len(positions) != len(ids) - 1:
-            raise ServerError(f"{self.name} sent {len(positions):,} log-probabilities for {len(ids) - 1:,} tokens")
-        for number, (tokens, id) in enumerate(zip(positions, ids[1:], strict=True), 1):
+        positions, scores = self.positions(content, asked.ids), []
+        if len(positions) != len(asked.ids) - 1:
+            raise ServerError(
+                f"{self.name} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens"
+            )
+        for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
             token: Token = (tokens or {}).get(id, {"logprob": None})
             logprob, rank = token["logprob"], token.get("rank")
             if logprob is None:
@@ -109,22 +140,21 @@ class PromptScoring(ABC):
                 )
             if not _LOWEST < logprob < _HIGHEST:
                 raise ServerError(f"{self.name} sent {logprob} for token {id} at position {number:,}")
-            if ranked and rank is None:
+            if asked.ranked and rank is None:
                 raise ServerError(f"{self.name} sent no ranks of tokens")
-            nll.append(-logprob)
-            is_top.append(rank == 1)
-        return np.array(nll, np.float32), np.array(is_top)
+            scores.append((-logprob, rank == 1))
+        return np.array(scores[len(scores) - asked.count :], np.float32).reshape(-1, 2).T
 
-    def generated(self, content: bytes, most: int) -> np.ndarray:
-        """Returns the generated ids, int64 [tokens].
+    def _ids(self, asked: Generating, content: bytes) -> np.ndarray:
+        """Parses generated ids.
 
         Raises:
             ServerError: the response has no ids, or more than requested.
         """
-        ids = self.written(content)
-        if ids is None or len(ids) > most:
+        ids = self.generated(content)
+        if ids is None or len(ids) > asked.count:
             count = "no" if ids is None else f"{len(ids):,}"
-            raise ServerError(f"{self.name} sent {count} generated ids instead of at most {most:,}")
+            raise ServerError(f"{self.name} sent {count} generated ids instead of at most {asked.count:,}")
         return np.array(ids, np.int64)
 
 
@@ -153,14 +183,14 @@ class VLLM(PromptScoring):
     is restricted to the window's last one, and its raw log-probability equals that of a longer prompt.
     """
 
-    name, version_path, limit_option = "vLLM", "/version", "--max-model-len"
+    name, path, version_path, limit_option = "vLLM", "/v1/completions", "/version", "--max-model-len"
 
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
-        body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
+        body: Body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         body |= {"cache_salt": uuid.uuid4().hex}  # never reuse the cached prefix of another request
         if len(ids) == self.limit:
             body |= {"prompt": list(ids[:-1]), "logprobs": 2, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
-        return "/v1/completions", body
+        return body
 
     def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
         choice = _choice(content)
@@ -173,11 +203,11 @@ class VLLM(PromptScoring):
                 positions.append({id: {"logprob": value}})
         return positions
 
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": new_tokens, "temperature": 0}
-        return "/v1/completions", {**body, "repetition_penalty": 1.0, "return_token_ids": True}
+        return {**body, "repetition_penalty": 1.0, "return_token_ids": True}
 
-    def written(self, content: bytes) -> list[int] | None:
+    def generated(self, content: bytes) -> list[int] | None:
         return _choice(content).token_ids
 
 
@@ -206,14 +236,13 @@ class _Generation(BaseModel):
 class SGLang(PromptScoring):
     """SGLang's ``/generate`` with ``return_logprob`` from the first position."""
 
-    name, version_path = "SGLang", "/get_server_info"
+    name, path, version_path = "SGLang", "/generate", "/get_server_info"
     limit_option = "--context-length, one more than the window"
     reserved = 1  # for the generated token
 
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Request:
+    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
         body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        body |= {"return_logprob": True, "logprob_start_len": 0}
-        return "/generate", {**body, "top_logprobs_num": 1} if ranked else body
+        return {**body, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": int(ranked)}
 
     def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
         answer = _Generation.model_validate_json(content, strict=True)
@@ -223,11 +252,11 @@ class SGLang(PromptScoring):
                 token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
         return positions[1:]
 
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Request:
+    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
         sampling = {"max_new_tokens": new_tokens, "temperature": 0, "repetition_penalty": 1.0}
-        return "/generate", {"input_ids": list(ids), "sampling_params": sampling}
+        return {"input_ids": list(ids), "sampling_params": sampling}
 
-    def written(self, content: bytes) -> list[int] | None:
+    def generated(self, content: bytes) -> list[int] | None:
         return _Generation.model_validate_json(content, strict=True).output_ids
 
 
@@ -262,7 +291,7 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: it does not serve that model.
     """
-    cards = (client.ask("/v1/models", _Models.model_validate_json) or _Models()).data
+    cards = (client.ask(Call("/v1/models", _Models.model_validate_json)) or _Models()).data
     owner = cards[0].owned_by if cards else None
     if owner == "llamacpp":
         raise ServerError(
@@ -281,5 +310,5 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
     kind, card = _BY_OWNER[owner], matching[0]
     limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
-    answer = client.ask(kind.version_path, _Version.model_validate_json) or _Version()
+    answer = client.ask(Call(kind.version_path, _Version.model_validate_json)) or _Version()
     return kind(card.id, limit, answer.version or "of an unknown version")

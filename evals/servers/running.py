@@ -1,72 +1,43 @@
-"""`eval` by servers: the windows, statistics and tables of a loaded model, from losses over HTTP."""
+"""Measurements of served models: `eval`, `retrieval` and `recommend` with scores over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from typing import cast
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from ...errors import RopescaleError, ServerError
+import numpy as np
+
+from ...errors import DataError, RopescaleError
 from ...output.formatting import named
 from ...schedules.base import length_dependent
 from ...schedules.specs import Spec
-from ..data.documents import Document, check_ids
-from ..data.sources import TextSource
+from ..data.chats import Given
+from ..data.documents import check_ids
 from ..metrics.paired import short_length
+from ..recommending.candidates import Candidates
+from ..recommending.options import RecommendOptions, objective_of
+from ..recommending.running import RecommendRun, text_options
+from ..retrieving.answering import pack
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ..retrieving.running import RetrievalRun, answer_facts
+from ..retrieving.tasks import Prompt
 from ..running import fingerprints
-from ..running.checkpoint import Checkpoint
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
 from ..running.runner import Task
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch, Scored
+from ..scoring.batches import Batch
 from ..scoring.scorer import SCORING
 from ..store import Facts
-from .engines import Scores
-from .server import ServedModel, ServedTables, Server, in_parallel
+from .engines import Generating, Scoring
+from .server import ServedBatches, ServedModel, Server
 
-
-class ServedWindows:
-    """Scores documents' windows by a server, as :class:`.executor.Executor` does for a loaded model."""
-
-    def __init__(self, server: Server, documents: Sequence[Document], bos: int | None) -> None:
-        self.server, self.documents, self.bos = server, documents, bos
-
-    def score(self, batch: Batch) -> Scored:
-        """Returns the NLL of a batch of one window."""
-        [(_, scored)] = self.stream([batch])
-        return scored
-
-    def stream(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Scored]]:
-        """Requests several one-window batches at once; yields them in order of completion.
-
-        Yields completed batches before it raises an error, and aborts pending ones.
-        """
-        for batch, future in in_parallel(batches, self._start, self.server.concurrency):
-            [feed] = batch.feeds
-            try:
-                nll, _ = future.result()
-            except ServerError as error:
-                raise ServerError(f"{named(self.documents[feed.document].name)}: {error}") from None
-            yield batch, Scored(nll[len(nll) - feed.window.count :])
-
-    def confirm(self, batch: Batch, before: Scored) -> None:
-        """Checks that the server's numbers match those before an interruption.
-
-        Raises:
-            ServerError: the NLL differs.
-        """
-        self.server.refuse_another(self._ids(batch), before.nll)
-
-    def _start(self, batch: Batch) -> Future[Scores]:
-        return self.server.start(self._ids(batch))
-
-    def _ids(self, batch: Batch) -> list[int]:
-        [feed] = batch.feeds
-        ids = self.documents[feed.document].ids[feed.window.start : feed.window.stop]
-        return [*([] if self.bos is None else [self.bos]), *map(int, ids)]
+if TYPE_CHECKING:
+    from ..data.sources import TextSource
 
 
 class ServedRun(CorpusRun):
@@ -98,11 +69,23 @@ class ServedRun(CorpusRun):
     def _ready(self) -> AbstractContextManager[object]:
         return closing(self.model)
 
-    def _scoring(self, tables: HeldTables, bos: int | None) -> ServedWindows:
-        return ServedWindows(cast(ServedTables, tables).variant, self.corpus.documents, bos)
+    def _scoring(self, tables: HeldTables, bos: int | None) -> ServedBatches:
+        documents = self.corpus.documents
+
+        def asks(batch: Batch) -> list[Scoring]:
+            [feed] = batch.feeds
+            ids = map(int, documents[feed.document].ids[feed.window.start : feed.window.stop])
+            return [Scoring([*([] if bos is None else [bos]), *ids], feed.window.count)]
+
+        return ServedBatches(
+            cast(Server, tables.variant),
+            lambda batch: named(documents[batch.feeds[0].document].name),
+            asks,
+            lambda batch, answers: answers[0][0],
+        )
 
     def as_trained(self, length: int) -> HeldTables:
-        return self.model.unscaled.held
+        return self.model.unscaled.tables([length])[length]
 
     def _check(self, first: Batch) -> None:
         """Does nothing, because a server's first response shows whether it can score."""
@@ -121,24 +104,83 @@ class ServedRun(CorpusRun):
             self.notes.tell("the short-context cost (KL, top-1 agreement) is left out: servers return no distributions")
 
 
-def prepare_served(
-    servers: Sequence[Server],
-    checkpoint: Checkpoint,
-    baseline: str | None,
-    source: TextSource,
-    lengths: Sequence[int],
-    bos: str | int,
-    options: PerplexityOptions,
-) -> ServedRun:
-    """Prepares a measurement by servers.
-
-    Args:
-        checkpoint: the served model's checkpoint, for its tokenizer and configuration; no weights are read.
+class ServedRetrieval(RetrievalRun):
+    """A retrieval run of a served model.
 
     Raises:
-        RopescaleError: a file cannot be read, or a server cannot be measured.
+        DataError, ServerError: a server cannot score the prompts; raised before scoring starts.
     """
-    source.refuse_endless(options.max_docs)
-    tokenizer = checkpoint.tokenizer()
-    corpus = Corpus(source.texts(), lengths, tokenizer, bos, options, source)
-    return ServedRun(ServedModel(servers, checkpoint, tokenizer), corpus, baseline, options)
+
+    def __init__(
+        self, model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
+    ) -> None:
+        super().__init__(prompt_set, options, model.servers, model.baseline(baseline), model.trained)
+        self.model, self.model_facts, self.protocol = model, model.facts, model.protocol
+        self.facts = answer_facts(model.facts, prompt_set)
+        # The rank of the last token needs one more position.
+        model.refuse(max(prompt_set.prompts) + 1, self.notes)
+        if model.vocabulary is not None:
+            prompt_set.check_ids(model.vocabulary)
+
+    def _ready(self) -> AbstractContextManager[object]:
+        return closing(self.model)
+
+    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ServedBatches:
+        def prompt_of(batch: Batch) -> Prompt:
+            [feed] = batch.feeds
+            return prompts[feed.document]
+
+        def asks(batch: Batch) -> list[Scoring | Generating]:
+            prompt = prompt_of(batch)
+            scored = [Scoring(prompt.ids(number).tolist(), question.tokens, ranked=True)
+                      for number, question in enumerate(prompt.questions)]  # fmt: skip
+            if prompt.generation is None:
+                return [*scored]
+            return [*scored, Generating(prompt.generation.ids.tolist(), prompt.generation.new_tokens)]
+
+        def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
+            prompt = prompt_of(batch)
+            count = len(prompt.questions)
+            return pack(prompt, [(nll, is_top) for nll, is_top in answers[:count]], *answers[count:])
+
+        server = cast(Server, tables.variant)
+        return ServedBatches(server, lambda batch: prompt_of(batch).name, asks, packed)
+
+
+class ServedRecommendRun(RecommendRun):
+    """A recommendation among served schedules, one of them the unchanged model.
+
+    There is no race, so the full text decides. The longest windows give the losses of shorter lengths, because a server
+    has one table for all lengths. The options' ``path`` has the served model's configuration.
+
+    Raises:
+        DataError, ServerError: the path is missing, a server cannot score the text, or none has the unchanged model;
+            raised before scoring starts.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+        target: int,
+        bos: str | int,
+        options: RecommendOptions,
+        source: TextSource | None = None,
+    ) -> None:
+        if options.path is None:
+            raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
+        if model.trained is None:
+            raise DataError(f"{Path(options.path)} does not state the trained length of its model", "tokenizer")
+        scaled = [server.label for server in model.servers if not server.is_unscaled]
+        if len(scaled) == len(model.servers) or not scaled:
+            raise DataError(
+                "a recommendation needs a server of the unchanged model (served_as base), and one per schedule",
+                "served_as",
+            )
+        self.served = model
+        objective = objective_of(target, model.trained, options.short_weight)
+        corpus = Corpus(documents, objective.lengths, model.tokenizer, bos, text_options(options), source)
+        self._begin(corpus, objective, replace(Candidates.unchanged(scaled), served=True), options)
+
+    def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> ServedRun:
+        return ServedRun(self.served, corpus, None, options)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -22,15 +21,13 @@ from ...schedules import specs
 from ..metrics.stored import AS_IS, ModelFacts
 from ..running.progress import Notes
 from ..running.variants import HeldTables
+from ..scoring.batches import Batch, Scored
 from ..store import key_of
-from .client import SMALL, TIMEOUT, Client
-from .engines import ROW, PromptScoring, Scores, engine_of
+from .client import TIMEOUT, Call, Client
+from .engines import Generating, PromptScoring, Scoring, engine_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 UNNAMED = "served"
 """The label of a server with an unnamed schedule."""
@@ -77,8 +74,7 @@ class Server:
             raise DataError("concurrency and timeout must be above 0", "concurrency", "timeout")
         self.asked = served_schedule(served_as or AS_IS)
         self.label = UNNAMED if served_as is None else specs.spelled_out(self.asked)
-        self.name, self.concurrency = name, concurrency
-        self.client = Client(url, timeout)
+        self.name, self.client = name, Client(url, timeout, concurrency)
 
     @cached_property
     def engine(self) -> PromptScoring:
@@ -90,17 +86,20 @@ class Server:
         """Whether the server has the unchanged model."""
         return self.label == AS_IS
 
+    @property
+    def rotation(self) -> str:
+        """A hash of the facts that determine the server's numbers, without its address."""
+        engine = self.engine
+        known = {"engine": engine.name, "version": engine.version, "model": engine.model, "served_as": self.label}
+        return key_of(known)
+
+    def applied(self, length: int | None = None) -> AbstractContextManager[None]:
+        """Does nothing, because a server has its schedule from its start."""
+        return nullcontext()
+
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
         """Returns the server's single table for every length."""
-        return dict.fromkeys(lengths, self.held)
-
-    @cached_property
-    def held(self) -> ServedTables:
-        """The hashed facts that determine the server's numbers, without its address."""
-        engine = self.engine
-        digest = key_of({"engine": engine.name, "version": engine.version, "model": engine.model,
-                         "served_as": self.label})  # fmt: skip
-        return ServedTables(self, None, digest, digest, {})
+        return dict.fromkeys(lengths, HeldTables(self, None, self.rotation, self.rotation, {}))
 
     def refuse(self, longest: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Refuses windows or a tokenizer that this server cannot score with, before scoring starts.
@@ -120,7 +119,7 @@ class Server:
             return
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
         body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
-        answer = self.client.ask("/tokenize", _Tokens.model_validate_json, body)
+        answer = self.client.ask(Call("/tokenize", _Tokens.model_validate_json, body))
         if answer is None or answer.tokens is None:
             self.client.notes.warn(f"warning: {url} has no /tokenize, so its tokenizer cannot be checked")
         elif answer.tokens != own:
@@ -130,26 +129,9 @@ class Server:
                 "tokenizer",
             )
 
-    def refuse_another(self, ids: Sequence[int], before: np.ndarray) -> None:
-        """Checks that the server's numbers still match those at the start of a run.
-
-        Args:
-            ids: a window's token ids, which are scored again.
-            before: the NLL of the last ones.
-
-        Raises:
-            ServerError: the NLL differs.
-        """
-        apart = float(np.abs(self.score(ids)[-len(before) :] - before).mean())
-        if apart > TOLERANCE:
-            raise ServerError(
-                f"{self.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
-                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
-                f"or start in another folder",
-                "out",
-            )
-
-    # --- Scoring ---
+    def start(self, asked: Sequence[Scoring | Generating]) -> Future[list[np.ndarray]]:
+        """Requests scores or generated ids; returns a future of all answers."""
+        return self.client.start([self.engine.request(each) for each in asked])
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Returns the NLL in nats of every id except the first, fp32.
@@ -157,36 +139,7 @@ class Server:
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
-        [(_, scores)] = in_parallel([ids], self.start, 1)
-        return scores.result()[0]
-
-    def start(self, ids: Sequence[int], ranked: bool = False) -> Future[Scores]:
-        """Requests a window's scores; returns their future.
-
-        Args:
-            ranked: whether to request also if each token is the most likely one.
-        """
-        read = partial(self.engine.scores, ids=ids, ranked=ranked)
-        return self.client.start(*self.engine.scoring(ids, ranked), SMALL + (1 + ranked) * ROW * len(ids), read)
-
-    def start_generating(self, ids: Sequence[int], new_tokens: int) -> Future[np.ndarray]:
-        """Requests greedy decoding after some ids; returns a future of the generated ids."""
-        read = partial(self.engine.generated, most=new_tokens)
-        return self.client.start(*self.engine.generating(ids, new_tokens), SMALL + ROW * new_tokens, read)
-
-
-@dataclass(frozen=True)
-class ServedTables(HeldTables):
-    """A server's tables, which clients cannot read or change."""
-
-    variant: Server  # type: ignore[assignment]
-
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        yield
-
-    def check(self) -> None:
-        pass
+        return self.start([Scoring(ids, len(ids) - 1)]).result()[0][0]
 
 
 class ServedModel:
@@ -290,19 +243,66 @@ def served_schedule(name: str) -> specs.ParsedSpec:
     return specs.parse(AS_IS if name == "base" else name)
 
 
-def in_parallel(items: Iterable[T], start: Callable[[T], Future[R]], concurrency: int) -> Iterator[tuple[T, Future[R]]]:
-    """Processes up to ``concurrency`` items at once; yields items with their completed futures, failed ones last."""
-    todo = iter(items)
-    pending: dict[Future[R], T] = {}
-    try:
-        while True:
-            for item in islice(todo, concurrency - len(pending)):
-                pending[start(item)] = item
-            if not pending:
-                return
-            done, _ = wait(pending, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda future: future.exception() is not None):
-                yield pending.pop(future), future
-    finally:
-        for future in pending:
-            future.cancel()
+class ServedBatches:
+    """Scores batches of one window, or of one prompt, by a server.
+
+    Args:
+        name: returns a batch's name for messages.
+        asks: returns a batch's questions; the stored numbers begin with the NLL of the first one.
+        packed: returns a batch's stored numbers from the answers.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name: Callable[[Batch], str],
+        asks: Callable[[Batch], Sequence[Scoring | Generating]],
+        packed: Callable[[Batch, Sequence[np.ndarray]], np.ndarray],
+    ) -> None:
+        self.server, self.name, self.asks, self.packed = server, name, asks, packed
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the numbers of one batch."""
+        [(_, scored)] = self.stream([batch])
+        return scored
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
+        """Scores several batches at once; yields them in order of completion.
+
+        Yields completed batches before it raises an error, and aborts pending ones.
+        """
+        todo, pending = iter(batches), dict[Future[list[np.ndarray]], Batch]()
+        try:
+            while True:
+                for batch in islice(todo, self.server.client.concurrency - len(pending)):
+                    pending[self.server.start(self.asks(batch))] = batch
+                if not pending:
+                    return
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda future: future.exception() is not None):
+                    batch = pending.pop(future)
+                    try:
+                        answers = future.result()
+                    except ServerError as error:
+                        raise ServerError(f"{self.name(batch)}: {error}") from None
+                    yield batch, Scored(self.packed(batch, answers))
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def confirm(self, batch: Batch, before: Scored) -> None:
+        """Checks that the server's numbers match those before an interruption.
+
+        Raises:
+            ServerError: the NLL differs.
+        """
+        first = self.asks(batch)[0]
+        [nll, *_], *_ = self.server.start([first]).result()
+        apart = float(np.abs(nll - before.nll[: first.count]).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{self.server.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
+                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
+                f"or start in another folder",
+                "out",
+            )

@@ -25,6 +25,7 @@ from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
 from ropescale.evals.reporting.page import load, page_data
 from ropescale.evals.servers import client
+from ropescale.evals.servers.engines import Scoring
 
 LENGTHS = "16,64,128"
 BUDGET = ["--budget-tokens", "2048"]
@@ -274,7 +275,7 @@ def test_the_asked_token_is_found_behind_another_one_of_its_position():
     ids = list(range(20, 36))
     ranks = [1 + number % 2 for number in range(15)]
     with serving(ranks=lambda ids: ranks, fault=lambda number, ids: "another first") as engine:
-        nll, is_top = Server(engine.url).start(ids, ranked=True).result()
+        [(nll, is_top)] = Server(engine.url).start([Scoring(ids, 15, ranked=True)]).result()
     assert nll == pytest.approx([-each for each in arithmetic(ids)])
     assert is_top.tolist() == [rank == 1 for rank in ranks]
 
