@@ -1,6 +1,6 @@
 """the same curve by lm-evaluation-harness, one command for each length.
 
-It needs ``pip install 'lm-eval[hf]'`` beside ropescale, or ``LM_EVAL_PYTHON=/path/to/python`` of another environment.
+It needs ``pip install 'lm-eval[hf]'``, or ``LM_EVAL_PYTHON=/path/to/python`` of another environment.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ HEAD = """# Benchmarks
 
 The cost of ropescale, beside the same work without it. `make bench` measures it and writes this page, in at most half
 an hour on two idle cores; `python tests/tools/benchmarks/bench ITEM` measures one item. Ratios are of CPU time on one
-thread, of alternating runs: the median over rounds, and in brackets the lowest and the highest. A busy machine widens
-the range more than it moves the median.
+thread, of alternating runs: the median over rounds, and in brackets the lowest and the highest.
 """
 
 LAST = """
-`tests/tools/benchmarks/README.md` in the sources has other measurements, such as 131,072 tokens in one forward pass.
+`tests/tools/benchmarks/README.md` in the sources has more.
 """
 
 

@@ -1,7 +1,7 @@
 """a curve of 16 lengths, against transcriptions of published scripts.
 
-Each transcription is stock transformers: whole logits, ``labels``, one length after the other. "Off by" is against the
-mean over all tokens of the same windows, each once.
+The transcriptions use stock transformers: whole logits, one length after the other. "Off by" is against the mean over
+all tokens of the same windows, each once.
 """
 
 from __future__ import annotations

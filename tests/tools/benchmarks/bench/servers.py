@@ -1,7 +1,6 @@
 """`eval --server` of vLLM on the processor.
 
-Wall time, eight requests at once. It needs ``VLLM_PYTHON=/path/to/python`` of vLLM's environment, such as the one that
-``make engines`` keeps.
+Wall time, eight requests at once. It needs ``VLLM_PYTHON=/path/to/python`` of vLLM's environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """a whole text, measured as `eval` does by default, beside the bare forward passes.
 
 A long text under as-is and YaRN, with truncation and the short-context cost. "Bare" is a loop of stock transformers
-over the token ids: one window after the other, whole logits, torch's cross-entropy.
+over the token ids: one window after the other, whole logits.
 """
 
 from __future__ import annotations
