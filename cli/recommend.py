@@ -9,10 +9,8 @@ from .options import (
     MODEL_SECTION,
     PATCHING,
     SERVER_SECTION,
-    Length,
     Real,
     Sections,
-    SpecText,
     data_option,
     flag,
     made,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: Sections = {
     "Target": [
-        option("--target-length", "N", "The target context, such as 32k.", Length(), required=True),
+        option("--target-length", "N", "The target context, such as 32k.", required=True),
         data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option(
             "--short-weight",
@@ -45,11 +43,10 @@ _SECTIONS: Sections = {
             "--schedule schedules",
             "SPEC",
             "Add this schedule to the finalists. May be repeated.",
-            SpecText(),
             multiple=True,
         ),
         flag("--search", "Add the schedule of `ropescale search`."),
-        option("--search-tokens", "N", "Token budget of that search (default: its own).", Length()),
+        option("--search-tokens", "N", "Token budget of that search (default: its own)."),
         option("--for engine", "ENGINE", "Leave out schedules that this engine would change."),
         option(
             "--truncation/--no-truncation",
@@ -62,7 +59,7 @@ _SECTIONS: Sections = {
     "Already scaled models": ["replace_scaling on_top"],
     "The text": [
         "split text_field chat_template score glob encoding concat min_tokens max_docs windows",
-        option("--budget-tokens", "N", "Tokens to feed with a finalist (256k).", Length()),
+        option("--budget-tokens", "N", "Tokens to feed with a finalist (256k)."),
         "bos",
     ],
     "The result": [

@@ -9,7 +9,6 @@ import click
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
-    Place,
     Sections,
     Whole,
     flag,
@@ -35,18 +34,17 @@ TASKS = ("passkey", "multi-key")
 _SECTIONS: Sections = {
     "What is measured": [
         lengths_option("Positions, including BOS and answer. May be repeated."),
-        option("--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", default="5", show_default=True),
-        option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey", show_default=True),
-        option("--trials", "N", "Answers per length and depth.", Whole(1), default=10, show_default=True),
-        option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0, show_default=True),
-        option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones.", Place()),
+        option("--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", default="5"),
+        option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey"),
+        option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
+        option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0),
+        option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones."),
     ],
     "Prompts from a file": [
         option(
             "--prompts",
             "SRC",
             "Prompts with answers, instead of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
-            Place(),
         ),
         "prompt_field answer_field",
         option("--max-prompts", "N", "The first N of each task and length.", Whole(1)),
@@ -64,7 +62,7 @@ _SECTIONS: Sections = {
     **SERVER_SECTION,
     "Feeding": [
         "bos",
-        option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192, show_default=True),
+        option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192),
     ],
 }
 

@@ -12,9 +12,7 @@ from .options import (
     PATCHING,
     READING,
     SOURCE,
-    Length,
     OneOf,
-    Place,
     Real,
     Sections,
     Whole,
@@ -45,20 +43,16 @@ _SECTIONS: Sections = {
             "All tokens of --data, or only the answers to prompts with a hidden key, as in `ropescale retrieval`.",
             OneOf(["text", "keys"]),
             default="text",
-            show_default=True,
         ),
-        option("--haystack", "FILE", "Hide the keys in this text instead of generated ones.", Place()),
-        option("--target-length", "N", "The target context, such as 32k.", Length(), required=True),
-        option(
-            "--budget-tokens", "N", "The total number of tokens to feed.", Length(), default=500_000, show_default=True
-        ),
+        option("--haystack", "FILE", "Hide the keys in this text instead of generated ones."),
+        option("--target-length", "N", "The target context, such as 32k.", required=True),
+        option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
         option(
             "--numbers",
             "N",
             "The searched numbers: 4, or 2 (the factor and the scale).",
             Whole(1),
             default=4,
-            show_default=True,
         ),
         option(
             "--within",
@@ -66,13 +60,10 @@ _SECTIONS: Sections = {
             "The weight of tokens within the trained length; others have 1.",
             Real(),
             default=2.0,
-            show_default=True,
         ),
         flag("--keep-short", "Two tables: the model's own up to the trained length, another beyond."),
         option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
-        option(
-            "--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0, show_default=True
-        ),
+        option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],
     "The text": ["split text_field glob encoding concat max_docs streaming split_special_tokens bos"],

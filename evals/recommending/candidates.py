@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from ...configs.configuration import trained_in
+from ...engines import ENGINES, deviations
 from ...engines.base import layers_of
-from ...engines.registry import ENGINES, deviations
 from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...engines.registry import ENGINES
+from ...engines import ENGINES
 from ...errors import DataError
 from ...files import local_path
 from ...lengths import parse_length

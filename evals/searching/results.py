@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import torch
 
+from ...engines import ENGINES, deviations, engine_warnings
 from ...engines.exported import applied_options
-from ...engines.registry import ENGINES, deviations, engine_warnings
 from ...errors import CheckpointError, VerificationError
 from ...files import local_path, writable_file, write_checked
 from ...output.formatting import cut, escaped

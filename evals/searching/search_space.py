@@ -22,14 +22,14 @@ from typing import Literal
 
 import torch
 
+from ...engines import ENGINES, deviations
 from ...engines.base import Difference, Engine, of_plan
-from ...engines.registry import ENGINES, deviations
 from ...errors import ConfigError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
 from ...schedules import LongRope, Schedule, Table, Yarn
 from ...schedules.base import Frequencies
-from ...schedules.yarn import temperature
+from ...schedules.by_parts import temperature
 from .options import SearchOptions
 
 Point = tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Serving engines and how they compute a schedule, one module per engine.
+"""Serving engines and how they compute a schedule, one module and one line of the registry per engine.
 
 A module lists its engine's deviations from the request with their evidence. The warnings of ``ropescale patch``, the
 model card and the table of ``ropescale export`` are derived from these lists.
@@ -6,6 +6,38 @@ model card and the table of ``ropescale export`` are derived from these lists.
 
 from __future__ import annotations
 
-from .registry import ENGINES, engine_warnings
+from collections.abc import Mapping
+from importlib import import_module
 
-__all__ = ["ENGINES", "engine_warnings"]
+from ..planning.plan import Plan
+from .base import Difference, Engine, layers_of, sentence
+
+_MODULES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llama.cpp": "llama_cpp",
+    "mlx-lm": "mlx_lm",
+    "transformers5": "transformers5",
+    "transformers4": "transformers4",
+}
+
+ENGINES: Mapping[str, Engine] = {
+    name: import_module(f".{module}", __name__).ENGINE for name, module in _MODULES.items()
+}
+"""Engines by command-line name, in the order of their warnings."""
+
+
+def deviations(engine: Engine, plan: Plan) -> list[Difference]:
+    """Returns the fields that an engine does not honour, for a folder that a plan patched."""
+    return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.status != "honoured"]
+
+
+def engine_warnings(plan: Plan) -> list[str]:
+    """Returns one sentence per difference, with the engines it concerns."""
+    subjects: dict[str, dict[str, None]] = {}
+    for layers in layers_of(plan):
+        for engine in ENGINES.values():
+            for difference in engine.differences(layers):
+                subjects.setdefault(difference.warning, {})[engine.name] = None
+    subjects.pop("", None)
+    return [sentence(list(who), text) for text, who in subjects.items()]

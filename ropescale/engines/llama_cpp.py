@@ -16,7 +16,7 @@ from ..gguf.routes import refusal
 from ..output.formatting import argument
 from ..planning.layers import is_windowed
 from ..record import softmax_factor
-from ..schedules.yarn import temperature
+from ..schedules.by_parts import temperature
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 
 KINDS = ("default", "linear", "yarn")

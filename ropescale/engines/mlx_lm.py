@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
-from ..schedules.yarn import temperature
 from . import vllm
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 

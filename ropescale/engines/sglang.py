@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..schedules.yarn import temperature
+from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
 from .model_code import architecture, code, is_known_for, not_its_own

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import ClassVar, Literal
 
+from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
-from ..schedules.yarn import temperature
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
 from .model_code import architecture, code, not_its_own
 

@@ -16,8 +16,8 @@ from ..errors import ConfigError
 from ..output.formatting import brief, cut
 from ..rope import Rope
 from ..schedules.base import partial_factor
+from ..schedules.by_parts import temperature
 from ..schedules.table import NEVER_TURNS
-from ..schedules.yarn import temperature
 from . import architectures as known
 from .files import GgufFile, Value
 

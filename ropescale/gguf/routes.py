@@ -12,8 +12,8 @@ from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
 from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import label_of, length_dependent
+from ..schedules.by_parts import Yarn, temperature
 from ..schedules.table import divisors
-from ..schedules.yarn import Yarn, temperature
 from . import architectures as known
 from .files import Value
 from .model import BETAS, FREQS, LONG, SHORT, GgufModel, Keys, Tables, refuse_architecture

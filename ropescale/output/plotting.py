@@ -54,21 +54,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Makes an empty figure of this many inches.
-
-    Raises:
-        RopescaleError: matplotlib is not installed, or memory is insufficient.
-    """
-    with _loading():
-        from .figure import ShownFigure
-
-        return ShownFigure(figsize=(width, height), layout="constrained")
-
-
 @contextmanager
 def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
     """Makes an empty figure of this many inches; drawing inside the block uses ropescale's style.
+
+    The figure has no window, and notebooks display it without matplotlib's inline backend.
 
     Args:
         other: additional matplotlib settings.
@@ -76,9 +66,18 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
     Raises:
         RopescaleError: matplotlib is not installed, or memory is insufficient.
     """
-    figure = new_figure(width, height)
-    from matplotlib import rc_context
+    with _loading():
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
 
+        class ShownFigure(Figure):
+            def _repr_png_(self) -> bytes:
+                """Returns the image for IPython, which prefers its inline backend if active."""
+                file = io.BytesIO()
+                self.savefig(file, format="png", dpi=100)
+                return file.getvalue()
+
+        figure = ShownFigure(figsize=(width, height), layout="constrained")
     style: dict[Any, Any] = {**STYLE, **other}
     with rc_context(style):
         yield figure

@@ -1,6 +1,6 @@
-"""The schedules, one paper per file. Standard library only: importing this imports neither torch nor transformers.
+"""The schedules, related ones in one file. Standard library only: importing this needs no torch or transformers.
 
-To add one: a file in this folder, a line here, a row in docs/schedules.md, a case in the tests.
+To add one: a class in a file of this folder, a line here, a row in docs/schedules.md, a case in the tests.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 # In the order of the table in docs/schedules.md, which is the order of `names()`.
 from .as_is import AsIs as AsIs
 from .as_is import from_rope_parameters as from_rope_parameters
-from .plain import Base as Base
-from .linear import Linear as Linear
-from .ntk import Ntk as Ntk
-from .ntk_su import NtkSu as NtkSu
-from .ntk_mixed import NtkMixed as NtkMixed
-from .ntk_critical import NtkCritical as NtkCritical
-from .abf import Abf as Abf
-from .dynamic import Dynamic as Dynamic
-from .ntk_by_parts import NtkByParts as NtkByParts
-from .yarn import Yarn as Yarn
-from .dynamic_yarn import DynamicYarn as DynamicYarn
+from .interpolation import Base as Base
+from .interpolation import Linear as Linear
+from .base_change import Ntk as Ntk
+from .base_change import NtkSu as NtkSu
+from .base_change import NtkMixed as NtkMixed
+from .base_change import NtkCritical as NtkCritical
+from .base_change import Abf as Abf
+from .base_change import Dynamic as Dynamic
+from .by_parts import NtkByParts as NtkByParts
+from .by_parts import Yarn as Yarn
+from .by_parts import DynamicYarn as DynamicYarn
 from .longrope import LongRope as LongRope
 from .llama3 import Llama3 as Llama3
-from .proportional import Proportional as Proportional
-from .giraffe import Giraffe as Giraffe
-from .cope import Cope as Cope
+from .clipping import Proportional as Proportional
+from .clipping import Giraffe as Giraffe
+from .clipping import Cope as Cope
 from .resonance import Resonance as Resonance
 from .table import Table as Table
 # isort: on

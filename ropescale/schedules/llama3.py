@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
-from .ntk_by_parts import blend_by_turns, llama3_form
+from .by_parts import blend_by_turns, llama3_form
 
 
 @register("llama3")

@@ -15,7 +15,7 @@ def test_a_patch_enters_few_files(model, capsys):
     found = tracing.entered(lambda: main(["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]))
     assert (model.parent / "out" / "ropescale.json").exists()
     names = {os.path.basename(name) for name in found}
-    assert {"patch.py", "patching.py", "plan.py", "yarn.py", "folders.py", "record.py"} <= names
+    assert {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"} <= names
     assert len(found) <= 40
 
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TARGETS: dict[str, tuple[str, int, str]] = {
     "schedules": (
-        "ropescale/schedules/{yarn,ntk,ntk_by_parts,llama3,longrope,dynamic,proportional}.py",
+        "ropescale/schedules/{base_change,by_parts,clipping,llama3,longrope}.py",
         14,
         "tests/schedules tests/planning",
     ),

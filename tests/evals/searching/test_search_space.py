@@ -10,8 +10,8 @@ from tiny import documents, llama
 from transformers import AutoModelForCausalLM
 
 import ropescale
+from ropescale.engines import ENGINES
 from ropescale.engines.base import layers_of
-from ropescale.engines.registry import ENGINES
 from ropescale.errors import ConfigError, DataError
 from ropescale.evals import search
 from ropescale.evals.searching.options import SearchOptions, plan_of_start

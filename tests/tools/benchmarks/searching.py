@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropescale
 from ropescale.evals import Result, perplexity, search
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.output.plotting import COLOURS, drawn, new_figure
+from ropescale.output.plotting import COLOURS, drawn, in_style
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -144,21 +144,21 @@ class Bench:
 
 def picture(out: Path) -> None:
     """Draws every search below OUT: the held-out loss against tokens, and what each pair is divided by."""
-    figure = new_figure(10, 4.2)
-    left, right = figure.subplots(1, 2)
-    for folder in sorted(out.glob("*-search")):
-        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        name = folder.name.removesuffix("-search")
-        held = [row for row in found["history"] if row["held_out"]]
-        spent, losses = [row["tokens"] / 1000 for row in held], [row["loss"] - held[0]["loss"] for row in held]
-        left.plot(spent, losses, "o-", label=name, markersize=4)
-        right.plot([row["found"] for row in found["divisors"]], label=name)
-    start = [row["start"] for row in found["divisors"]]
-    right.plot(start, "--", color=COLOURS["black"], label="yarn's default")
-    left.set(xlabel="thousand tokens fed", ylabel="change of the held-out loss (weighted, nats)")
-    right.set(xlabel="pair", ylabel="frequency divided by")
-    for axes in (left, right):
-        axes.legend()
+    with in_style(10, 4.2) as figure:
+        left, right = figure.subplots(1, 2)
+        for folder in sorted(out.glob("*-search")):
+            found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+            name = folder.name.removesuffix("-search")
+            held = [row for row in found["history"] if row["held_out"]]
+            spent, losses = [row["tokens"] / 1000 for row in held], [row["loss"] - held[0]["loss"] for row in held]
+            left.plot(spent, losses, "o-", label=name, markersize=4)
+            right.plot([row["found"] for row in found["divisors"]], label=name)
+        start = [row["start"] for row in found["divisors"]]
+        right.plot(start, "--", color=COLOURS["black"], label="yarn's default")
+        left.set(xlabel="thousand tokens fed", ylabel="change of the held-out loss (weighted, nats)")
+        right.set(xlabel="pair", ylabel="frequency divided by")
+        for axes in (left, right):
+            axes.legend()
     (out / "searching.png").write_bytes(drawn(lambda: figure))
 
 

@@ -1,5 +1,9 @@
-"""Position Interpolation: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
-Interpolation", arXiv:2306.15595; proposed independently by kaiokendev (https://kaiokendev.github.io/til)."""
+"""RoPE without scaling, and position interpolation.
+
+* ``base``: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXiv:2104.09864.
+* ``linear``: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation",
+  arXiv:2306.15595; proposed independently by kaiokendev (https://kaiokendev.github.io/til).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, at_least, plain_form, register
+from .base import BuiltIn, Frequencies, OtherTheta, at_least, plain_form, register
+
+
+@register("base")
+@dataclass(frozen=True)
+class Base(OtherTheta):
+    """RoPE without scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; cos and sin are not rescaled.
+
+    (Section 3.2.2 of the paper.) On top of existing scaling it changes nothing.
+    """
+
+    does: ClassVar[str] = "plain RoPE, no scaling"
+    paper: ClassVar[str] = "Su et al. 2021, arXiv:2104.09864"
 
 
 @register("linear")
