@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import sys
-import traceback
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +18,14 @@ import torch
 from configurations import as_cached, edit, read, write_checkpoint
 from crashing import failures, raising, tree, unchanged
 from launching import HELPERS, environment
-from own_schedules import Half, Stretching
+from own_schedules import Half
 from refusing import one_error, untouched
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.checkpoints import backups, folders
 from ropescale.checkpoints.patching import patch_checkpoint, restore
-from ropescale.errors import CheckpointError, RopescaleError, ScheduleError
+from ropescale.errors import CheckpointError, RopescaleError
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -72,6 +71,9 @@ def real_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def real(real_source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(real_source, tmp_path / "real"))
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 def logits(model: torch.nn.Module, length: int = 150) -> torch.Tensor:
@@ -159,19 +161,6 @@ def test_no_file_that_is_written_holds_the_path_of_the_source(source, tmp_path):
             assert str(tmp_path) not in (folder / name).read_text(), (folder, name)
     made_of = "# source.gguf is the output of llama.cpp's convert_hf_to_gguf.py for source without the patch; the"
     assert made_of in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_a_patched_checkpoint_is_computed_from_the_original(source, tmp_path):
-    patch_checkpoint(source, tmp_path / "direct", "linear:factor=2")
-    shutil.copytree(source, tmp_path / "a")
-    patch_checkpoint(tmp_path / "a", None, "yarn:factor=8", in_place=True)
-    patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
-    assert not (tmp_path / "b" / backups.BACKUP).exists()
-    assert read(tmp_path / "b" / "config.json") == read(tmp_path / "direct" / "config.json")
-    again, direct = (read(tmp_path / name / "ropescale.json") for name in ("b", "direct"))
-    assert again["source"] == "a"
-    same = again.keys() - {"source", "undo", "files"}  # the card names the source
-    assert {key: again[key] for key in same} == {key: direct[key] for key in same}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -324,24 +313,6 @@ def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp
         assert (plain - found).abs().max() > 1e-2, name
 
 
-def test_shards_and_tied_weights_load_as_they_were(tmp_path):
-    model = tiny.llama(tie_word_embeddings=True)
-    model.save_pretrained(tmp_path / "sharded", max_shard_size="20kB")
-    assert len(patch_checkpoint(tmp_path / "sharded", tmp_path / "out", "yarn:factor=4").links) > 1
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
-    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-
-
-def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(source, tmp_path):
-    with pytest.raises(ScheduleError, match=r"with the length.*freeze it at a length"):
-        patch_checkpoint(source, tmp_path / "out", Stretching(), target_length=1024)
-    assert not (tmp_path / "out").exists()
-    patch_checkpoint(source, tmp_path / "out", Stretching(), freeze_at="2k", target_length="1k")
-    config = read(tmp_path / "out" / "config.json")
-    assert config["rope_parameters"]["long_factor"] == [8.0] * 32 and config["max_position_embeddings"] == 1024
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Weights are never read
 
@@ -376,51 +347,25 @@ def test_patching_costs_the_same_whatever_the_size(source, tmp_path, python, rec
     assert (tmp_path / "out" / "model-00001-of-00002.safetensors").stat().st_size == 100 * 10**9
 
 
-def test_no_weight_file_is_ever_opened(source, tmp_path):
-    opened: list[str] = []
-    watching = [True]  # a hook cannot be removed
-    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if watching and event == "open" else None)
-    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    watching.clear()
-    assert any(name.endswith("config.json") for name in opened)
-    assert not [name for name in opened if name.endswith(".safetensors")]
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Whole or not at all
 
 
-@pytest.mark.parametrize("out", ["out", "new/deep/out"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), FULL])
 @pytest.mark.usefixtures("no_fsync")
-def test_an_interruption_at_any_step_leaves_no_trace(source, tmp_path, out):
-    before, steps = tree(tmp_path), 0
-    for raised in failures(
-        tmp_path, lambda: patch_checkpoint(source, tmp_path / out, "yarn:factor=4"), KeyboardInterrupt()
-    ):
-        assert isinstance(raised, KeyboardInterrupt)
+def test_a_failure_at_any_step_leaves_no_trace(source, tmp_path, error):
+    before, out, steps = tree(tmp_path), tmp_path / "new" / "deep" / "out", 0
+    for raised in failures(tmp_path, partial(patch_checkpoint, source, out, "yarn:factor=4"), error):
         steps += 1
-        if (tmp_path / out).exists():  # it has its place, and only the journal had to go
-            assert (tmp_path / out / "ropescale.json").exists()
-            assert not list((tmp_path / out).parent.glob(".out.*"))
-            shutil.rmtree(tmp_path / Path(out).parts[0])
+        # Where nothing is raised, a link that failed was made in another way.
+        assert raised is None or isinstance(raised, (KeyboardInterrupt, RopescaleError)), repr(raised)
+        if raised is None or out.exists():  # it has its place, and only the journal had to go
+            assert (out / "ropescale.json").exists()
+            assert raised is None or not list(out.parent.glob(".out.*"))
+            shutil.rmtree(tmp_path / "new")
         assert tree(tmp_path) == before
     assert steps > 20
-    assert (tmp_path / out / "ropescale.json").exists()
-
-
-@pytest.mark.usefixtures("no_fsync")
-def test_a_full_disk_at_any_step_is_one_sentence_and_leaves_no_trace(source, tmp_path):
-    before, error, steps = tree(source), OSError(errno.ENOSPC, "No space left on device"), 0
-    for raised in failures(tmp_path, partial(patch_checkpoint, source, tmp_path / "out", "yarn:factor=4"), error):
-        steps += 1
-        if raised is None:  # a link that failed was made in another way
-            shutil.rmtree(tmp_path / "out")
-            continue
-        assert isinstance(raised, RopescaleError), "".join(traceback.format_exception(raised))
-        assert os.listdir(tmp_path) == ["source"]
-        assert tree(source) == before
-    assert steps > 20
-    assert tree(source) == before
+    assert (out / "ropescale.json").exists()
 
 
 KILLED = """
@@ -540,30 +485,21 @@ def test_restoring_gives_back_every_byte_however_often_it_was_patched(source):
     assert tree(source) == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), FULL])
 @pytest.mark.usefixtures("no_fsync")
-def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, error, times):
+def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, error):
     edit(source, "tokenizer_config.json", model_max_length=512)
     before = tree(source)
-
-    act = partial(patch_checkpoint, source, None, "yarn:factor=8", in_place=True)
-    if times == 2:
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
     arranged = shutil.copytree(source, tmp_path / "arranged")
-
-    def arrange() -> None:
-        if times == 2:
-            shutil.rmtree(source)
-            shutil.copytree(arranged, source)
-
-    for raised in failures(tmp_path, act, error):
+    for raised in failures(tmp_path, partial(patch_checkpoint, source, None, "yarn:factor=8", in_place=True), error):
         if raised is not None:  # an mkdir of what is there already may fail unnoticed
             assert isinstance(raised, (KeyboardInterrupt, RopescaleError)), repr(raised)
         if (source / backups.BACKUP).exists():
             restore(source)
         assert tree(source) == before
-        arrange()
+        shutil.rmtree(source)
+        shutil.copytree(arranged, source)
     restore(source)
     assert tree(source) == before
 
@@ -585,15 +521,6 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------
 # What is refused
-
-
-def test_half_a_download_is_refused(source, tmp_path):
-    (source / "model-00002-of-00002.safetensors").unlink()
-    (source / "model-00002-of-00002.safetensors").symlink_to("../gone")
-    (source / "model.safetensors.index.json").unlink()
-    with pytest.raises(CheckpointError, match=r"does not exist.*download"):
-        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

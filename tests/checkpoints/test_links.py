@@ -105,24 +105,9 @@ def test_a_snapshot_of_the_hubs_cache_leads_to_its_own_blobs_and_to_nothing_else
         (snapshot / "x.txt").unlink()
 
 
-def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, ran, tmp_path):
-    """As older versions of the Hub's client made it of ``--local-dir``."""
-    blob = tmp_path / "hub" / "models--org--name" / "blobs" / ("a" * 40)
-    blob.parent.mkdir(parents=True)
-    blob.write_bytes(b"cached")
-    (model / "tokenizer.json").symlink_to(blob)
-    ran(*PUSH)
-    assert hub.repositories["me/long"]["tokenizer.json"] == b"cached"
-
-
 @pytest.mark.parametrize("target", ["self", "nothing"])
 def test_a_link_that_leads_nowhere_is_one_line(model, capsys, target):
     (model / "self").symlink_to(target)
     refused(
         capsys, ["patch", "model", *YARN, "-o", "out"], "error: model/self links to", "does not exist; is the download"
     )
-
-
-def test_names_that_would_break_the_line_are_shown_and_cut(model, hub, capsys):
-    (model / "a\nerror: \u202eb").symlink_to("../secrets/" + "x" * 250)
-    refused(capsys, PUSH, "the link a\\nerror: \\u202eb leads out")

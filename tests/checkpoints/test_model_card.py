@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-import yaml
 from configurations import LLAMA, write_checkpoint
 from planning import make_plan
 
-from ropescale.checkpoints import model_card
 from ropescale.checkpoints.model_card import BEGIN, END, card
-from ropescale.exporting import ENGINES, export
-from ropescale.output.formatting import shell_word
+from ropescale.exporting import export
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
@@ -115,15 +110,6 @@ def test_no_command_of_a_card_runs_anything_or_loses_the_name(name, tmp_path):
     assert not words[words.index(b"gguf") + 1].startswith(b"-")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_shells_word_is_one_line_and_the_same_word(name):
-    assert shell_word("it's") == shlex.quote("it's") and shell_word("vllm") == "vllm"
-    word = shell_word(NAMES[name])
-    assert word.isprintable()
-    done = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
-    assert done.stdout == NAMES[name].encode("utf-8", "surrogateescape")
-
-
 HOSTILE = "my`x`\n\n# Theirs\n\n<!-- ropescale: end -->|\u202e<b>[a](x) {s} {x} {0}"
 
 
@@ -139,18 +125,6 @@ def test_what_a_hostile_configuration_says_stays_in_its_place(config, tmp_path):
     rest = checked(card(tmp_path / "none.md", make_plan(config, "yarn:factor=4"), "org/name").decode())
     assert "{x} {0}" in rest or "my" not in rest
     assert "](" not in rest
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["newline", "end of a fence", "other direction", "not utf-8"])
-def test_export_prints_one_block_per_command_whatever_the_folder_is_called(engine, name, tmp_path):
-    folder = write_checkpoint(tmp_path / NAMES[name].replace("/", ""), LLAMA)
-    done = export(folder, engine, "ntk:factor=4")
-    for command in done.commands:
-        [code], rest = blocks(command.fenced())
-        assert rest == ""
-        assert all(char.isprintable() or char == "\n" for char in code)
-        assert "\ntouch" not in code
 
 
 def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ran):
@@ -181,34 +155,3 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ra
 def test_only_what_lies_between_our_marks_is_replaced(tmp_path, text, kept):
     (tmp_path / "README.md").write_text(text)
     assert card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode().startswith(kept + BEGIN)
-
-
-@pytest.mark.parametrize("text", [BEGIN * 40_000, " " * 500_000 + "x", "\n" * 500_000 + "x", (BEGIN + END) * 20_000])
-def test_a_card_made_to_take_for_ever_is_read_in_no_time(tmp_path, text):
-    (tmp_path / "README.md").write_text(text)
-    start = time.process_time()
-    card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a")
-    assert time.process_time() - start < 2
-
-
-@pytest.mark.parametrize("name", ["no", "1e5", "org/name", "2001-01-01"])
-def test_the_base_model_is_the_name_whatever_yaml_would_make_of_it(name):
-    found = model_card.with_metadata(b"# W\n", name).decode()
-    assert yaml.safe_load(found.split("---")[1]) == {"base_model": name, "tags": ["ropescale"]}
-
-
-def test_a_hostile_spec_stays_in_its_place(tmp_path):
-    folder = tmp_path / "a`b|c\n# x <!-- ropescale: end -->"
-    folder.mkdir()
-    (folder / "half.py").write_text(
-        "from dataclasses import dataclass\nfrom ropescale import Frequencies\n\n@dataclass(frozen=True)\nclass Half:\n"
-        "    def __call__(self, rope, length):\n        return Frequencies([f / 2 for f in rope.inv_freq()])\n"
-    )
-    plan = make_plan(LLAMA, f"{folder}/half.py::Half")
-    checked(card(tmp_path / "none.md", plan, "org/name").decode())
-
-
-def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, ran):
-    folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
-    out = ran("patch", folder, "--dry-run", "--schedule", "yarn:factor=4").out
-    assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -17,8 +15,7 @@ from pathlib import Path
 
 import pytest
 from configurations import edit, read, write_checkpoint
-from crashing import failures, raising, tree, unchanged
-from launching import HELPERS, environment
+from crashing import raising, tree, unchanged
 from refusing import refused, untouched
 
 from ropescale import files
@@ -229,71 +226,6 @@ def test_what_is_added_to_the_earlier_result_while_it_is_replaced_is_named_and_l
 # Interrupted and killed
 
 
-def settled(root: Path) -> None:
-    """Puts a result back that was set aside, as the messages say, and removes one that was replaced already."""
-    if (root / "out~").exists() and not (root / "out").exists():
-        (root / "out~").rename(root / "out")
-    shutil.rmtree(root / "out~", ignore_errors=True)
-
-
-def test_an_interruption_while_replacing_leaves_one_whole_result(source, out, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # against power cuts, which this is not
-    (tmp_path / ".out.notes").write_text("mine")
-    before, whole, seen = tree(tmp_path), set(tree(out)), set()
-    for raised in failures(tmp_path, partial(force, source, out), KeyboardInterrupt()):
-        assert raised is None or isinstance(raised, KeyboardInterrupt)
-        settled(tmp_path)
-        seen.add(kind := rope_type(out))
-        assert set(tree(out)) == whole
-        force(source, out, schedule="linear:factor=2")
-        assert tree(tmp_path) == before, kind
-    assert seen == {"linear", "yarn"}
-
-
-KILLED = """
-import os, shutil, sys
-os.fsync = lambda handle: None  # against power cuts, which this is not
-from pathlib import Path
-from crashing import kills, tree
-from ropescale import patch_checkpoint
-root, every = Path(sys.argv[1]), int(sys.argv[2])
-source, out, aside = root / "source", root / "out", root / "out~"
-before, steps, missing = tree(source), 0, 0
-patch_checkpoint(source, out, "yarn:factor=4"); new = tree(out)
-patch_checkpoint(source, out, "linear:factor=2", force=True); old = tree(out)
-for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4", force=True), every=every):
-    assert tree(source) == before, step
-    if not out.exists():
-        missing += 1
-        assert tree(aside) == old, step
-        try:
-            patch_checkpoint(out, None, "as-is", dry_run=True)
-        except Exception as error:
-            assert f"rename {aside} to {out}" in str(error), error
-        aside.rename(out)
-    assert tree(out) in (old, new), step
-    if aside.exists():
-        assert tree(out) == new, step
-        shutil.rmtree(aside)
-    patch_checkpoint(source, out, "linear:factor=2", force=True)
-    assert tree(out) == old
-    assert sorted(os.listdir(root)) == ["out", "source"], (step, os.listdir(root))
-    steps += 1
-print(steps, missing)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_at_any_step_of_replacing_leaves_one_whole_result(source, tmp_path, python, every):
-    done = python("-c", KILLED, str(tmp_path), str(every), env=environment(HELPERS))
-    assert done.returncode == 0, done.stderr
-    steps, missing = map(int, done.stdout.split())
-    assert steps > 30 // every
-    if every == 1:
-        assert missing == 1
-
-
 @pytest.fixture
 def stopped(source: Path, tmp_path: Path) -> Path:
     """A result that was set aside and not replaced when the process died; gives the result's name."""
@@ -318,47 +250,6 @@ def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it_and_l
 
 # ---------------------------------------------------------------------------------------------------------
 # In place
-
-
-IN_PLACE = """
-import os, sys
-os.fsync = lambda handle: None  # against power cuts, which this is not
-from pathlib import Path
-from crashing import kills, tree
-from ropescale import patch_checkpoint, restore
-from ropescale.errors import CheckpointError, ConfigError, RunError
-source, every = Path(sys.argv[1]) / "source", int(sys.argv[2])
-before, steps, refused = tree(source), 0, 0
-patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-whole = tree(source)
-restore(source)
-def change(): patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-for act in (change, lambda: restore(source)):
-    if act is not change: change()
-    for step in kills(source, act, every=every):
-        try: patch_checkpoint(source, None, "linear:factor=2", dry_run=True)
-        except CheckpointError as error:
-            assert "interrupted" in str(error), error
-            refused += 1
-        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-        assert tree(source) == whole, (step, tree(source), whole)
-        restore(source)
-        assert tree(source) == before, step
-        if act is not change: change()
-        steps += 1
-    if act is change: restore(source)
-print(steps, refused)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_in_place_that_was_killed_at_any_step_is_continued_from_the_originals(source, tmp_path, python, every):
-    done = python("-c", IN_PLACE, str(tmp_path), str(every), env=environment(HELPERS))
-    assert done.returncode == 0, done.stderr
-    steps, refused = map(int, done.stdout.split())
-    assert steps > 25 // every
-    assert refused > 0
 
 
 @pytest.mark.parametrize("originals", [{}, {"README.md": "0"}])
@@ -432,22 +323,6 @@ def test_two_commands_do_not_change_one_checkpoint_at_once(source):
 
 # ---------------------------------------------------------------------------------------------------------
 # Signals
-
-
-TERMINATED = """
-import sys, time
-from ropescale.checkpoints import patching
-from ropescale.cli.main import main
-patching.patch_checkpoint = lambda *words, **options: (print("ready", flush=True), time.sleep(60))
-sys.exit(main(["patch", "model", "-o", "x", "--schedule", "yarn"]))
-"""
-
-
-def test_a_process_that_is_terminated_exits_with_143():
-    with subprocess.Popen([sys.executable, "-c", TERMINATED], env=environment(), stdout=-1, stderr=-1) as child:
-        assert child.stdout.readline() == b"ready\n"
-        child.terminate()
-        assert child.communicate(timeout=60)[1] == b"\nterminated (SIGTERM)\n" and child.returncode == 143
 
 
 @pytest.mark.parametrize(
@@ -550,11 +425,3 @@ def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source)
         patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
         assert read(source / "config.json")["max_position_embeddings"] == 512
         restore(source)
-
-
-def test_a_lock_of_a_killed_writer_is_swept_where_the_whole_folder_is_refused(model, ran):
-    ran("patch", model, "-o", "out", "--schedule", "yarn", "--factor", "2")
-    lock = model.parent / f"{files.hidden_name('out')}-lock"
-    lock.touch()
-    assert "exists already" in ran("patch", model, "-o", "out", "--schedule", "yarn", "--factor", "2", code=2).err
-    assert not lock.exists()

@@ -341,16 +341,6 @@ def test_a_failed_upload_without_a_folder_is_repeated_by_the_same_command(hub, e
     assert set(sent(hub)) == FILES
 
 
-def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, capfd, monkeypatch):
-    """h11 would quote the header, escaped, in its error."""
-    monkeypatch.setenv("HF_TOKEN", "hf_abc\x01def")
-    assert push("-o", "out", "--debug") == 2
-    err = capfd.readouterr().err
-    one_error(err.splitlines()[-1] + "\n", "the token", "has invalid characters")
-    assert "abc" not in err
-    assert hub.requests == []
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Front matter
 

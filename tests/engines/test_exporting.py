@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -374,20 +373,6 @@ def test_transformers_4s_code_runs_there_and_its_model_has_the_table(spec: str) 
 
 # ---------------------------------------------------------------------------------------------------------
 # The command
-
-
-def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "it's a $HOME; folder", LLAMA)
-    said = tmp_path / "bin" / "vllm"
-    said.parent.mkdir()
-    said.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
-    said.chmod(0o755)
-    [command] = export(folder, "vllm", "yarn:factor=4").commands
-    environment = os.environ | {"PATH": f"{said.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", command.text], env=environment, capture_output=True, text=True, check=True)
-    serve, model, *_, overrides, end = done.stdout.split("\0")
-    assert (serve, model, end) == ("serve", str(folder), "")
-    assert json.loads(overrides)["rope_parameters"]["factor"] == 4.0
 
 
 def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path: Path, ran: Any) -> None:

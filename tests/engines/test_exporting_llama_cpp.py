@@ -13,96 +13,14 @@ from planning import make_plan
 
 from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
-from ropescale.configs import class_defaults
-from ropescale.configs.configuration import Configuration
 from ropescale.engines import engine_warnings
-from ropescale.errors import RopescaleError
 from ropescale.exporting import Export, export
-from ropescale.gguf import architectures as known
-from ropescale.gguf.patching import patch_gguf
-from ropescale.planning.plan import Plan
 
-SPECS = [
-    *("linear:factor=8", "ntk:factor=4", "abf:rope_theta=2000000", "llama3:factor=8", "dynamic:factor=4"),
-    *("ntk-su:factor=4", "ntk-by-parts:factor=4", "resonance:over=yarn,factor=4"),
-    *("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "yarn:factor=8,mscale=1,mscale_all_dim=1"),
-    *("yarn:factor=8,beta_fast=16", "yarn:factor=8,truncate=false", "yarn:factor=8,extrapolation_factor=0.5"),
-]
-TYPES = [name for name, entry in class_defaults.load().items() if entry and "text" not in entry]
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
-
-
-def _planned(config: dict[str, Any], spec: str) -> tuple[Plan, dict[str, bool]] | None:
-    """The plan and the option that it took; None where no configuration can carry the schedule."""
-    for options in ({}, {"replace_scaling": True}):
-        try:
-            plan = make_plan(config, spec, **options)
-        except RopescaleError:
-            continue
-        return None if plan.unsavable else (plan, options)
-    return None
-
-
-def _gguf_carries(file: Path, spec: str, options: dict[str, bool]) -> bool:
-    try:
-        patch_gguf(file, None, spec, dry_run=True, **options)
-    except RopescaleError:
-        return False
-    return True
-
-
-def _converted(config: dict[str, Any], plan: Plan, scaled: bool, path: Path) -> Path | None:
-    """The keys of a file that the converter makes; None where it makes none."""
-    architecture = known.OF_MODEL_TYPES.get(config["model_type"])
-    if architecture is None:
-        return None
-    rope = next(iter(plan.ropes.values()))
-    window = Configuration.read(config).default_of(
-        "attention_chunk_size" if architecture == "llama4" else "sliding_window"
-    )
-    keys: dict[str, Any] = {"attention.sliding_window": window or None, "context_length": rope.original_length}
-    keys |= {"rope.dimension_count": rope.rotary_dim, "rope.freq_base": rope.theta}
-    makers = {"type": "yarn", "factor": 32.0, "original_context_length": rope.original_length} if scaled else {}
-    return write_keys(path, architecture, **keys, **{f"rope.scaling.{key}": value for key, value in makers.items()})
 
 
 def _as_asked(done: Export) -> bool:
     return done.refusal is None and not done.rows
-
-
-def _only_one_of_them(config: dict[str, Any], spec: str) -> bool | None:
-    """What is known to tell the two apart: True where flags alone say it, False where a GGUF alone is written."""
-    architecture = known.OF_MODEL_TYPES.get(config["model_type"])
-    if "beta_fast" in spec and architecture not in known.TAKES_FREQS | known.TAKES_LISTS | known.READS_BETAS:
-        return True  # flags of their own, which work for every architecture (run, in test_llama_cpp.py)
-    if "mscale" in spec and Configuration.read(config).default_of("qk_rope_head_dim"):
-        return False  # of the softmax scale a GGUF file knows nothing
-    is_theta = spec.startswith(("ntk:", "abf:"))
-    shared = architecture in (known.SLIDING_SHARES_THETA if is_theta else known.SLIDING_HAS_THETA)
-    return False if shared else None  # the layers with a window change as well, which both say
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", SPECS)
-def test_export_serves_what_gguf_carries_and_refuses_what_it_refuses(spec: str, tmp_path: Path) -> None:
-    compared = 0
-    for model_type in TYPES:
-        config = {"model_type": model_type}
-        planned = _planned(config, spec)
-        if planned is None or any(rope.rotary_dim % 2 for rope in planned[0].ropes.values()):
-            continue  # an odd number of coordinates comes of defaults that no real checkpoint has
-        done = export(_folder(config, tmp_path), "llama.cpp", spec, **planned[1])
-        file = _converted(config, planned[0], bool(planned[1]), tmp_path / "made.gguf")
-        carried = file is not None and _gguf_carries(file, spec, planned[1])
-        either = _only_one_of_them(config, spec)
-        if done.refusal:
-            assert not carried or either is False, (model_type, done.refusal)
-        elif _as_asked(done):
-            assert carried or either is True, (model_type, done.commands)
-        else:
-            assert not carried or either is False, (model_type, done.rows)
-        compared += 1
-    assert compared >= 90
 
 
 def _folder(config: dict[str, Any], path: Path) -> Path:

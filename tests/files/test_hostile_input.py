@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from refusing import refused
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
-from ropescale import files, frequencies
+from ropescale import files
 from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
-from ropescale.errors import ConfigError
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
@@ -97,17 +95,6 @@ def test_a_configuration_with_values_that_cannot_be_is_refused(model, capsys, ch
     refused(capsys, words, sentence)
 
 
-@pytest.mark.parametrize("factor", [{}, {"factor": None, "attn_factor": None}], ids=["none", "null"])
-def test_yarn_without_a_factor_has_the_one_that_transformers_computes(model, factor):
-    """``max_position_embeddings / original_max_position_embeddings`` (modeling_rope_utils.py): 256 / 128."""
-    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    tables = []
-    for given in (factor, {"factor": 2.0}):
-        (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": yarn | given}))
-        tables.append(frequencies(model, "as-is")["all"])
-    assert tables[0] == tables[1]
-
-
 MLA = (
     "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash "
     "minicpm3 youtu"
@@ -121,31 +108,6 @@ def test_latent_attention_rotates_as_transformers_builds_it(model_type, stated):
     built = CONFIG_MAPPING[model_type](**stated)
     if built.head_dim == built.qk_rope_head_dim:  # transformers cannot run the others
         assert read_rope({"model_type": model_type, **stated})["all"].rotary_dim == built.head_dim
-
-
-@pytest.mark.parametrize(("head_dim", "partial"), [(3, 1.0), (7, 1.0), (8, 1.0), (21, 0.25), (9, 0.99), (9, 1.0)])
-def test_an_odd_head_is_refused_where_transformers_refuses_it(head_dim, partial):
-    config = {"model_type": "glm", "head_dim": head_dim, "rope_theta": 1e4, "partial_rotary_factor": partial}
-    try:
-        CONFIG_MAPPING["glm"](**config)
-        refusal = ""
-    except Exception as error:
-        refusal = str(error)
-    if "even rotary dimension" in refusal:
-        with pytest.raises(ConfigError, match=f"head_dim is {head_dim} in the configuration"):
-            read_rope(config)
-    else:
-        assert not refusal
-        assert read_rope(config)["all"].head_dim == head_dim
-
-
-def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
-    """A lone surrogate, which JSON can say and no encoding can."""
-    (model / "config.json").write_text(json.dumps(CONFIG | {"model_type": "new\ud800"}))
-    with open(model.parent / "printed", "w", encoding="utf-8") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert main([*PATCH, "--dry-run"]) == 0
-    assert r"model (new\ud800)" in (model.parent / "printed").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -214,30 +176,6 @@ for _ in range(200):
     NESTED = {"name": "resonance", "over": NESTED}
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        *((name, "not a regular file") for name in ("pipe.json", "pipe.py::Half")),
-        *((name, "error: ") for name in ("~no-such-user/x.json", "~no-such-user/x.py::f", "a\0.json")),
-        ("resonance:over=[" * 200 + "yarn" + "]" * 200, "over takes the name of a schedule"),
-        (json.dumps(NESTED), "nests its brackets too deeply"),
-        (json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]}),
-         r"long_factor must be a number, not '\ud800'"),
-    ],
-    ids=range(8),
-)  # fmt: skip
-def test_a_schedule_that_is_no_text_or_no_file_is_refused(model, capsys, spec, said):
-    if spec.startswith("pipe"):
-        os.mkfifo(spec.partition("::")[0])
-    refused(capsys, ["inspect", "model", "--schedule", spec], said)
-
-
-def test_other_files_that_are_pipes_or_nobodys_are_refused(model, capsys):
-    os.mkfifo("in.gguf")
-    refused(capsys, ["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"], "in.gguf is a pipe or a device")
-    refused(capsys, ["restore", "~no-such-user/x"], "folder ~no-such-user/x does not exist")
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Indexes
 
@@ -245,17 +183,6 @@ def test_other_files_that_are_pipes_or_nobodys_are_refused(model, capsys):
 def write_index(model: Path, shards: list[Any]) -> None:
     weights = {f"w{i}": shard for i, shard in enumerate(shards)}
     (model / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
-
-
-def test_an_index_names_shards_in_any_spelling(model, capsys):
-    """JSON may write é as an escape."""
-    names = ["é.safetensors", "a..b.safetensors", "1:2.safetensors", "sub/x.safetensors"]
-    (model / "sub").mkdir()
-    for name in names:
-        (model / name).write_bytes(b"")
-    write_index(model, ["model.safetensors", *names])
-    assert r"\u00e9" in (model / "model.safetensors.index.json").read_text()
-    assert main(PATCH) == 0
 
 
 @pytest.mark.parametrize("shard", ["b.safetensors", "b.gguf", "weights.of.mine", "m" * 300])
@@ -334,19 +261,3 @@ def test_weights_that_the_model_does_not_use_are_named(loadable, caplog):
 
 # ---------------------------------------------------------------------------------------------------------
 # Words
-
-
-def test_what_is_quoted_in_a_message_is_short_whatever_it_is(model, capsys):
-    assert main(PATCH) == 0
-    edit(Path("out"), "ropescale.json", spec={"all": "x" * 100_000})
-    edit(Path("out"), model_type="unknown", architectures=["x" * 100_000])
-    capsys.readouterr()
-    assert main(["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]) == 0
-    said = capsys.readouterr()
-    assert "patched this checkpoint before (xxx" in said.err and len(said.out + said.err) < 6_000
-
-
-def test_a_configuration_that_is_a_device_is_not_read(model, capsys):
-    (model / "config.json").unlink()
-    (model / "config.json").symlink_to("/dev/zero")
-    refused(capsys, PATCH, "config.json is a pipe or a device")

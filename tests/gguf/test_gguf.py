@@ -295,15 +295,6 @@ def test_on_top_builds_on_what_was_patched_before(first, direct):
         assert keys_of("second.gguf") == keys_of("direct.gguf")
 
 
-def test_a_file_whose_length_only_our_record_knows_gets_it_back():
-    patch_gguf(write_keys(Path("in.gguf")), "first.gguf", "ntk:factor=2")
-    open_gguf("first.gguf").rewrite(Path("second.gguf"), {"llama.context_length": None}, {})
-    assert "llama.context_length" not in keys_of("second.gguf")
-    patch_gguf("second.gguf", "third.gguf", "ntk:factor=4")
-    patch_gguf("in.gguf", "direct.gguf", "ntk:factor=4")
-    assert keys_of("third.gguf") == keys_of("direct.gguf")
-
-
 RECORDS = {
     "a type that is none": {"keys": {"llama.context_length": ["UINT99", 5]}, "tables": {}},
     "a type of a number": {"keys": {"llama.context_length": [5, 5]}, "tables": {}},

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 from crashing import raising
@@ -237,19 +236,6 @@ def test_a_model_of_a_transformers_4_configuration_is_patched_saved_and_reverted
         assert torch.equal(logits(model), logits(reloaded(model, tmp_path / "out")))
 
 
-def test_a_checkpoint_that_ropescale_patched_is_patched_from_its_original(tmp_path):
-    model = build()
-    model.save_pretrained(tmp_path / "plain")
-    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "patched", "yarn:factor=4")
-    patched = AutoModelForCausalLM.from_pretrained(tmp_path / "patched").eval()
-    with ropescale.patch(model, "yarn:factor=4"):
-        assert torch.equal(logits(patched), logits(model))
-    with ropescale.patch(patched, "as-is"):
-        assert_same_tables(patched, AutoModelForCausalLM.from_pretrained(tmp_path / "patched"))
-    with ropescale.patch(patched, "linear:factor=2"), ropescale.patch(model, "linear:factor=2"):
-        assert torch.equal(logits(patched), logits(model))
-
-
 def test_the_language_part_of_a_multimodal_model_is_patched(tmp_path):
     text = build("gemma3_text").config.to_dict()
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -461,18 +447,6 @@ def test_frozen_at_a_length_every_document_gets_the_table_of_that_length(name):
         assert torch.equal(logits(model, 40), at_40)
 
 
-@pytest.mark.parametrize("options", [{}, {"length": 200}, {"freeze_at": 200}])
-@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
-def test_verify_knows_at_which_length_a_patch_holds_its_tables(model_type, options):
-    model = build(model_type)
-    for spec in ("dynamic-yarn", "dynamic:factor=4"):
-        with ropescale.patch(model, spec, **options):
-            logits(model, 300)
-            assert ropescale.verify(model).live
-            with ropescale.patch(model, "as-is", length=150):
-                assert ropescale.verify(model).live
-
-
 def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_path):
     model = build("phi3")
     for length in (5000, 6001, 20_011):
@@ -634,15 +608,6 @@ def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
 # Wrappers and copies
 
 
-def test_a_wrapped_model_can_be_patched_from_both_sides():
-    inner = build()
-    wrapped = peft.get_peft_model(inner, peft.LoraConfig(target_modules=["q_proj"], r=2)).eval()  # it adds nothing yet
-    with left_alone(inner) as plain, ropescale.patch(wrapped, "yarn:factor=4"):
-        assert torch.equal(logits(wrapped), logits(inner)) and not torch.equal(logits(inner), plain)
-        with ropescale.patch(inner, "linear:factor=2"), ropescale.patch(build(), "linear:factor=2") as alone:
-            assert torch.equal(logits(wrapped), logits(alone._model))
-
-
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic:factor=4", "dynamic-yarn"])
 def test_a_deep_copy_of_a_patched_model_is_patched_and_independent(spec):
     model = build()
@@ -720,12 +685,3 @@ def test_a_model_changed_by_hand_after_loading_is_reported(changed):
     BY_HAND[changed](model)
     with left_alone(model), pytest.raises(ConfigError, match="changed by hand after loading"):
         ropescale.patch(model, "yarn:factor=4", replace_scaling=True, original_length=TRAINED)
-
-
-def test_a_patch_says_itself_in_one_line():
-    model = build()
-    with ropescale.patch(model, "yarn:factor=4") as patch:
-        assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens>"
-    assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens, reverted>"
-    with ropescale.patch(model, "dynamic:factor=4", length=100) as patch:
-        assert ", held at 100 tokens" in repr(patch)

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, dynamic_module_utils
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.errors import ConfigError
 
 CONFIGURATION = """
 from pathlib import Path
@@ -106,12 +105,6 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
     command, *rest = words
     said = ran(command, folder, *rest, *([text] if command == "eval" else []), code=2).err
     one_error(said, "custom code (modeling_own.OwnForCausalLM)", "--trust-remote-code")
-    assert not marker.exists()
-
-
-def test_in_python_it_is_off_as_well(folder: Path, marker: Path) -> None:
-    with pytest.raises(ConfigError, match="allow it if you trust it"):
-        ropescale.verify(folder, generate=True)
     assert not marker.exists()
 
 

@@ -13,7 +13,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
 from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan
 
-from ropescale.errors import ScheduleError
 from ropescale.rope import Rope
 from ropescale.schedules import (
     Abf,
@@ -239,31 +238,6 @@ def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
     module = hunyuan.HunYuanDenseV1RotaryEmbedding(config)
     table = Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
     assert_same(compute(AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)
-
-
-def test_native_forms_are_withheld_where_transformers_would_start_from_another_table() -> None:
-    on_top = replace(GEOMETRIES[0], table=tuple(compute(Linear(4), GEOMETRIES[0]).inv_freq))
-    schedules = [Base(), Linear(2), Ntk(2), Abf(1e6), Dynamic(2), NtkByParts(2), Yarn(2), Llama3(2)]
-    schedules += [Proportional(0.5), LongRope(**lists(on_top.pairs))]
-    assert [schedule.rope_parameters(on_top) for schedule in schedules] == [None] * len(schedules)
-    some = replace(GEOMETRIES[0], rotated_pairs=8)
-    kept = [Dynamic(2), NtkByParts(2), Yarn(2), Llama3(2), LongRope(**lists(some.pairs))]
-    assert [schedule.rope_parameters(some) for schedule in kept] == [None] * len(kept)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"rope_type": "yran", "factor": 2.0}, "rope_type is 'yran', which ropescale cannot read; did you mean 'yarn'"),
-        ({"rope_type": "deepseek", "factor": 2.0}, "transformers has default, linear"),
-        ({"rope_type": "linear"}, "linear needs factor"),
-        ({"rope_type": "linear", "factor": "4"}, "factor must be a number, not '4'"),
-        ({"rope_type": "longrope", "factor": 4.0}, "longrope needs short_factor"),
-    ],
-)
-def test_rope_parameters_that_cannot_be_read_are_named(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        from_rope_parameters(replace(GEOMETRIES[0], scaling=parameters))
 
 
 def test_a_scaling_without_its_factor_takes_it_from_the_two_lengths() -> None:

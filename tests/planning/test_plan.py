@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -651,32 +650,10 @@ def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
     assert make_plan(LLAMA, secret).unsavable
 
 
-@pytest.mark.parametrize(
-    ("factor", "length"), [(0.5, 4096), (0, 4096), (-3, 4096), (np.float32(2), 8192), (math.nan, 0), (10**400, 0)]
-)
-def test_a_factor_of_ones_own_never_makes_an_impossible_length(factor: Any, length: int) -> None:
-    @dataclass(frozen=True)
-    class Mine:
-        factor: Any
-
-        def __call__(self, rope: Rope, length: int) -> Frequencies:
-            return Frequencies([f / 2 for f in rope.inv_freq()])
-
-    if length:
-        assert make_plan(LLAMA, Mine(factor)).length == length
-    else:
-        with pytest.raises(ScheduleError, match="give a smaller factor"):
-            make_plan(LLAMA, Mine(factor))
-
-
 def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused() -> None:
     phi3 = {**LLAMA, "model_type": "phi3"}
     with pytest.raises(ScheduleError, match="an attention scale of 100 needs a max_position_embeddings of e"):
         make_plan(phi3, "yarn:factor=4,attention_factor=100")
-
-
-def test_a_theta_that_can_be_written_can_be_read() -> None:
-    assert read_rope(make_plan(LLAMA, "abf:rope_theta=1e20").config)["all"].theta == 1e20
 
 
 def test_scaling_without_a_recorded_length_says_what_to_give() -> None:

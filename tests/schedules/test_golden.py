@@ -276,11 +276,3 @@ def test_nested_truncate_false_as_asked_differs_from_what_transformers_reads() -
     entry = BY_ID["33568683d8e7"]
     asked = compute(Yarn(8, truncate=False), rope_of(entry))
     assert not agrees(entry, asked)
-
-
-@pytest.mark.parametrize("entry", listed([e for e in ENTRIES if e["schedule"] == "llama3"]))
-def test_ntk_by_parts_is_llama3_with_other_names(entry: Entry) -> None:
-    p = entry["params"]
-    same = NtkByParts(p["factor"], beta_fast=p["high_freq_factor"], beta_slow=p["low_freq_factor"])
-    result = compute(same, rope_of(entry))
-    assert list(result.inv_freq) == pytest.approx(entry["inv_freq"], rel=tolerance(entry), abs=0)

@@ -188,20 +188,6 @@ def test_ntk_by_parts_is_linear_in_turns() -> None:
     assert slower == pytest.approx([1, *(1 / (k + (1 - k) / 4) for k in kept), 4], rel=1e-13)
 
 
-def test_equal_ends_make_a_step() -> None:
-    for schedule in (Llama3(16, 1, 1), NtkByParts(16, beta_fast=1, beta_slow=1)):
-        slower = ratios(schedule)
-        assert [round(r, 9) for r in slower] == [1.0 if t > 1 else 16.0 for t in ROPE.turns()]
-        assert {1.0, 16.0} == {round(r, 9) for r in slower}
-
-
-def test_yarn_keeps_fast_pairs_and_divides_slow_ones() -> None:
-    slower = ratios(Yarn(8))
-    assert all(r == pytest.approx(1, rel=1e-14) for r, turns in zip(slower, ROPE.turns()) if turns > 40)
-    assert all(r == pytest.approx(8, rel=1e-14) for r, turns in zip(slower, ROPE.turns()) if turns < 0.7)
-    assert compute(Yarn(8), ROPE).attention_scale == pytest.approx(0.1 * math.log(8) + 1)
-
-
 def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment() -> None:
     for length in (1, 4096):
         assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
@@ -428,20 +414,6 @@ def test_a_users_schedule_that_raises_is_named() -> None:
 
 # ---------------------------------------------------------------------------------------------------------
 # The edges of the formulas: defaults from the papers, limits of ramps, and where a native form would not be exact
-
-
-@pytest.mark.parametrize(
-    ("name", "needed", "defaults"),
-    [
-        ("yarn", {"factor": 2}, {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "extrapolation_factor": 1.0}),
-        ("ntk-by-parts", {"factor": 2}, {"beta_fast": 32.0, "beta_slow": 1.0}),
-        ("llama3", {"factor": 2}, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-        ("proportional", {"partial_rotary_factor": 0.5}, {"factor": 1.0}),
-    ],
-)
-def test_defaults_are_those_of_the_papers(name, needed, defaults):
-    schedule = create(name, **needed)
-    assert {field: getattr(schedule, field) for field in defaults} == defaults
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])

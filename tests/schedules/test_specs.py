@@ -248,13 +248,6 @@ def test_a_schedule_may_hold_another_also_one_from_a_file(own: Path) -> None:
     assert [round(w, 9) for w in compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
 
 
-def test_the_home_folder_is_expanded(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(own.parent))
-    assert describe(parse("~/own.py::Half").build()) == "Half"
-    Table(factors=(1.0, 2.0)).save("~/saved.json")
-    assert parse("~/saved.json").build() == Table(factors=(1.0, 2.0))
-
-
 def test_a_class_in_an_installed_module_is_a_schedule(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(own.parent))
     monkeypatch.delitem(sys.modules, "own", raising=False)

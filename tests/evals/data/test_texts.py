@@ -2,7 +2,6 @@
 
 import pytest
 
-from ropescale.errors import DataError
 from ropescale.evals.data import texts
 from ropescale.evals.data.texts import Text, TextFile
 
@@ -31,15 +30,6 @@ def test_a_text_of_one_line_begins_at_a_character(tmp_path):
     file = big(tmp_path / "a.txt", "é".encode() * 100)
     assert [file.reading(offset).start for offset in (1, 2, 3)] == [2, 2, 4]
     assert "".join(file.reading(3)) == "é" * 98
-
-
-@pytest.mark.parametrize(("wrong", "message"), [(b"\0", "zero byte at 70005"), (b"\xff", "byte 70005 does not")])
-def test_what_is_no_text_is_named_by_its_byte_once_it_is_reached(tmp_path, wrong, message):
-    file = big(tmp_path / "a.txt", b"a" * 70_005 + wrong + b"a" * 10)
-    reading = iter(file.reading())
-    assert next(reading) + next(reading) == "a" * 70_005
-    with pytest.raises(DataError, match=message):
-        next(reading)
 
 
 @pytest.mark.parametrize("text", ["\ufeffa\r\nb", "a\0b" * 30_000])
