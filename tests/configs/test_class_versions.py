@@ -15,11 +15,10 @@ import pytest
 from configurations import write_checkpoint
 from coverage_models import SEEING
 from environments import CACHE
-from planning import make_plan
 from refusing import one_error
 
 from ropescale.configs import class_defaults
-from ropescale.engines import engine_warnings, transformers4
+from ropescale.engines import transformers4
 
 LAST = "4.57.6"
 INSIDE_OTHERS = {
@@ -75,33 +74,3 @@ def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, ran: Any) -> N
     assert "```" not in out and "| frequencies " in out and "| unsupported |" in out
     facts = ("transformers 4 cannot", "yarn for ministral3", "came with transformers 5", "load it with transformers 5")
     one_error(err.splitlines()[-1] + "\n", *facts)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "schedule", "said"),
-    [
-        ("gpt_oss", "yarn:factor=64,truncate=false", []),
-        ("ministral3", "yarn:factor=32", ["transformers 4: lacks ministral3, which came with transformers 5"]),
-    ],
-)
-def test_patch_warns_of_a_type_that_version_4_lacks(model_type: str, schedule: str, said: list[str]) -> None:
-    config = {"model_type": model_type, "use_mem_rope": True, "max_position_embeddings": 4096}
-    plan = make_plan(config, schedule, replace_scaling=True)
-    assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == said
-
-
-@pytest.mark.parametrize(
-    ("config", "lacked"),
-    [
-        ({"model_type": "qwen3"}, ""),
-        ({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}}, ""),
-        ({"model_type": "lighton_ocr", "text_config": {"model_type": "qwen3"}}, "4: lacks lighton_ocr,"),
-    ],
-)
-def test_no_version_is_warned_of_that_could_not_load_the_type(config: dict[str, Any], lacked: str) -> None:
-    """A whole model may be younger than its language model."""
-    sizes = {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096, "head_dim": 64}
-    text = {**config.get("text_config", config), **sizes, "rope_theta": 1e4}
-    whole = {**config, "text_config": text} if "text_config" in config else text
-    found = [line for line in engine_warnings(make_plan(whole, "yarn:factor=4")) if line.startswith("transformers")]
-    assert len(found) == bool(lacked) and all(line.startswith(f"transformers {lacked}") for line in found), found

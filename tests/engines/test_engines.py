@@ -12,7 +12,7 @@ import engine_registries
 import gguf
 import own_schedules
 import pytest
-from configurations import DEEPSEEK, LLAMA, write_checkpoint
+from configurations import DEEPSEEK_V3, GPT_OSS, LLAMA, MINISTRAL3, QWEN3, write_checkpoint
 from coverage_models import SEEING
 from gguf_models import write_keys
 from planning import make_plan
@@ -23,85 +23,149 @@ from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, model_code, sglang, vllm
 from ropescale.engines.base import layers_of
 
-QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
+MROPE = {"type": "mrope", "mrope_section": [8, 12, 12]}
+CONFIGS = {
+    "qwen3": QWEN3,
+    "gpt_oss": GPT_OSS,
+    "deepseek_v3": DEEPSEEK_V3,
+    "gemma3_text": {"model_type": "gemma3_text", "head_dim": 128, "max_position_embeddings": 8192},
+    "lfm3": {"model_type": "lfm3", "max_position_embeddings": 8192},
+    "llama4_text": LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1},
+    "qwen2_vl_text": LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": MROPE},
+    "qwen3_vl_text": LLAMA | {"model_type": "qwen3_vl_text", "rope_scaling": MROPE},
+    "ministral3": MINISTRAL3,
+    "own code": LLAMA | {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
+    "own class": LLAMA | {"architectures": ["LlamaTwiceForCausalLM"]},
+    "no class": LLAMA | {"architectures": ["LlamaModel"], "partial_rotary_factor": 0.5},
+    "lighton_ocr": {"model_type": "lighton_ocr", "text_config": LLAMA | {"model_type": "qwen3"}},
+    "qwen3_vl": {"model_type": "qwen3_vl", "text_config": LLAMA | {"model_type": "qwen3_vl_text"}},
+}
+"""Configurations by name; any other name is that of a type with Llama's sizes."""
+
 PER_PAIR = "ntk-su:factor=4"
+SERVES = "vLLM: serves the original length by default; pass --max-model-len"
+DROPS = "llama.cpp: its converter drops per-pair factors"
+RAISES = "vLLM and SGLang: raise max_position_embeddings by the factor"
+NO_SHARE = "SGLang: leaves partial_rotary_factor to the model's own code"
+NO_PROPORTIONAL = [
+    "llama.cpp: does not support proportional RoPE for this architecture",
+    "transformers 4: does not support proportional RoPE and stops with a KeyError",
+]
+ROWS = "vLLM and SGLang: cannot turn the three rows of positions of qwen2_vl_text under {}; use another rope_theta"
+SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
+TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+WARNINGS: list[tuple[str, Any, list[str]]] = [
+    *(("llama", spec, []) for spec in ("yarn:factor=4", "llama3:factor=4", "ntk:factor=4")),
+    ("llama", "linear:factor=4", [RAISES]),
+    ("llama", "yarn:factor=4,truncate=false", ["llama.cpp and mlx-lm: always round the ramp"]),
+    ("llama", "yarn:factor=4,attention_factor=1", [
+        "SGLang: recomputes the attention factor (1.139 instead of 1)",
+        "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export",
+        "mlx-lm: recomputes the attention factor (1.139 instead of 1); `ropescale export",
+    ]),
+    ("llama", "dynamic:factor=2", [
+        "vLLM: computes one static table, base RoPE of 4096 positions",
+        "SGLang: computes one static table, that of 8192 tokens",
+        "llama.cpp: has no dynamic scaling",
+        "transformers 5 and transformers 4: keep state between calls",
+    ]),
+    ("llama", PER_PAIR, [
+        f"{SERVES} 16384",
+        f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale gguf` puts them into a GGUF file",
+        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)",
+    ]),
+    ("llama", "proportional:partial_rotary_factor=0", [
+        "vLLM: refuses proportional RoPE with partial_rotary_factor 0", NO_SHARE, *NO_PROPORTIONAL,
+    ]),
+    ("llama", "proportional:partial_rotary_factor=0.5", [NO_SHARE, *NO_PROPORTIONAL]),
+    ("llama", "proportional:partial_rotary_factor=1,factor=4", [
+        "vLLM, SGLang and llama.cpp: ignore the factor of proportional RoPE", *NO_PROPORTIONAL,
+    ]),
+    ("phi3", TWO_LISTS, [
+        "vLLM and llama.cpp: choose the short or the long list once",
+        f"{SERVES} 131072",
+        "SGLang: selects the list batch by batch",
+        "mlx-lm: always uses the long list",
+        "transformers 5: before 5.20, generation past 4096 tokens forgets the previous text",
+    ]),
+    ("gpt_oss", "linear:factor=4", ["vLLM: is hard-wired to yarn for gpt-oss", RAISES]),
+    ("gpt_oss", "yarn:factor=64,truncate=false", ["llama.cpp and mlx-lm: always round the ramp"]),
+    ("qwen3", "llama3:factor=4", ["llama.cpp: does not apply llama3 scaling"]),
+    ("qwen2_vl_text", "ntk:factor=4", []),
+    ("qwen2_vl_text", "yarn:factor=4", ["vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens"]),
+    ("qwen3_vl_text", "yarn:factor=4", []),
+    ("qwen2_vl_text", "linear:factor=4", [ROWS.format("linear"), RAISES]),
+    ("qwen2_vl_text", "llama3:factor=4", [ROWS.format("llama3"), "llama.cpp: does not apply llama3 scaling"]),
+    ("qwen2_vl_text", PER_PAIR, [ROWS.format("longrope"), SERVES, f"{DROPS} for this architecture"]),
+    ("qwen2_vl_text", "proportional:partial_rotary_factor=0.5", [ROWS.format("proportional"), *NO_PROPORTIONAL]),
+    ("deepseek_v3", "linear:factor=4", [
+        "vLLM and SGLang: overwrite linear with deepseek_yarn on MLA models", RAISES, SOFTMAX,
+    ]),
+    ("deepseek_v3", "yarn:factor=4", [SOFTMAX]),
+    ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=1", []),
+    ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0.5", [
+        "llama.cpp: recomputes the attention factor (1 instead of 1.065)",
+    ]),
+    ("deepseek_v3", "yarn:factor=4,attention_factor=1", [
+        "vLLM: takes an attention factor of 1 on MLA models for deepseek_llama_scaling",
+        "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
+        SOFTMAX,
+        "mlx-lm: recomputes the attention factor",
+    ]),
+    ("deepseek_v3", PER_PAIR, [
+        "vLLM and SGLang: overwrite longrope with deepseek_yarn on MLA models",
+        DROPS,
+        "mlx-lm: cannot turn the pairs of deepseek_v3 by per-pair factors",
+    ]),
+    ("gemma3_text", {"sliding_attention": "yarn:factor=4"}, [
+        "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
+        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)",
+    ]),
+    ("lfm3", "linear:factor=4", [
+        "vLLM and SGLang: know no Lfm3ForCausalLM",
+        "llama.cpp: ignores the factor of proportional RoPE",
+        "transformers 4: lacks lfm3",
+    ]),
+    ("olmo2", PER_PAIR, [
+        SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2",
+    ]),
+    ("nemotron", PER_PAIR, [
+        SERVES, DROPS, "mlx-lm: stops with an error at longrope for nemotron",
+        "transformers 4: ignores rope_scaling for nemotron",
+    ]),
+    *((name, PER_PAIR, [
+        f"vLLM and SGLang: cannot turn the pairs of {name} by per-pair factors; serve it with transformers",
+        DROPS, f"mlx-lm: reads no scaling for {name}",
+    ]) for name in ("cohere", "ernie4_5_moe", "glm4")),
+    *((name, PER_PAIR, [SERVES, DROPS, f"mlx-lm: reads no scaling for {name}"])
+      for name in ("glm", "helium", "llama4_text")),  # vLLM runs the first two by transformers' code
+    ("cohere2_moe", PER_PAIR, [
+        "vLLM and SGLang: cannot turn the pairs of cohere2_moe", DROPS, "transformers 4: lacks cohere2_moe",
+    ]),
+    ("mycustom", "yarn:factor=4", ["vLLM and SGLang: know no mycustom; serve it with transformers"]),
+    ("own class", "yarn:factor=4", ["vLLM and SGLang: know no LlamaTwiceForCausalLM"]),
+    ("own code", "yarn:factor=4", ["vLLM and SGLang: run My with the checkpoint's own code, if at all"]),
+    ("no class", "llama3:factor=4", []),
+    ("bamba", "yarn:factor=4", ["SGLang: knows no BambaForCausalLM"]),
+    ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
+    ("ministral3", "yarn:factor=32", ["transformers 4: lacks ministral3, which came with transformers 5"]),
+    ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
+    ("qwen3_vl", "yarn:factor=4", []),
+]  # fmt: skip
+"""A configuration, a schedule, and the beginnings of all that is said."""
 
 
-def warned(config: dict[str, Any], spec: str, **options: Any) -> list[str]:
-    return engine_warnings(make_plan(config, spec, **options))
+@pytest.mark.parametrize(("name", "spec", "said"), WARNINGS)
+def test_each_engines_difference_is_said_where_it_is_and_only_there(name: str, spec: Any, said: list[str]) -> None:
+    config = CONFIGS.get(name, LLAMA | {"model_type": name})
+    layers = "all" if name in ("cohere2_moe", "llama4_text") else "full"  # whose full-attention layers do not rotate
+    found = engine_warnings(make_plan(config, spec, replace_scaling=True, layers=layers))
+    assert len(found) == len(said) and all(map(str.startswith, found, said)), found
 
 
 def card_of(config: dict[str, Any], spec: str, source: str = "org/name", target: str = "PATH") -> str:
     """The card of a patched checkpoint whose source has none."""
     return card(Path("no README.md"), make_plan(config, spec), source, target).decode()
-
-
-@pytest.mark.parametrize("share", ["0", "0.5", "1"])
-def test_engines_do_not_load_proportional_rope_on_a_llama(share):
-    factor = ",factor=4" if share == "1" else ""
-    found = warned(LLAMA, f"proportional:partial_rotary_factor={share}{factor}")
-    refused = ["vLLM: refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"]
-    ignored = ["vLLM, SGLang and llama.cpp: ignore the factor of proportional RoPE"]
-    left = "SGLang: leaves partial_rotary_factor to the model's own code, which for most models does not read it there"
-    assert found == [
-        *(refused if share == "0" else []),
-        *(ignored if factor else [left]),
-        "llama.cpp: does not support proportional RoPE for this architecture",
-        "transformers 4: does not support proportional RoPE and stops with a KeyError; load it with transformers 5",
-    ]
-
-
-def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length_where_the_model_s_code_does():
-    text = "vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens instead of 4096; use another rope_theta"
-    assert f"{text} (ntk, abf)" in warned(QWEN2_VL, "yarn:factor=4")
-    assert not [
-        line for line in warned(QWEN2_VL | {"model_type": "qwen3_vl_text"}, "yarn:factor=4") if "ramp of" in line
-    ]
-    assert not [line for line in warned(LLAMA, "yarn:factor=4") if "ramp of" in line]
-
-
-@pytest.mark.parametrize(
-    "schedule", ["linear", "llama3", "ntk-su", "dynamic", "proportional:partial_rotary_factor=0.5"]
-)
-def test_vllm_and_sglang_cannot_turn_three_rows_of_positions_by_other_schedules_than_another_theta_and_yarn(schedule):
-    spec = schedule if ":" in schedule else f"{schedule}:factor=4"
-    kind = {"ntk-su": "longrope"}.get(schedule, schedule.partition(":")[0])
-    text = f"vLLM and SGLang: cannot turn the three rows of positions of qwen2_vl_text under {kind}"
-    assert f"{text}; use another rope_theta (ntk, abf)" in warned(QWEN2_VL, spec)
-    for theta in ("ntk:factor=4", "abf:rope_theta=500000"):
-        assert not [line for line in warned(QWEN2_VL, theta) if "three rows" in line]
-
-
-@pytest.mark.parametrize(
-    ("config", "spec", "times"),
-    [
-        (DEEPSEEK, "yarn:factor=4,attention_factor=1", 1),
-        (DEEPSEEK, "yarn:factor=4", 0),
-        (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", 0),
-        (LLAMA, "yarn:factor=4,attention_factor=1", 0),
-    ],
-)
-def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(config, spec, times):
-    assert sum("deepseek_llama_scaling" in line for line in warned(config, spec)) == times
-
-
-LLAMA4 = {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
-
-
-@pytest.mark.parametrize(
-    ("changes", "engines"),
-    [
-        *(({"model_type": name}, "vLLM and SGLang: ") for name in ("cohere", "cohere2_moe", "ernie4_5_moe", "glm4")),
-        *(({"model_type": name}, "") for name in ("llama", "glm", "helium")),  # by transformers' code, as it should
-        (LLAMA4, ""),  # whose weights vLLM permutes
-    ],
-)
-def test_per_pair_factors_turn_interleaved_pairs_by_transformers_code_alone(changes, engines):
-    found = warned(LLAMA | changes, PER_PAIR, layers="all")
-    text = f"{engines}cannot turn the pairs of {changes['model_type']} by per-pair factors; serve it with transformers"
-    assert (text in found) == any("cannot turn" in line for line in found) == bool(engines)
-    served = "vLLM: serves the original length by default; pass --max-model-len 16384"
-    assert (served in found) == (changes["model_type"] in ("llama", "glm", "helium", "llama4_text"))
 
 
 def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
@@ -117,34 +181,6 @@ def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_e
     interleaved -= {*SEEING}  # under whose names no language model lies
     assert interleaved == {name for name, record in FAMILIES.items() if record.interleaved}
     assert interleaved > vllm.TURN_HALVES_AFTER_ALL
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        ({"model_type": "mycustom"}, "vLLM and SGLang: know no mycustom; serve it with transformers"),
-        ({"architectures": ["LlamaTwiceForCausalLM"]}, "vLLM and SGLang: know no LlamaTwiceForCausalLM; serve it with"),
-        (
-            {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
-            "vLLM and SGLang: run My with the checkpoint's own code, if at all, which was not checked",
-        ),
-        ({"model_type": "bamba"}, "SGLang: knows no BambaForCausalLM; serve it with transformers"),
-        (
-            {"model_type": "mixtral"},
-            "SGLang: does not scale mixtral, silently leaving base RoPE; use another rope_theta",
-        ),
-    ],
-)
-def test_a_model_that_an_engine_does_not_have_or_scale_is_warned_about(config, text):
-    assert [line for line in warned(LLAMA | config, "yarn:factor=4") if line.startswith(text)]
-
-
-def test_a_model_is_looked_up_by_its_type_where_its_architecture_says_nothing_and_for_what_it_lacks():
-    assert not warned(LLAMA | {"architectures": ["LlamaModel"], "partial_rotary_factor": 0.5}, "llama3:factor=4")
-    assert warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4") == [
-        "vLLM and SGLang: know no Lfm3ForCausalLM; serve it with transformers",
-        "transformers 4: lacks lfm3, which came with transformers 5",
-    ]
 
 
 @pytest.mark.engines

@@ -125,17 +125,3 @@ def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> N
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
     facts = ("llama.cpp cannot", "yarn for helium", "converter does not support helium", "serve it with transformers")
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "spec", "said"),
-    [
-        ("llama", "ntk-su:factor=4", "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp`"),
-        ("qwen2", "ntk-su:factor=4", "`ropescale export --for llama.cpp` prints the supported options"),
-        ("llama", "dynamic:factor=4", "freeze the schedule at a length"),
-        ("llama", "dynamic:factor=4", "`ropescale export --for vllm` supplies it"),
-    ],
-)
-def test_patch_says_once_what_to_do(model_type: str, spec: str, said: str) -> None:
-    plan = make_plan({"model_type": model_type, "max_position_embeddings": 4096}, spec)
-    assert sum(said in text for text in engine_warnings(plan)) == 1

@@ -18,7 +18,6 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.configs.configuration import read_rope
-from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, ScheduleError
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 from ropescale.schedules.as_is import stock_table
@@ -541,84 +540,6 @@ def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
     assert ropescale.frequencies(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
         [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
     )
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Engines
-
-WARNINGS = {
-    "llama.cpp: its converter drops per-pair factors": {
-        (model, PER_PAIR) for model in ("llama", "deepseek", "olmo2", "nemotron")
-    },
-    "vLLM and llama.cpp: choose the short or the long list once": {("phi3", "two lists")},
-    "mlx-lm: always uses the long list": {("phi3", "two lists")},
-    "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08": {
-        (model, PER_PAIR) for model in ("llama", "olmo2")
-    },
-    "mlx-lm: cannot turn the pairs of deepseek_v3 by per-pair factors": {("deepseek", PER_PAIR)},
-    "mlx-lm: stops with an error at longrope for nemotron": {("nemotron", PER_PAIR)},
-    "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text": {("gemma3", "sliding")},
-    "vLLM: serves the original length by default": {("phi3", "two lists")}
-    | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
-    "with deepseek_yarn on MLA models": {("deepseek", PER_PAIR), ("deepseek", "linear:factor=4")},
-    "vLLM: is hard-wired to yarn for gpt-oss": {("gpt-oss", "linear:factor=4")},
-    "vLLM and SGLang: raise max_position_embeddings": {
-        (model, "linear:factor=4") for model in ("llama", "gpt-oss", "deepseek", "cohere2_moe")
-    },
-    "vLLM: computes one static table": {("llama", "dynamic:factor=2")},
-    "SGLang: computes one static table, that of 8192 tokens": {("llama", "dynamic:factor=2")},
-    "SGLang: selects the list batch by batch": {("phi3", "two lists")},
-    "llama.cpp: has no dynamic scaling": {("llama", "dynamic:factor=2")},
-    "transformers 5 and transformers 4: keep state between calls": {("llama", "dynamic:factor=2")},
-    "SGLang: recomputes the attention factor (1.139 instead of 1)": {("llama", "scale 1")},
-    "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export": {("llama", "scale 1")},
-    "mlx-lm: recomputes the attention factor": {("llama", "scale 1")},
-    "llama.cpp: recomputes the attention factor (1 instead of 1.065)": {("deepseek", "mscale")},
-    "llama.cpp: derives a softmax scale of its own": {("deepseek", "linear:factor=4")},
-    "llama.cpp and mlx-lm: always round the ramp": {("llama", "no rounding")},
-    "transformers 5: before 5.20, generation past 4096 tokens forgets the previous text": {("phi3", "two lists")},
-    "llama.cpp: does not apply llama3 scaling": {("qwen3", "llama3:factor=4")},
-    "the factor of proportional RoPE": {("lfm3", "linear:factor=4")},
-    "vLLM and SGLang: know no Lfm3ForCausalLM": {("lfm3", "linear:factor=4")},
-    "transformers 4: has no keys for a scaled": {("gemma3", "sliding")},
-    "transformers 4: lacks": {("lfm3", "linear:factor=4"), ("cohere2_moe", "linear:factor=4")},
-    "transformers 4: refuses per-pair factors for olmo2": {("olmo2", PER_PAIR)},
-    "transformers 4: ignores rope_scaling for nemotron": {("nemotron", PER_PAIR)},
-}
-"""The words of each warning, with the models and schedules that it is for."""
-ENGINE_MODELS = {
-    "llama": LLAMA,
-    "qwen3": QWEN3,
-    "phi3": PHI3,
-    "gpt-oss": GPT_OSS,
-    "deepseek": DEEPSEEK_V3,
-    "gemma3": GEMMA3,
-    "lfm3": {"model_type": "lfm3", "max_position_embeddings": 8192},
-    "cohere2_moe": {"model_type": "cohere2_moe", "sliding_window": None},
-    "olmo2": {"model_type": "olmo2"},
-    "nemotron": {"model_type": "nemotron"},
-}
-ENGINE_SPECS = {
-    "two lists": json.dumps({"name": "longrope", "factor": 32, **LISTS}),
-    "scale 1": "yarn:factor=4,attention_factor=1",
-    "mscale": "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
-    "no rounding": "yarn:factor=4,truncate=false",
-    "sliding": {"sliding_attention": "yarn:factor=4"},
-}
-CASES = sorted(
-    {case for cases in WARNINGS.values() for case in cases}
-    | {("llama", each) for each in ("yarn:factor=4", "llama3:factor=4", "ntk:factor=4")}
-)
-
-
-@pytest.mark.parametrize(("model", "spec"), CASES)
-def test_each_engines_difference_is_warned_about_where_it_is_and_only_there(model, spec):
-    plan = make_plan(ENGINE_MODELS[model], ENGINE_SPECS.get(spec, spec), replace_scaling=True)
-    found = engine_warnings(plan)
-    expected = {text for text, cases in WARNINGS.items() if (model, spec) in cases}
-    seen = {text for text in WARNINGS if any(text in warning for warning in found)}
-    assert seen == expected, found
-    assert len(found) == len(set(found)) == len(expected)
 
 
 def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
