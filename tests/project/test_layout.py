@@ -90,5 +90,9 @@ def test_every_file_that_contributing_names_is_there(repository):
     new = set(re.findall(r"^New file `([^`]+)`", page, re.MULTILINE))
     named = set(re.findall(r"`((?:ropescale|evals|cli|tests|docs)/[\w/.]+?)`", page)) - new
     assert len(named) > 30
+    top, layout = "", page.split("## Layout")[1].split("```")[1]
+    for indent, name in re.findall(r"^( {0,2})([\w.]+(?:/|\.py)) ", layout, re.MULTILINE):
+        top = top if indent else name
+        named.add(f"{top}{name}" if indent else top)
     missing = [name for name in named if not (repository / name).exists()]
     assert not missing
