@@ -110,7 +110,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
         if not servers:
             return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
-        from ..evals.servers.running import ServedRetrieval
+        from ..evals.servers.running import served_retrieval
         from ..evals.servers.server import ServedModel
 
         tokenizer = checkpoint.tokenizer()
@@ -118,7 +118,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
             ServedModel(servers, checkpoint, tokenizer),
             make_prompts(tokenizer, lengths, options["depths"], chosen),
         )
-        return ServedRetrieval(served, prompt_set, options["baseline"], chosen)
+        return served_retrieval(served, prompt_set, options["baseline"], chosen)
 
     source = [options["prompts"]] if options["prompts"] else []
     measure(prepared, Retrieval.writable_folder, options, doing="asking", source=source)

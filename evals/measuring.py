@@ -20,13 +20,13 @@ from .results.folder import writable_folder
 from .results.result import Result
 from .retrieving.prompt_set import RetrievalKeywords, RetrievalOptions, make_prompts
 from .retrieving.results import Retrieval
-from .retrieving.running import LoadedRetrieval, RetrievalRun
+from .retrieving.running import RetrievalRun, loaded_retrieval
 from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
 from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.running import ServedRecommendRun, ServedRetrieval, ServedRun
+from .servers.running import ServedRecommendRun, ServedRun, served_retrieval
 from .servers.server import ServedModel, Server
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def retrieval(
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
         served = ServedModel(model, chosen.path, tokenizer)
-        run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
+        run: RetrievalRun = served_retrieval(served, prompt_set, named, chosen)
     else:
-        run = LoadedRetrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
+        run = loaded_retrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 

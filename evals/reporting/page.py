@@ -24,8 +24,7 @@ from ..metrics.paired import difference
 from ..recommending.results import FINALISTS, Recommendation, cells
 from ..results.folder import RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
-from ..retrieving.answers import CHANCE
-from ..retrieving.results import ACCURACY, Retrieval, answered
+from ..retrieving.results import ACCURACY, CHANCE, Retrieval, answered
 from ..searching.metrics import CHANGES, FINDING, HELD, HELD_OUT, comparison
 from ..searching.options import TEXT
 from ..searching.results import SearchResult

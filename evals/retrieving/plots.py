@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...output.plotting import in_style
 from ..metrics.drawing import short, tokens
-from .answers import AccuracyRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,44 +18,47 @@ COLOURS = "cividis"
 """A colour map for colour-blind readers, with evenly rising lightness for print in grey (Nuñez et al. 2018)."""
 
 
-def heat_maps(rows: Sequence[AccuracyRow], name: Callable[[str], str], trained: int, title: str) -> Figure:
+def heat_maps(
+    cells: Mapping[tuple[str, str, int], tuple[float, float]], name: Callable[[str], str], trained: int, title: str
+) -> Figure:
     """Draws accuracy and the answer's NLL by length and depth or task, a line per schedule.
 
     The NLL shows differences where accuracy is all or nothing. All schedules share one scale.
 
     Args:
+        cells: accuracy and NLL by schedule, depth or task, and length.
         name: the name of a schedule's label.
         trained: the trained length, which a dashed line marks between the lengths; 0 if it is unknown.
 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    schedules, lengths = ([*dict.fromkeys(getattr(row, field) for row in rows)] for field in ("schedule", "length"))
-    parts = [*dict.fromkeys(row.part for row in rows if not row.is_overall)] or ["all"]
-    losses = [row.answer_nll for row in rows if row.part in parts]
+    schedules, parts, lengths = ([*dict.fromkeys(keys)] for keys in zip(*cells, strict=True))
+    losses = [loss for _, loss in cells.values()]
     width, height = max(2.2, 0.5 + 0.52 * len(lengths)), max(1.9, 0.9 + 0.27 * len(parts))
     inside = sum(length <= trained for length in lengths)
+    is_marked, missing = 0 < inside < len(lengths), (float("nan"), float("nan"))
     with in_style(2.9 + 2 * width, 0.8 + height * len(schedules), **{"axes.grid": False}) as figure:
         panels = figure.subplots(len(schedules), 2, squeeze=False)
         kinds = (
-            ("accuracy", "accuracy", COLOURS, (0.0, 1.0), "{:.2f}"),
-            ("answer_nll", "answer NLL (nats)", f"{COLOURS}_r", (min(losses), max(losses)), "{:.1f}"),
+            ("accuracy", COLOURS, (0.0, 1.0), "{:.2f}"),
+            ("answer NLL (nats)", f"{COLOURS}_r", (min(losses), max(losses)), "{:.1f}"),
         )
-        for column, (field, label, colours, scale, form) in enumerate(kinds):
-            for line, schedule in enumerate(schedules):
-                cells = {(row.part, row.length): getattr(row, field) for row in rows if row.schedule == schedule}
-                values = [[cells.get((part, length), float("nan")) for length in lengths] for part in parts]
-                axes = panels[line, column]
+        for column, (label, colours, scale, form) in enumerate(kinds):
+            for axes, schedule in zip(panels[:, column], schedules, strict=True):
+                values = [
+                    [cells.get((schedule, part, length), missing)[column] for length in lengths] for part in parts
+                ]
                 _heat_map(axes, values, colours, scale, form)
                 axes.set_xticks(range(len(lengths)), [tokens(length) for length in lengths], fontsize=8)
                 axes.set_yticks(range(len(parts)), [short(part, 20) for part in parts], fontsize=8)
                 axes.set_title(short(name(schedule), 30), loc="left", fontsize=9)
-                if 0 < inside < len(lengths):  # visible on every colour
+                if is_marked:  # visible on every colour
                     axes.axvline(inside - 0.5, color="white", linewidth=3.6)
                     axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
             panels[-1, column].set_xlabel("length (tokens)", fontsize=8)
             figure.colorbar(panels[0, column].images[0], ax=panels[:, column], label=label, aspect=12 * len(schedules))
-        marked = f"; dashed line: trained at {tokens(trained)}" if 0 < inside < len(lengths) else ""
+        marked = f"; dashed line: trained at {tokens(trained)}" if is_marked else ""
         figure.suptitle(f"{title}{marked}", x=0.01, ha="left", fontsize=10)
     return figure
 

@@ -228,16 +228,11 @@ def _from_file(
     else:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
     encoder, made = TextEncoder(tokenizer), {length: list[Prompt]() for length in lengths}
-    skipped, new_tokens, alone = Counter[str](), dict[str, int](), set[str]()
-    longest, taken = 0, Counter[tuple[str, int]]()
+    skipped, taken, new_tokens, longest = Counter[str](), Counter[tuple[str, int]](), dict[str, int](), 0
     for row in rows:
-        prompt, generation = _prompt_of(row, encoder, bos, options)
-        if row.joined is None:
-            alone.add(row.task)
-        new_tokens[row.task] = max(generation.new_tokens, new_tokens.get(row.task, 0))
-        needed = max(prompt.length, len(generation.ids) + generation.new_tokens - 1)
-        longest = max(longest, needed)
-        length = next((length for length in lengths if needed <= length), None)
+        prompt = _prompt_of(row, encoder, bos, options)
+        longest = max(longest, prompt.needed)
+        length = next((length for length in lengths if prompt.needed <= length), None)
         if length is None:
             skipped["too_long"] += 1
         elif taken[row.task, length] == options.max_prompts:
@@ -245,19 +240,19 @@ def _from_file(
         else:
             taken[row.task, length] += 1
             made[length].append(prompt)
+            new_tokens[row.task] = max(prompt.new_tokens, new_tokens.get(row.task, 0))
     if empty := [f"{length:,}" for length, of_length in made.items() if not of_length]:
         raise DataError(
             f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
             f"and the longest takes {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
-    protocol = {"task": FILE, "depths": [], "new_tokens": new_tokens, "alone": sorted(alone), "bos": options.bos}
+    alone = sorted({prompt.task for of_length in made.values() for prompt in of_length if len(prompt.questions) > 1})
+    protocol = {"task": FILE, "depths": [], "new_tokens": new_tokens, "alone": alone, "bos": options.bos}
     return RetrievalPrompts(tokenizer, bos, made, options.source or name, protocol, skipped)
 
 
-def _prompt_of(
-    row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions
-) -> tuple[Prompt, Generation]:
+def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
     """Encodes a row: its answers in place, and the prompt for generation.
 
     Raises:
@@ -269,19 +264,22 @@ def _prompt_of(
     start = min(before for _, before in whole) - 1  # the last token before an answer is fed with it
     if start + len(first) < 1:
         raise DataError(f"{row.name}: the prompt has no token before its answer; give a longer prompt")
-    questions = tuple(
-        Question(encoded.ids[start:], text, len(encoded) - before)
-        for text, (encoded, before) in zip(texts, whole, strict=True)
-    )
     kind = row.task.partition("_")[0]
-    generation = Generation(
-        ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int64),
-        new_tokens=options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, max(NEW_TOKENS.values())),
-        answers=row.answers,
-        any_of=kind == "qa" if options.match is None else options.match == "any",
+    return Prompt(
+        name=row.name,
+        task=row.task,
+        context=np.array([*first, *whole[0][0].ids[:start]], np.int64),
+        questions=tuple(
+            Question(encoded.ids[start:], text, len(encoded) - before)
+            for text, (encoded, before) in zip(texts, whole, strict=True)
+        ),
+        generation=Generation(
+            ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int64),
+            new_tokens=options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, max(NEW_TOKENS.values())),
+            answers=row.answers,
+            any_of=kind == "qa" if options.match is None else options.match == "any",
+        ),
     )
-    context = np.array([*first, *whole[0][0].ids[:start]], np.int64)
-    return Prompt(row.name, row.task, context, questions, generation), generation
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import cached_property
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +18,15 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.corpus_run import Job, ScoresBatches, task_of
 from ..running.progress import Notes
-from ..running.runner import Facts, Runner, Task
+from ..running.runner import Runner, Task
 from ..running.variants import HeldTables, WithTables, names_for, trained_length, variants
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Feed
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .answering import AnswerScorer, PromptBatches, stored_numbers, unpack
-from .answers import Answer, answers_of
 from .prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts
-from .results import Retrieval
+from .results import Answer, Retrieval, answers_of
 from .tasks import Prompt
 
 if TYPE_CHECKING:
@@ -41,33 +39,52 @@ ANSWERING = 2
 """A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
 
 
-class RetrievalRun(ABC):
-    """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
-
-    Subclasses answer with a loaded model or servers: they prepare the scorer (:meth:`_ready`), and return it for given
-    tables (:meth:`_scoring`).
+@dataclass(frozen=True)
+class AskedModel:
+    """A loaded model, or servers, to ask under every schedule.
 
     Attributes:
         variants: the labelled schedules.
         baseline: the label of the baseline.
-        facts: the facts that every answer depends on, besides those of its task.
-        model_facts: the "model" part of results.json.
+        trained_length: the trained length, if known.
+        about: the "model" part of results.json.
+        ready: prepares the scorer inside a block.
+        scoring: returns the scorer of some prompts for given tables.
+        vocabulary: the number of token ids; None if unknown.
+        batch_tokens: the most positions fed together, but at least one prompt.
+        work: returns the work per token in a prompt of some positions, in any unit.
+        facts: further facts that every answer depends on.
         protocol: further entries of the "protocol" part of results.json.
     """
 
-    facts: Facts
-    model_facts: ModelFacts
+    variants: Sequence[WithTables]
+    baseline: str
+    trained_length: int | None
+    about: ModelFacts
+    ready: Callable[[], AbstractContextManager[object]]
+    scoring: Callable[[HeldTables, Sequence[Prompt]], ScoresBatches]
+    vocabulary: int | None
+    batch_tokens: int = 1
+    work: Callable[[int], float] = lambda positions: 1.0
+    facts: Mapping[str, object] = field(default_factory=dict)
+    protocol: Mapping[str, object] = field(default_factory=dict)
 
-    def __init__(
-        self, prompt_set: RetrievalPrompts, options: RetrievalOptions, made: Sequence[WithTables], baseline: str,
-        trained: int | None, batch_tokens: int = 1,
-    ) -> None:  # fmt: skip
-        self.prompt_set, self.options, self.notes = prompt_set, options, Notes.of(options.progress)
-        self.variants, self.baseline, self.trained_length = made, baseline, trained
-        self.protocol: dict[str, object] = {}
+
+class RetrievalRun:
+    """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
+
+    Raises:
+        DataError: a prompt has ids that are not in the model's vocabulary.
+    """
+
+    def __init__(self, model: AskedModel, prompt_set: RetrievalPrompts, options: RetrievalOptions) -> None:
+        self.model, self.prompt_set, self.options = model, prompt_set, options
+        if model.vocabulary is not None:
+            prompt_set.check_ids(model.vocabulary)
+        known = {name: model.about[name] for name in ("weights", "config_sha256", "dtype")}
+        self.facts = {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING, **model.facts}
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
-        self._plans = {length: plan_prompts(prompts, batch_tokens) for length, prompts in prompt_set.prompts.items()}
 
     @property
     def finished(self) -> str:
@@ -81,106 +98,78 @@ class RetrievalRun(ABC):
             store: keeps finished batches, which are not asked again.
             group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
         """
-        asked = {"lengths": list(self.prompt_set.prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
+        prompts, model, notes = self.prompt_set.prompts, self.model, Notes.of(self.options.progress)
+        asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
         about = {"kind": "retrieval", "facts": self.facts, "batch_tokens": self.options.batch_tokens, **asked}
-        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, self.work)
-        with self._ready():
-            held = [variant.tables(self.prompt_set.prompts) for variant in self.variants]
-            runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
+        runner = Runner(self.facts, store or Store(), group or Group(World()), notes, model.work)
+        plans = {length: plan_prompts(of_length, model.batch_tokens) for length, of_length in prompts.items()}
+        with model.ready():
+            held = [variant.tables(prompts) for variant in model.variants]
+            jobs = [Job(tables, (length,), plans[length]) for each in held for length, tables in each.items()]
+            runner.take([self._task(job) for job in jobs])
             runner.announce(about)
             runner.run(about)
 
-    # --- Implemented for a loaded model and for servers ---
-
-    def work(self, positions: int) -> float:
-        """Returns the work per token in a prompt of ``positions``, in any unit."""
-        return 1.0
-
-    @abstractmethod
-    def _ready(self) -> AbstractContextManager[object]:
-        """Prepares the scorer inside the block."""
-
-    @abstractmethod
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ScoresBatches:
-        """Returns the scorer of some prompts for given tables."""
-
-    # --- the result ---
-
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        lengths, known = self.prompt_set.prompts, self.result()
-        rows = [{"schedule": variant.label, "length": length} for variant in self.variants for length in lengths]
-        return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
+        cells = itertools.product(self.model.variants, self.prompt_set.prompts)
+        rows = [{"schedule": variant.label, "length": length} for variant, length in cells]
+        return {**{name: getattr(self.result(), name) for name in ("model", "data", "protocol")}, "rows": rows}
 
     def result(self) -> Retrieval:
         """Returns the result of all complete parts."""
         return Retrieval(
-            model={**self.model_facts, "trained_length": self.trained_length},
+            model={**self.model.about, "trained_length": self.model.trained_length},
             data=self.prompt_set.data,
             protocol={
                 "name": "retrieval",
                 **self.prompt_set.protocol,
                 "has_bos": self.prompt_set.bos is not None,
-                **names_for(self.variants),
-                **self.protocol,
+                **names_for(self.model.variants),
+                **self.model.protocol,
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": self.options.batch_tokens,
             },
             versions=fingerprints.versions(),
             answers=list(self.answers),
             tables=dict(self.tables),
-            baseline=self.baseline,
+            baseline=self.model.baseline,
         )
 
-    def _task(self, length: int, tables: HeldTables) -> Task:
-        prompts, job = self.prompt_set.prompts[length], Job(tables, (length,), self._plans[length])
+    def _task(self, job: Job) -> Task:
+        [length] = job.lengths
+        prompts = self.prompt_set.prompts[length]
 
         def finish(stored: Sequence[np.ndarray]) -> None:
             for number, (prompt, numbers) in enumerate(zip(prompts, stored, strict=True)):
                 scores, ids = unpack(prompt, numbers)
                 written = str(self.prompt_set.tokenizer.decode(ids, skip_special_tokens=True))
                 self.answers += answers_of(job.label, length, number, prompt, scores, written)
-            self.tables[job.label, length] = tables.table_sha256
+            self.tables[job.label, length] = job.tables.table_sha256
 
-        task = task_of(job.label, job, self._scoring(tables, prompts), finish, asked=asked_sha256(prompts))
-        return replace(task, nll=False)
-
-
-class LoadedRetrieval(RetrievalRun):
-    """A retrieval run of a loaded model."""
-
-    def __init__(
-        self, model: PreTrainedModel, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
-    ) -> None:
-        made, baseline = variants(model, schedules, Notes.of(options.progress))
-        super().__init__(prompt_set, options, made, baseline, trained_length(model), options.batch_tokens)
-        self.scorer = AnswerScorer(model, options.batch_tokens)
-        prompt_set.check_ids(self.scorer.vocabulary)
-
-    @cached_property
-    def model_facts(self) -> ModelFacts:  # type: ignore[override]
-        """The facts about the model before any schedule."""
-        return fingerprints.describe(self.scorer.model, self.options.path)
-
-    @cached_property
-    def facts(self) -> Facts:  # type: ignore[override]
-        """The facts that every answer depends on."""
-        return {**answer_facts(self.model_facts, self.prompt_set), **fingerprints.arithmetic(self.scorer.model)}
-
-    def work(self, positions: int) -> float:
-        return memory.work(self.scorer.model, positions)
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return evaluating(self.scorer.model)
-
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> PromptBatches:
-        return PromptBatches(self.scorer, prompts)
+        scorer = self.model.scoring(job.tables, prompts)
+        return replace(task_of(job.label, job, scorer, finish, asked=asked_sha256(prompts)), nll=False)
 
 
-def answer_facts(model: ModelFacts, prompt_set: RetrievalPrompts) -> Facts:
-    """Returns the facts that the answers of every model depend on."""
-    known = {name: model[name] for name in ("weights", "config_sha256", "dtype")}
-    return {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING}
+def loaded_retrieval(
+    model: PreTrainedModel, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
+) -> RetrievalRun:
+    """Returns the retrieval run of a loaded model."""
+    made, baseline = variants(model, schedules, Notes.of(options.progress))
+    scorer = AnswerScorer(model, options.batch_tokens)
+    asked = AskedModel(
+        variants=made,
+        baseline=baseline,
+        trained_length=trained_length(model),
+        about=fingerprints.describe(scorer.model, options.path),
+        ready=partial(evaluating, scorer.model),
+        scoring=lambda tables, prompts: PromptBatches(scorer, prompts),
+        vocabulary=scorer.vocabulary,
+        batch_tokens=options.batch_tokens,
+        work=partial(memory.work, scorer.model),
+        facts=fingerprints.arithmetic(scorer.model),
+    )
+    return RetrievalRun(asked, prompt_set, options)
 
 
 def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
@@ -188,12 +177,14 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
 
     def shape(number: int) -> tuple[int, ...]:
         """Returns the sizes that prompts of one batch share."""
-        prompt, generation = prompts[number], prompts[number].generation
-        generated = (len(generation.ids), generation.new_tokens) if generation else ()
+        prompt = prompts[number]
+        generated = (len(prompt.generation.ids), prompt.new_tokens) if prompt.generation else ()
         return (prompt.length, len(prompt.questions), *generated)
 
     sizes, batches = [stored_numbers(prompt) for prompt in prompts], list[Batch]()
-    for (positions, questions, *_), alike in groupby(sorted(range(len(prompts)), key=shape, reverse=True), shape):
+    for (positions, questions, *_), alike in itertools.groupby(
+        sorted(range(len(prompts)), key=shape, reverse=True), shape
+    ):
         feeds = [Feed(number, Window(0, positions, positions - sizes[number])) for number in alike]
         together = max(1, batch_tokens // positions) if questions == 1 else 1
         for start in range(0, len(feeds), together):
@@ -204,10 +195,10 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
 def prepare(
     checkpoint: Checkpoint, schedules: Schedules, lengths: Sequence[int], depths: str, options: RetrievalOptions,
     here: World,
-) -> LoadedRetrieval:  # fmt: skip
+) -> RetrievalRun:  # fmt: skip
     """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
     notes = Notes.of(options.progress)
     schedules = checkpoint.filled(schedules, check_lengths(lengths)[-1], notes)
     prompt_set = make_prompts(checkpoint.tokenizer(), lengths, depths, options)
     checkpoint.warn(notes)
-    return LoadedRetrieval(checkpoint.model(here), prompt_set, schedules, options)
+    return loaded_retrieval(checkpoint.model(here), prompt_set, schedules, options)

@@ -99,6 +99,21 @@ class Prompt:
         """The positions of the context and the longest question."""
         return len(self.context) + max(len(question.ids) for question in self.questions)
 
+    @property
+    def answer_tokens(self) -> int:
+        """The number of tokens of all answers."""
+        return sum(question.tokens for question in self.questions)
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens to generate."""
+        return self.generation.new_tokens if self.generation else 0
+
+    @property
+    def needed(self) -> int:
+        """The positions of the prompt with its answer, and with the generated tokens, except the last one."""
+        return max(self.length, len(self.generation.ids) + self.new_tokens - 1 if self.generation else 0)
+
     def ids(self, question: int = 0) -> np.ndarray:
         """Returns the whole prompt with one of its questions, [positions]."""
         return np.concatenate([self.context, self.questions[question].ids])
@@ -115,7 +130,7 @@ def prompts(
     Raises:
         DataError: the length is too short, or the tokenizer loses digits or cannot tell names apart.
     """
-    maker = _Maker(_Encoder(tokenizer), filler, bos)
+    maker = _Maker(tokenizer, filler, bos)
     groups = [(depth,) for depth in depths] if task == "passkey" else [tuple(depths)]
     return [
         maker.prompt(task, length, group, trial, Dice(seed, task, length, *map(float, group), trial))
@@ -124,15 +139,30 @@ def prompts(
     ]
 
 
-class _Encoder:
-    """A tokenizer that encodes parts of a text as within a longer text, without special tokens.
+@dataclass(frozen=True)
+class _Key:
+    """A number to hide at a depth, with the ids of the sentence that hides it, and of the question with its answer.
+
+    ``before`` is the number of tokens before the number, in both.
+    """
+
+    depth: float
+    number: str
+    sentence: list[int]
+    question: list[int]
+    before: int
+
+
+class _Maker:
+    """Makes prompts from parts that are encoded as within a longer text, without special tokens.
 
     Raises:
         DataError: the tokenizer does not preserve the ten digits.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, filler: Filler, bos: int | None) -> None:
+        self.tokenizer, self.filler = tokenizer, filler
+        self.first = [] if bos is None else [bos]
         self._stop = self.beginning(".")
         for digits in ("90817263545", "11223344556677889900"):
             back = str(tokenizer.decode(self.inside(f" {digits}"), clean_up_tokenization_spaces=False))
@@ -162,65 +192,51 @@ class _Encoder:
         """Returns the ids of one text after a full stop."""
         return self.sentences([text])[0]
 
-
-@dataclass(frozen=True)
-class _Key:
-    """A number to hide at a depth, and the question that it answers."""
-
-    depth: float
-    question: str
-    number: str
-
-
-class _Maker:
-    def __init__(self, encoder: _Encoder, filler: Filler, bos: int | None) -> None:
-        self.encoder, self.filler = encoder, filler
-        self.first = [] if bos is None else [bos]
-
     def prompt(self, task: str, length: int, depths: Sequence[float], trial: int, dice: Dice) -> Prompt:
+        """Makes a prompt that hides a key at each depth, and asks for all of them."""
         if task == "passkey":
             preamble = "There is a pass key in this text. Remember it."
-            keys = [_Key(depths[0], " The pass key is", self._number(dice, ()))]
+            keys = [self._key(depths[0], " The pass key is", self._number(dice, ()))]
         else:
             preamble = "There are pass keys in this text. Remember them."
             keys = self._named_keys(depths, dice)
-        asked = [self.encoder.inside(f"{key.question} {key.number}") for key in keys[: len(depths)]]
-        hidden = sorted(keys, key=lambda key: key.depth)
-        needles = [self.encoder.inside(f"{key.question} {key.number}.") for key in hidden]
-        head = [*self.first, *self.encoder.beginning(preamble)]
-        room = length - len(head) - sum(map(len, needles)) - len(asked[0])
-        if room < len(needles):
+        head = [*self.first, *self.beginning(preamble)]
+        room = length - len(head) - sum(len(key.sentence) for key in keys) - len(keys[0].question)
+        if room < len(keys):
             fewer = ", or fewer depths" if len(depths) > 1 else ""
             raise DataError(
                 f"length {length:,} is too short for {task}: the keys and the question take "
-                f"{length - room + len(needles):,} tokens with this tokenizer; {LONGER}{fewer}"
+                f"{length - room + len(keys):,} tokens with this tokenizer; {LONGER}{fewer}"
             )
         fragment, *sentences = self._filling(dice, room)
         context, ends = [*head, *fragment], [0, *accumulate(map(len, sentences))]
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         done = 0
-        for key, ids in zip(hidden, needles, strict=True):
+        for key in sorted(keys, key=lambda key: key.depth):
             wanted = key.depth * ends[-1]  # ties: the later boundary
             boundary = min(range(len(ends)), key=lambda number: (abs(ends[number] - wanted), -number))
             context.extend(chain.from_iterable(sentences[done:boundary]))
-            places[key.number] = len(context) + self._before_number(key, ids)
-            context.extend(ids)
+            positions[key.number] = len(context) + key.before
+            context.extend(key.sentence)
             done = boundary
         context.extend(chain.from_iterable(sentences[done:]))
         questions = [
             Question(
-                np.array(ids, np.int64), key.number, len(ids) - self._before_number(key, ids), key.depth,
-                places[key.number],
+                ids=np.array(key.question, np.int64),
+                answer=key.number,
+                tokens=len(key.question) - key.before,
+                depth=key.depth,
+                position=positions[key.number],
             )
-            for key, ids in zip(keys, asked)
-        ]  # fmt: skip
+            for key in keys[: len(depths)]
+        ]
         name = f"{task} at {length:,}, depth {'/'.join(f'{depth:g}' for depth in depths)}, trial {trial}"
         return Prompt(name, task, np.array(context, np.int64), tuple(questions))
 
-    def _before_number(self, key: _Key, ids: Sequence[int]) -> int:
-        """Counts the tokens before a key's number, whose first token may include the space."""
-        pairs = zip(ids, self.encoder.inside(key.question))
-        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    def _key(self, depth: float, question: str, number: str) -> _Key:
+        alone, asked, sentence = self.sentences([question, f"{question} {number}", f"{question} {number}."])
+        before = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(alone, asked))))
+        return _Key(depth, number, sentence, asked, before)  # the number's first token may include the space
 
     def _named_keys(self, depths: Sequence[float], dice: Dice) -> list[_Key]:
         """Draws a key for every depth and further ones that no question asks for, in questions of the same size."""
@@ -228,27 +244,24 @@ class _Maker:
         keys: list[_Key] = []
         names: set[tuple[int, ...]] = set()
 
-        def draw() -> tuple[str, str, int]:
+        def draw(depth: float) -> tuple[tuple[int, ...], _Key]:
             name = dice.one(NAMES)
             number = self._number(dice, [key.number for key in keys])
-            return name, number, len(self.encoder.inside(f" The pass key of {name} is {number}"))
+            return tuple(self.inside(f" {name}")), self._key(depth, f" The pass key of {name} is", number)
 
-        sizes = [draw()[2] for _ in range(64)]
+        sizes = [len(draw(0)[1].question) for _ in range(64)]
         usual = max(sorted(set(sizes)), key=sizes.count)
-        tries = 0
-        while len(keys) < len(hidden):
-            name, number, size = draw()
-            ids = tuple(self.encoder.inside(f" {name}"))
-            if size == usual and ids not in names:
-                names.add(ids)
-                keys.append(_Key(hidden[len(keys)], f" The pass key of {name} is", number))
-                tries = 0
-            elif (tries := tries + 1) == _TRIES:
-                raise DataError(
-                    "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
-                    "use task passkey, or fewer depths"
-                )
-        return keys
+        for _ in range(_TRIES):
+            name, key = draw(hidden[len(keys)])
+            if len(key.question) == usual and name not in names:
+                names.add(name)
+                keys.append(key)
+                if len(keys) == len(hidden):
+                    return keys
+        raise DataError(
+            "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
+            "use task passkey, or fewer depths"
+        )
 
     def _number(self, dice: Dice, used: Sequence[str]) -> str:
         """Draws a number that occurs nowhere else in the prompt."""
@@ -262,12 +275,10 @@ class _Maker:
         """Returns the end of a sentence and whole sentences, ``room`` tokens together."""
         stream, sentences, size = self.filler.sentences(dice), [], 0
         while size < room:
-            for ids in self.encoder.sentences(islice(stream, 16)):
+            for ids in self.sentences(islice(stream, 16)):
                 if ids and size < room:
                     sentences.append(ids)
                     size += len(ids)
-            if not sentences:
-                raise DataError("the tokenizer makes no tokens of the haystack's text; use another haystack")
         while size - room >= len(sentences[0]):  # the last sentence may be longer than the first
             size -= len(sentences.pop(0))
         return [sentences[0][size - room :], *sentences[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,12 +23,13 @@ from ..recommending.options import RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
 from ..retrieving.answering import pack
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
-from ..retrieving.running import RetrievalRun, answer_facts
+from ..retrieving.running import AskedModel, RetrievalRun
 from ..retrieving.tasks import Prompt
 from ..running import fingerprints
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
+from ..running.progress import Notes
 from ..running.runner import Task
 from ..running.variants import HeldTables
 from ..scoring.batches import Batch
@@ -104,28 +106,16 @@ class ServedRun(CorpusRun):
             self.notes.tell("the short-context cost (KL, top-1 agreement) is left out: servers return no distributions")
 
 
-class ServedRetrieval(RetrievalRun):
-    """A retrieval run of a served model.
+def served_retrieval(
+    model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
+) -> RetrievalRun:
+    """Returns the retrieval run of a served model.
 
     Raises:
         DataError, ServerError: a server cannot score the prompts; raised before scoring starts.
     """
 
-    def __init__(
-        self, model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
-    ) -> None:
-        super().__init__(prompt_set, options, model.servers, model.baseline(baseline), model.trained)
-        self.model, self.model_facts, self.protocol = model, model.facts, model.protocol
-        self.facts = answer_facts(model.facts, prompt_set)
-        # The rank of the last token needs one more position.
-        model.refuse(max(prompt_set.prompts) + 1, self.notes)
-        if model.vocabulary is not None:
-            prompt_set.check_ids(model.vocabulary)
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return closing(self.model)
-
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ServedBatches:
+    def scoring(tables: HeldTables, prompts: Sequence[Prompt]) -> ServedBatches:
         def prompt_of(batch: Batch) -> Prompt:
             [feed] = batch.feeds
             return prompts[feed.document]
@@ -136,15 +126,28 @@ class ServedRetrieval(RetrievalRun):
                       for number, question in enumerate(prompt.questions)]  # fmt: skip
             if prompt.generation is None:
                 return [*scored]
-            return [*scored, Generating(prompt.generation.ids.tolist(), prompt.generation.new_tokens)]
+            return [*scored, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
 
         def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
             prompt = prompt_of(batch)
             count = len(prompt.questions)
-            return pack(prompt, [(nll, is_top) for nll, is_top in answers[:count]], *answers[count:])
+            return pack(prompt, np.concatenate(answers[:count], axis=1), *answers[count:])
 
-        server = cast(Server, tables.variant)
-        return ServedBatches(server, lambda batch: prompt_of(batch).name, asks, packed)
+        return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, packed)
+
+    # The rank of the last token needs one more position.
+    model.refuse(max(prompt_set.prompts) + 1, Notes.of(options.progress))
+    asked = AskedModel(
+        variants=model.servers,
+        baseline=model.baseline(baseline),
+        trained_length=model.trained,
+        about=model.facts,
+        ready=partial(closing, model),
+        scoring=scoring,
+        vocabulary=model.vocabulary,
+        protocol=model.protocol,
+    )
+    return RetrievalRun(asked, prompt_set, options)
 
 
 class ServedRecommendRun(RecommendRun):

@@ -23,8 +23,8 @@ from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row, task_of
 from ropescale.evals.data.sources import read_prompts
 from ropescale.evals.retrieving.answering import AnswerScorer
-from ropescale.evals.retrieving.answers import share_found
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
+from ropescale.evals.retrieving.results import share_found
 
 FILLER = "The ferry was late and nobody on the quay minded much. "
 

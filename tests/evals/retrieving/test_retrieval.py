@@ -26,9 +26,9 @@ from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
-from ropescale.evals.retrieving.answers import CHANCE
 from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Filler
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
+from ropescale.evals.retrieving.results import CHANCE
 from ropescale.evals.retrieving.tasks import TASKS, Prompt, prompts
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
@@ -218,7 +218,8 @@ def answered(model, given):
     """Pairs each question, as whole ids and the number of its answer's tokens, with its NLL and whether it is right."""
     found = []
     for prompt, scores in zip(given, AnswerScorer(model).scores(given), strict=True):
-        for number, (nll, right) in enumerate(scores):
+        ends = np.cumsum([question.tokens for question in prompt.questions])
+        for number, (nll, right) in enumerate(np.split(scores, ends[:-1], axis=1)):
             found.append((prompt.ids(number), prompt.questions[number], float(nll.sum(dtype=float)), bool(right.all())))
     return found
 
@@ -307,28 +308,12 @@ def test_logits_are_made_for_the_answers_alone():
     assert max(call["kept"] for call in model.seen) < 40
 
 
-def test_too_many_prompts_for_memory_go_in_parts(monkeypatch, caplog):
-    model = lookup_llama()
-    real = model.forward
-
-    def small(input_ids, **rest):
-        if len(input_ids) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        return real(input_ids, **rest)
-
-    given = made(length=400, depths=(0.0, 1.0), trials=3)
-    expected = [nll for _, _, nll, _ in answered(model, given)]
-    monkeypatch.setattr(model, "forward", small)  # without logits_to_keep in its signature
-    assert [nll for _, _, nll, _ in answered(model, given)] == expected
-    assert "out of memory with 6 prompts at once; going on with 3" in caplog.text
-
-
-def test_one_prompt_that_does_not_fit_is_an_error_that_says_what_to_do(monkeypatch):
+def test_prompts_that_do_not_fit_are_an_error_that_says_what_to_do(monkeypatch):
     model = lookup_llama()
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
     monkeypatch.setattr(model, "forward", raising(full))
     for task in ("passkey", "multi-key"):
-        with pytest.raises(RunError, match=r"memory of cpu.*shorter lengths"):
+        with pytest.raises(RunError, match=r"memory of cpu; use a smaller batch_tokens, shorter lengths"):
             answered(model, made(task, 640, trials=1))
 
 
