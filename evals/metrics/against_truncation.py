@@ -18,7 +18,7 @@ from .base import Metric, estimated, rests_on
 from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
 from .far_repeats import distance_of
-from .stored import AS_IS, Stored, Truncation, sums_of
+from .stored import Stored, Truncation, sums_of
 
 TRUNCATION = "truncation"
 """Its label in the table of perplexities."""
@@ -128,15 +128,12 @@ def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
     The tokens up to the trained length have the unchanged model's loss. Empty if truncation was not measured, or if the
     unchanged model does not have its training tables.
     """
-    last, found = stored.truncation, {}
-    for (schedule, length), run in stored.read_from.items():
-        if not last or length <= last.length or (schedule, run.table_sha256) != (AS_IS, last.table_sha256):
-            continue
-        within = [each[: last.length - 1] for each in stored.losses(schedule, length)]  # index 0 is position 1
-        beyond = stored.wanted(last.losses(length))
-        whole = [np.concatenate(pair) for pair in zip(within, beyond, strict=True)]
-        first = np.concatenate(stored.of_texts(whole)[0])
-        found[TRUNCATION, length] = estimated(stored, sums_of(whole), first)
+    found = {}
+    for length in stored.lengths:
+        whole = stored.truncated(length)
+        if whole and stored.truncation and length > stored.truncation.length:
+            first = np.concatenate(stored.of_texts(whole)[0])
+            found[TRUNCATION, length] = estimated(stored, sums_of(whole), first)
     return found
 
 

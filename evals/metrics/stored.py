@@ -383,6 +383,22 @@ class Stored(Measured):
             self._totals[key] = sums_of(self.losses(schedule, length))
         return self._totals[key]
 
+    def truncated(self, length: int) -> list[np.ndarray] | None:
+        """Returns the losses of truncation up to a length, per window; None if they are not known.
+
+        Within the trained length, they are those of the unchanged model, if it has its training tables there.
+        """
+        last = self.truncation
+        if last is None:
+            return None
+        short, own = min(length, last.length), last.table_sha256
+        as_is = (run for (name, n), run in self.read_from.items() if name == AS_IS and n >= short)
+        run = next((run for run in as_is if run.table_sha256 == own), None)
+        if run is None:
+            return None
+        pairs = zip(run.nll, last.losses(length), strict=True)  # index 0 is position 1
+        return self.wanted([np.concatenate([within[: short - 1], beyond]) for within, beyond in pairs])
+
     def identified(self) -> list[Identity]:
         """Returns the hashes of the scored documents, in order."""
         return self.identities or self._identities

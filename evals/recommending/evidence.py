@@ -8,10 +8,11 @@ from functools import cached_property
 from math import comb
 
 from ..checking import Count, Length
+from ..running.corpus import windows_by_document
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
 from .deployment import Deployment
-from .losses import CandidateLosses, windows_by_document
+from .losses import CandidateLosses
 from .race import Decision, Round, decide
 
 TRUNCATION = "truncation"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ..data.documents import Document
 from ..data.far_repeats import far_repeats
 from ..data.windows import prefix
+from ..running.corpus import windows_by_document
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate
 from .options import Objective
@@ -112,13 +112,6 @@ class CandidateLosses:
         if not shares.sum():
             return Estimate(float("nan"), None, None)
         return intervals.estimate(sums.tolist(), shares.tolist(), held, level)
-
-
-def windows_by_document(windows: Sequence[int], within: Iterable[int]) -> list[int]:
-    """Returns the number of selected windows per document, without documents that have none."""
-    chosen = set(within)
-    edges = pairwise(accumulate(windows, initial=0))
-    return [count for count in (len(chosen & set(range(*edge))) for edge in edges) if count]
 
 
 def column_masks(document: Document, objective: Objective, bos: bool) -> dict[Column, np.ndarray]:

@@ -5,7 +5,6 @@ Each round, and the comparison of the finalists, measures perplexity on some of 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -37,7 +36,7 @@ from . import wording
 from .candidates import Candidates, objective_and_candidates
 from .deployment import Deployment
 from .evidence import TRUNCATION, Evidence
-from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks, windows_by_document
+from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
@@ -177,11 +176,7 @@ class RecommendRun:
 
     def _part(self, windows: Sequence[int]) -> Corpus:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
-        part = copy.copy(self.corpus)
-        part.lengths = self.objective.needed
-        part.documents = [self.corpus.documents[number] for number in windows]
-        part.windows = windows_by_document(self.corpus.windows, windows)
-        return part
+        return self.corpus.part(windows, self.objective.needed)
 
     def _measure(
         self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None
@@ -278,13 +273,13 @@ class RecommendRun:
         documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos
         try:
             windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
-            run = SearchRun(unwrapped(self.model), windows, options, compared=False)
+            run = SearchRun(unwrapped(self.model), windows, options)
         except DataError as error:
             self.notes.warn(f"warning: nothing is searched: {error}")
             return
-        run.run(self._store, self._group)
+        run.search(self._store, self._group)
         self.fed += run.spent
-        self.candidates = self.candidates.with_searched(self._group.from_leader(run.result().spec))
+        self.candidates = self.candidates.with_searched(self._group.from_leader(run.spec))
 
     @property
     def _search_tokens(self) -> int:

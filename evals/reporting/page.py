@@ -21,13 +21,11 @@ from ..metrics.against_truncation import verdict
 from ..metrics.best import worse_than_a_guess
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
-from ..recommending.results import FINALISTS, Recommendation, cells
-from ..results.folder import RESULTS, Results, read_results, refusing_damage
+from ..recommending.results import ANSWER, FINALISTS, Recommendation, cells
+from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
-from ..retrieving.results import ACCURACY, CHANCE, Retrieval, answered
-from ..searching.metrics import CHANGES, FINDING, HELD, HELD_OUT, comparison
-from ..searching.options import TEXT
-from ..searching.results import SearchResult
+from ..retrieving.results import ACCURACY, CHANCE, EFFECTIVE, answered
+from ..searching.results import FINDING, SearchResult
 
 # --- Reading runs
 
@@ -40,7 +38,7 @@ class StoredRun:
         folder: its path.
         name: its name on the page: the folder's name, with its parent's if two have the same name.
         results: ``results.json``.
-        result: the measurement of perplexity; None for another kind of run.
+        result: the measurement of perplexity, also of a search on a text; None for another kind of run.
     """
 
     folder: Path
@@ -74,7 +72,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     runs = []
     for path, whole in zip(paths, real, strict=True):
         results = read_results(path)
-        result = Result.of(path, results) if results.get("kind", Result.kind) == Result.kind else None
+        result = Result.of(path, results) if LOSSES in results["files"] else None
         runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))
     return runs
 
@@ -209,7 +207,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
     names: dict[str, list[str]] = {}  # of schedules from files: one name may have another label in each run
     facts: list[dict[str, Any]] = []
     headlines: dict[str, str] = {}
-    parts: dict[str, list[Any]] = {kind: [] for kind in _PARTS}
+    parts: dict[str, list[Any]] = {key: [] for key in _PARTS}
     for run in runs:
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
             for label, name in run.results["protocol"].get("named", {}).items():
@@ -218,8 +216,8 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             facts.append(_run(run))
             if said := headline(run):
                 headlines[run.name] = said
-            if run.kind in _PARTS:
-                parts[run.kind].append(_PARTS[run.kind](run))
+            for key in _PARTS.keys() & run.results.keys():
+                parts[key].append(_PARTS[key](run))
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return {
         "runs": facts,
@@ -244,9 +242,9 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
             for run, result in measured
             for name, part in result.by_source.items()
         ],
-        "retrieval": list(itertools.chain.from_iterable(parts[Retrieval.kind])),
-        "recommendations": parts[Recommendation.kind],
-        "searches": parts[SearchResult.kind],
+        "retrieval": list(itertools.chain.from_iterable(parts[EFFECTIVE.key])),
+        "recommendations": parts[ANSWER.key],
+        "searches": parts[FINDING.key],
     }
 
 
@@ -358,29 +356,23 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
 
 
 def _search(run: StoredRun) -> dict[str, object]:
-    """Returns the data of a search, with changes against the start, and against the unchanged model if measured."""
+    """Returns the data of a search, in addition to those of its measurement."""
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], FINDING.read(results)
-    rows, changes = HELD_OUT.read(results), CHANGES.read(results)
-    lengths = sorted({row.length for row in rows})
-    header, lines = comparison(rows, changes, lengths)
-    answers = HELD[protocol.get("objective", TEXT)] == "prompts"
     return {
         "run": run.name,
-        "method": f"{protocol['method']}, from answers to prompts" if answers else protocol["method"],
+        "method": protocol["method"] if run.result else f"{protocol['method']}, from answers to prompts",
         "spec": found.spec,
-        "start": changes[0].baseline,
+        "start": next(iter(found.changes)),
         "spent": found.tokens,
-        "header": header,
-        "rows": [{"length": n, "cells": line} for n, line in zip(lengths, lines, strict=True)],
         "said": found.said,
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }
 
 
-_PARTS = {Retrieval.kind: _heat_maps, Recommendation.kind: _recommendation, SearchResult.kind: _search}
-"""Readers of a run's data, by its kind."""
+_PARTS = {EFFECTIVE.key: _heat_maps, ANSWER.key: _recommendation, FINDING.key: _search}
+"""Readers of a run's data, by the metric that the run has."""
 
 
 def headline(run: StoredRun) -> str | None:

@@ -357,11 +357,10 @@ def _accuracy(
 def _paired(
     stored: Retrieval, schedule: str, length: int, task: str | None, comparisons: int | None
 ) -> PairedAnswersRow:
-    ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
-    pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
+    answers = [answer for answer in stored.by_length[schedule, length] if task in (None, answer.task)]
     level = LEVEL if comparisons is None else familywise(comparisons)
-    nll = _by_prompt(((one, one.nll - base.nll) for one, base in pairs), level)
-    counts = (len(pairs), _prompts(one for one, _ in pairs), comparisons)
+    nll = stored.paired_change(schedule, stored.baseline, length, task, level)
+    counts = (len(answers), _prompts(answers), comparisons)
     return PairedAnswersRow(schedule, stored.baseline, length, task, *counts, nll.mean, nll.low, nll.high)
 
 
@@ -414,6 +413,14 @@ class Retrieval(Saved):
     def effective(self) -> list[EffectiveRow]:
         """The effective length of every schedule."""
         return EFFECTIVE.rows(self)
+
+    def paired_change(
+        self, schedule: str, baseline: str, length: int, task: str | None = None, level: float = LEVEL
+    ) -> Estimate:
+        """Returns the answer NLL of a schedule minus that of another, on the same questions of a task, or of all."""
+        ours, theirs = self.by_length[schedule, length], self.by_length[baseline, length]
+        pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
+        return _by_prompt(((one, one.nll - base.nll) for one, base in pairs), level)
 
     @property
     def schedules(self) -> list[str]:

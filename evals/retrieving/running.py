@@ -73,6 +73,10 @@ class AskedModel:
 class RetrievalRun:
     """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
 
+    Attributes:
+        title: the title of a part of a larger run, which announces everything else; "" for a run of its own.
+        about: further facts that the next run in the same folder is compared with.
+
     Raises:
         DataError: a prompt has ids that are not in the model's vocabulary.
     """
@@ -83,6 +87,7 @@ class RetrievalRun:
             prompt_set.check_ids(model.vocabulary)
         known = {name: model.about[name] for name in ("weights", "config_sha256", "dtype")}
         self.facts = {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING, **model.facts}
+        self.title, self.about = "", dict[str, object]()
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
 
@@ -100,14 +105,21 @@ class RetrievalRun:
         """
         prompts, model, notes = self.prompt_set.prompts, self.model, Notes.of(self.options.progress)
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
-        about = {"kind": "retrieval", "facts": self.facts, "batch_tokens": self.options.batch_tokens, **asked}
+        about = {
+            "kind": "retrieval",
+            "facts": self.facts,
+            "batch_tokens": self.options.batch_tokens,
+            **asked,
+            **self.about,
+        }
         runner = Runner(self.facts, store or Store(), group or Group(World()), notes, model.work)
         plans = {length: plan_prompts(of_length, model.batch_tokens) for length, of_length in prompts.items()}
         with model.ready():
             held = [variant.tables(prompts) for variant in model.variants]
             jobs = [Job(tables, (length,), plans[length]) for each in held for length, tables in each.items()]
             runner.take([self._task(job) for job in jobs])
-            runner.announce(about)
+            if not self.title:
+                runner.announce(about)
             runner.run(about)
 
     def planned(self) -> dict[str, Any]:
@@ -148,20 +160,24 @@ class RetrievalRun:
             self.tables[job.label, length] = job.tables.table_sha256
 
         scorer = self.model.scoring(job.tables, prompts)
-        return replace(task_of(job.label, job, scorer, finish, asked=asked_sha256(prompts)), nll=False)
+        return replace(task_of(self.title or job.label, job, scorer, finish, asked=asked_sha256(prompts)), nll=False)
 
 
 def loaded_retrieval(
-    model: PreTrainedModel, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
+    model: PreTrainedModel,
+    prompt_set: RetrievalPrompts,
+    schedules: Schedules,
+    options: RetrievalOptions,
+    about: ModelFacts | None = None,
 ) -> RetrievalRun:
-    """Returns the retrieval run of a loaded model."""
+    """Returns the retrieval run of a loaded model; ``about`` describes the model if that is known already."""
     made, baseline = variants(model, schedules, Notes.of(options.progress))
     scorer = AnswerScorer(model, options.batch_tokens)
     asked = AskedModel(
         variants=made,
         baseline=baseline,
         trained_length=trained_length(model),
-        about=fingerprints.describe(scorer.model, options.path),
+        about=about or fingerprints.describe(scorer.model, options.path),
         ready=partial(evaluating, scorer.model),
         scoring=lambda tables, prompts: PromptBatches(scorer, prompts),
         vocabulary=scorer.vocabulary,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -77,6 +78,13 @@ class Corpus:
         if source and source.options.left_out:
             self.skipped["no_text"] = len(source.options.left_out)
             Notes.of(options.progress).tell(f"left out: {source.left_out}")
+
+    def part(self, windows: Sequence[int], lengths: Sequence[int]) -> Corpus:
+        """Returns the corpus with only some of its windows, by their numbers in ascending order, and other lengths."""
+        part = copy.copy(self)
+        part.lengths, part.windows = tuple(lengths), windows_by_document(self.windows, windows)
+        part.documents = [self.documents[number] for number in windows]
+        return part
 
     @property
     def has_bos(self) -> bool:
@@ -209,6 +217,17 @@ class Corpus:
                     silent.append(source)
                     continue
             yield source
+
+
+def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[int]:
+    """Returns the number of chosen windows per document, without documents that have none.
+
+    Args:
+        windows: the number of windows per document.
+        chosen: the numbers of the windows.
+    """
+    wanted, edges = set(chosen), itertools.pairwise(itertools.accumulate(windows, initial=0))
+    return [count for count in (len(wanted & set(range(*edge))) for edge in edges) if count]
 
 
 # --- Interleaving documents of several sources

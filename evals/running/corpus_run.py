@@ -96,6 +96,7 @@ class CorpusRun(ABC):
         trained_length: the model's trained context, if known.
         title: the title of a round of a larger run, which announces everything else; "" for a run of its own.
         about: further facts that the next run in the same folder is compared with.
+        besides: the positions that the larger run feeds otherwise, which truncation may cost, too.
         facts: the facts that determine the numbers of every pass, in addition to the pass's own.
         model_facts: the "model" part of results.json.
         batch_tokens: the most positions fed together.
@@ -109,7 +110,7 @@ class CorpusRun(ABC):
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
         self.baseline, self.trained_length = baseline, trained
         self.batch_tokens = 1
-        self.title, self.about = "", dict[str, object]()
+        self.title, self.about, self.besides = "", dict[str, object](), 0
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
@@ -195,7 +196,7 @@ class CorpusRun(ABC):
             else:  # as few passes as the tables allow
                 jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
         compared = self._comparing(jobs)
-        rest = sum(job.plan.positions for job in distinct(jobs))
+        rest = self.besides + sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
             self.corpus, self.trained_length, self.as_trained, rest, self.batch_tokens, self._stride
         )

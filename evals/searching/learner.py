@@ -230,11 +230,11 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 def gradient(
     learner: Learner, live: LiveTables, space: Space, point: Point, window: WeightedWindow
 ) -> tuple[torch.Tensor, list[float]]:
-    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of its figure."""
+    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted sum."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
     live.write(space.tables(numbers))
     with live.differentiable():
-        nll = learner.backward(window.ids, window.weights[0])
+        nll = learner.backward(window.ids, window.weights)
     assert numbers.grad is not None
     return nll, numbers.grad.tolist()
 
@@ -249,22 +249,19 @@ class Evaluator:
     def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
         self._learner, self._live, self._space, self._group = learner, live, space, group
 
-    def figures(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[list[list[float]]]:
-        """Returns the figures of each sample under each point; an empty point leaves the tables unchanged.
+    def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
+        """Returns the mean loss of samples under each point.
 
         Raises:
             RunError: a loss is not finite.
         """
         windows = [(point, window) for point in points for sample in samples for window in sample]
-        found = iter(self._shared([partial(self._score, *each) for each in windows]))
-        return [[list(map(sum, zip(*islice(found, len(sample))))) for sample in samples] for _ in points]
-
-    def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
-        """Returns the mean over samples of their single figure, for each point."""
-        return [sum(figure for (figure,) in row) / len(row) for row in self.figures(points, samples)]
+        losses = iter(self._shared([partial(self._score, *each) for each in windows]))
+        count = sum(map(len, samples))
+        return [sum(islice(losses, count)) / len(samples) for _ in points]
 
     def gradient(self, point: Point, samples: Sequence[Sample]) -> tuple[float, list[float]]:
-        """Returns the mean over samples of their single figure, and its gradient with respect to a point.
+        """Returns the mean loss of samples, and its gradient with respect to a point.
 
         Raises:
             RunError: a loss is not finite.
@@ -280,20 +277,19 @@ class Evaluator:
             found |= each
         return [found[n] for n in range(len(jobs))]
 
-    def _score(self, point: Point, window: WeightedWindow) -> list[float]:
-        if point:
-            with torch.no_grad():
-                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
-        return self._reduced(point, window, self._learner.nll_of(window.ids))
+    def _score(self, point: Point, window: WeightedWindow) -> float:
+        with torch.no_grad():
+            self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
+        return self._weighted(point, window, self._learner.nll_of(window.ids))
 
     def _step(self, point: Point, window: WeightedWindow) -> tuple[float, list[float]]:
         nll, slope = gradient(self._learner, self._live, self._space, point, window)
-        return self._reduced(point, window, nll)[0], slope
+        return self._weighted(point, window, nll), slope
 
-    def _reduced(self, point: Point, window: WeightedWindow, nll: torch.Tensor) -> list[float]:
-        """Returns the figures of a window."""
-        figures = (window.weights * nll.double()).sum(1).tolist()
-        if not all(figure < float("inf") for figure in figures):
-            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=False))
-            raise not_finite(self._learner.model, f"under {named or 'its own tables'}", "a smaller target_length")
-        return figures
+    def _weighted(self, point: Point, window: WeightedWindow, nll: torch.Tensor) -> float:
+        """Returns the loss of a window."""
+        loss = float((window.weights * nll.double()).sum())
+        if not loss < float("inf"):
+            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
+            raise not_finite(self._learner.model, f"under {named}", "a smaller target_length")
+        return loss

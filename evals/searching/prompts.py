@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import DataError
 from ..data.chats import Given
+from ..metrics.stored import ModelFacts
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
+from ..retrieving.running import RetrievalRun, loaded_retrieval
 from ..retrieving.tasks import LONGER, Prompt
+from ..running.options import Schedules
 from .options import KEYS, SearchOptions
 from .windows import CHECKS, LEAST_JUDGES, WINDOWS, Budget, Sample, SearchData, WeightedWindow, feed_text
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
 
@@ -66,8 +70,8 @@ class PromptData(SearchData):
         learned_seed, held_out_seed = seeds(options.seed)
 
         def drawn(lengths: Sequence[int], seed: int, count: int) -> RetrievalPrompts:
-            trials = math.ceil(count / DEPTHS)
-            asked = RetrievalOptions(trials=trials, seed=seed, haystack=options.haystack, bos=bos)
+            trials, haystack = math.ceil(count / DEPTHS), options.haystack
+            asked = RetrievalOptions(trials=trials, seed=seed, haystack=haystack, bos=bos, source=options.source)
             return make_prompts(tokenizer, lengths, DEPTHS, asked)
 
         self.drawn = drawn([self.target], learned_seed, learn), drawn(lengths, held_out_seed, choose + judge)
@@ -81,20 +85,14 @@ class PromptData(SearchData):
             f"prompts of {self.target:,}: at each length from {lengths[0]:,}, {learn} to learn from, {choose} to "
             f"choose by, and {judge} to judge by"
         )
+        judges = {length: [each[length] for each in self.held_out[choose:]] for length in lengths}
+        self.judges = replace(self.drawn[1], prompts=judges)
         self.protocol = {
             "objective": KEYS,
-            "depths": DEPTHS,
             "prompt_seeds": {"learned": learned_seed, "held_out": held_out_seed},
         }
         every = [prompt for each in (*self.to_learn, *self.held_out) for prompt in each.values()]
-        self.data = {
-            "source": options.source or ("generated" if options.haystack is None else "in memory"),
-            "sha256": prompts_sha256(every),
-            "documents": len(every),
-            "tokens": sum(question.tokens for prompt in every for question in prompt.questions),
-            "questions": len(every),
-            "skipped": {},
-        }
+        self.data = {**self.judges.data, "sha256": prompts_sha256(every)}
         self.facts = {"objective": KEYS, "asked": asked_sha256(every), "bos": self.drawn[0].bos}
 
     def check_ids(self, vocabulary: int) -> None:
@@ -102,24 +100,25 @@ class PromptData(SearchData):
             each.check_ids(vocabulary)
 
     def learned(self, trained: int) -> list[Sample]:
-        return [[answer_window(each[self.target], [1.0])] for each in self.to_learn]
+        return [[answer_window(each[self.target])] for each in self.to_learn]
 
     def choosing(self, trained: int) -> list[Sample]:
         """Returns sets of prompts of all lengths, in which only the longest prompt counts."""
         return [
-            [answer_window(prompt, [float(length == self.target)]) for length, prompt in each.items()]
+            [answer_window(prompt, float(length == self.target)) for length, prompt in each.items()]
             for each in self.held_out[: self.budget.held_out]
         ]
 
-    def judging(self, lengths: Sequence[int]) -> list[Sample]:
-        shares = {length: [float(length == other) for other in lengths] for length in lengths}
-        judges = self.held_out[self.budget.held_out :]
-        return [[answer_window(each[length], shares[length]) for length in lengths] for each in judges]
-
-    def truncated(self, trained: int, stride: int) -> list[Sample]:
-        """Returns the end of the longest prompts, which has the question and the answer."""
-        judges = self.held_out[self.budget.held_out :]
-        return [[answer_window(each[self.target], [1.0], cut=self.target - trained)] for each in judges]
+    def comparison(
+        self,
+        model: PreTrainedModel,
+        facts: ModelFacts,
+        schedules: Schedules,
+        lengths: Sequence[int],
+        options: SearchOptions,
+    ) -> RetrievalRun:
+        asked = RetrievalOptions(path=options.path, progress=options.progress)
+        return loaded_retrieval(model, self.judges, schedules, asked, facts)
 
 
 def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
@@ -131,11 +130,11 @@ def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
     return found
 
 
-def answer_window(prompt: Prompt, shares: Sequence[float], cut: int = 0) -> WeightedWindow:
-    """Returns a prompt without its first ``cut`` tokens; each figure is a share of the mean NLL of its answer."""
+def answer_window(prompt: Prompt, weight: float = 1.0) -> WeightedWindow:
+    """Returns a prompt, in which the mean NLL of its answer counts with a weight."""
     (question,) = prompt.questions
-    ids, count = torch.from_numpy(prompt.ids()[cut:]), question.tokens
-    return WeightedWindow(ids, [[(len(ids) - count, len(ids), share / count)] for share in shares])
+    ids, count = torch.from_numpy(prompt.ids()), question.tokens
+    return WeightedWindow(ids, [(len(ids) - count, len(ids), weight / count)])
 
 
 def make_data(

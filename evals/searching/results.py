@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from ...engines import ENGINES, deviations, engine_warnings
 from ...engines.exported import applied_options
-from ...errors import CheckpointError, VerificationError
+from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
-from ...output.formatting import cut, escaped
-from ...planning.plan import Plan, make_plan
+from ...output.formatting import code_span, cut, escaped
+from ...planning.plan import Plan
 from ...schedules import Schedule, specs
-from ...schedules.fields import PROVENANCE, parameters
+from ...schedules.fields import PROVENANCE
 from .. import checking
 from ..checking import Wrong
-from ..metrics.stored import AS_IS
-from ..results.saving import Saved, csv_file, sentences_of
-from ..statistics.intervals import PERCENT
-from .metrics import (
-    CHANGES,
-    FINDING,
-    FOUND,
-    HELD_OUT,
-    HISTORY,
-    METRICS,
-    TRUNCATION,
-    Divided,
-    HistoryRow,
-    Searched,
-)
+from ..metrics import METRICS, against_truncation, best
+from ..metrics.against_truncation import TRUNCATION
+from ..metrics.base import Metric, Picture
+from ..metrics.best import worse_than_a_guess
+from ..metrics.cells import exp
+from ..metrics.stored import AS_IS, sums_of
+from ..results.result import Result
+from ..results.saving import Saved, sentences_of
+from ..retrieving.results import Retrieval
+from ..running.variants import label
+from ..statistics.intervals import LEVEL, PERCENT, Estimate, familywise
+from .metrics import FoundRow, HistoryRow, PairRow, Search, draw, verdict
 from .options import schedule_file
-from .search_space import Point, Space
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -51,106 +47,148 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
         plan: its plan.
         engine: a key of ``ENGINES``.
     """
-    patch = patch_command(model, schedule, plan)
+    using = ["--schedule", schedule, *applied_options(plan.request)]
+    patch = shlex.join(["ropescale", "patch", model, "-o", "OUT", *using])
     if engine is None:
         return [patch]
     if not deviations(ENGINES[engine], plan):  # the engine computes a patched folder as planned
         return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
-    words = ["ropescale", "export", model, "--for", engine, "--schedule", schedule]
-    return [shlex.join([*words, *applied_options(plan.request)])]
+    return [shlex.join(["ropescale", "export", model, "--for", engine, *using])]
 
 
-def patch_command(model: str, schedule: str, plan: Plan) -> str:
-    """Returns the ``ropescale patch`` command for a schedule, with the options of its plan."""
-    words = ["ropescale", "patch", model, "-o", "OUT", "--schedule", schedule]
-    return shlex.join([*words, *applied_options(plan.request)])
+def _draw(stored: SearchResult) -> Figure:
+    return draw(stored.search, stored.held)
 
 
-_EXACT = 1e-12
-"""The largest relative difference between the learned tables and those of the written schedule."""
+class Finding(Metric["SearchResult", FoundRow]):
+    """The searched schedule."""
+
+    row, key = FoundRow, "found"
+    picture = Picture("search.png", "The search: the divisor of each pair, and the losses", _draw)
+
+    def reduce(self, stored: SearchResult) -> list[FoundRow]:
+        """Returns one row."""
+        search, kept, note = stored.search, stored.protocol["keep_short"], ""
+        (short, *_, target), changes = stored.lengths, stored.changes()
+        if kept:
+            note = f"Up to {short:,} tokens the found schedule keeps the model's own table, so nothing changes there."
+        how = {"unmoved": search.found.point == search.checks[0].point, "kept": kept, "held": stored.held}
+        said = stored.guessed() or verdict(changes, target, stored.judges, **how)
+        figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
+        return [FoundRow(search.spec, search.spent, said, note, figures, stored.beside)]
+
+    def to_markdown(self, stored: SearchResult) -> list[str]:
+        """Returns the conclusion, the commands to use the schedule, and remarks."""
+        commands = [code_span(each) for each in stored.commands]
+        remarks = "\n".join(f"* {escaped(each)}".replace("\\`", "`") for each in stored.remarks)  # backticks mark code
+        return [*self.rows(stored)[0].said, *commands, *([remarks] if remarks else [])]
 
 
-_SAVED = {AS_IS: "as_is", FOUND: FOUND, TRUNCATION: TRUNCATION}
-"""The names of the curves in the schedule's file; the start's is "before"."""
+class History(Metric["SearchResult", HistoryRow]):
+    """The losses during the search, by tokens spent."""
+
+    row, key = HistoryRow, "history"
+
+    def reduce(self, stored: SearchResult) -> list[HistoryRow]:
+        """Returns one row per trial, by tokens spent."""
+        search = stored.search
+        trials = [(step, False) for step in search.steps] + [(check, True) for check in search.checks]
+        rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
+        return sorted(rows, key=lambda row: row.tokens)
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A point of a search space.
+class Divisors(Metric["SearchResult", PairRow]):
+    """The divisor of each pair."""
+
+    row, key = PairRow, "divisors"
+
+    def reduce(self, stored: SearchResult) -> list[PairRow]:
+        """Returns one row per layer type and pair that turns."""
+        return [
+            PairRow(layers, pair, own / start, own / found)
+            for layers, tables in stored.search.learned.tables.items()
+            for pair, (own, start, found) in enumerate(zip(*tables, strict=True))
+            if own and start and found
+        ]
+
+
+FINDING, HISTORY, DIVISORS = Finding(), History(), Divisors()
+
+
+@dataclass(repr=False, kw_only=True)
+class SearchResult(Saved, ABC):
+    """A finished search, with the measurement of the found schedule and its baselines on held-out data.
 
     Attributes:
-        plan: the plan of the starting schedule.
-        space: the search space.
-        point: the learned numbers.
-    """
-
-    plan: Plan
-    space: Space
-    point: Point
-
-    @cached_property
-    def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The schedule; by layer type if these differ.
-
-        Raises:
-            VerificationError: its tables differ from the learned ones.
-        """
-        found = self.space.schedule(self.point)
-        planned = self.planned(found).tables
-        for key, (inv_freq, scale) in self.space.tables(torch.tensor(self.point, dtype=torch.float64)).items():
-            pairs = zip([*planned[key].inv_freq, planned[key].attention_scale], [*inv_freq.tolist(), float(scale)])
-            off = max(abs(written - learned) / learned if learned else abs(written) for written, learned in pairs)
-            if not off <= _EXACT:
-                raise VerificationError(f"the schedule's table differs from the learned one by {off:.1e} relative")
-        return found
-
-    @property
-    def tables(self) -> dict[str, Divided]:
-        """The frequencies by layer type: the model's own, the starting ones, and the found ones."""
-        start, found = (
-            self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
-        )
-        own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
-        return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
-
-    def planned(self, schedule: object) -> Plan:
-        """Plans patching the model with the schedule."""
-        return make_plan(self.plan.original.raw, replace(self.plan.request, spec=schedule, target_length=None))
-
-
-@dataclass(repr=False)
-class SearchResult(Searched, Saved):
-    """A finished search; :class:`.metrics.Searched` has its numbers.
-
-    Attributes:
-        learned: the learned point and its space.
-        file: the file for the schedule when the run is saved; None without one.
+        search: the search, and what it found.
     """
 
     kind: ClassVar[str] = "search"
-    metrics = METRICS
+    held: ClassVar[str]
+    """The kind of held-out data: "text" or "prompts"."""
 
-    learned: Learned
-    file: Path | None = None
+    search: Search
+
+    if TYPE_CHECKING:  # of the measurement
+
+        @property
+        def lengths(self) -> list[int]: ...
+
+        @property
+        def schedules(self) -> list[str]: ...
+
+    @property
+    @abstractmethod
+    def beside(self) -> int:
+        """The tokens that the comparison fed, in addition to those of the search."""
+
+    @property
+    @abstractmethod
+    def judges(self) -> int:
+        """The number of documents, or sets of prompts, of the comparison."""
+
+    @abstractmethod
+    def change(self, baseline: str, level: float) -> Estimate | None:
+        """Returns the loss of the found schedule at the target minus that of a baseline; None if not measured."""
+
+    def guessed(self) -> str:
+        """Returns a sentence if the unchanged model is worse than a uniform guess; else ""."""
+        return ""
+
+    @abstractmethod
+    def held_out(self) -> dict[str, object]:
+        """Returns the held-out figures of the schedules, for the schedule's file."""
+
+    def changes(self) -> dict[str, Estimate]:
+        """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
+        truncation if it was measured. The intervals hold for all of them together; there are none if the documents
+        chose the schedule."""
+        names = [each for each in (self.search.start, AS_IS, TRUNCATION) if self.change(each, LEVEL)]
+        found = {name: self.change(name, familywise(len(names))) for name in names}
+        known = {name: change for name, change in found.items() if change}
+        if self.protocol["judged"]:
+            return known
+        return {name: Estimate(change.mean, None, None) for name, change in known.items()}
+
+    @property
+    def label(self) -> str:
+        """The found schedule's label in the measurement: the start's if the found schedule is the same."""
+        found = label(self.search.spec)
+        return found if found in self.schedules else self.search.start
 
     @property
     def schedule(self) -> Schedule | dict[str, Schedule]:
         """The searched schedule for :func:`ropescale.patch`; per layer type if these differ."""
-        return self.learned.schedule
-
-    def perplexity(self, name: str) -> dict[int, float]:
-        """Returns the perplexity at each length of a schedule in ``curves``."""
-        return {n: math.exp(sum(values) / len(values)) for n, values in self.curves[name].items()}
+        return self.search.learned.schedule
 
     @property
     def provenance(self) -> dict[str, object]:
         """The origin of the numbers, as in the schedule's file."""
-        curves = {_SAVED.get(name, "before"): self.perplexity(name) for name in self.curves}
         return {
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
-            "tokens_spent": self.spent,
-            "held_out_perplexity": {name: {str(n): ppl for n, ppl in each.items()} for name, each in curves.items()},
+            "tokens_spent": self.search.spent,
+            **self.held_out(),
         }
 
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
@@ -163,27 +201,23 @@ class SearchResult(Searched, Saved):
         """
         path = local_path(out)
         if path.suffix != ".json":
-            folder = Saved.save(self, path, force, files)
-            return folder if self.file is None else self.save(self.file)
+            folder = super().save(path, force, files)
+            return folder if self.search.file is None else self.save(self.search.file)
         content, origin = specs_of(self.schedule), self.provenance
         content[PROVENANCE] = {**origin, checking.SEAL: _seal(content, origin)}
         return write_checked((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
     @property
     def command(self) -> str:
-        """The command that patches the model with the schedule."""
-        return patch_command(self.model["path"], self._named, self.learned.plan)
+        """The command that patches the model with the schedule, or exports it for an engine that needs that."""
+        return self.commands[0]
 
     @property
     def commands(self) -> list[str]:
         """The commands to use the schedule: patching, and with an engine, exporting."""
-        plan, engine = self.learned.planned(self.schedule), self.protocol["engine"]
-        return commands(self.model["path"], self._named, plan, engine if isinstance(engine, str) else None)
-
-    @property
-    def _named(self) -> str:
-        """The schedule's spec for commands."""
-        return self.spec if self.file is None else str(self.file)
+        plan, engine = self.search.learned.found_plan, self.protocol["engine"]
+        named = self.search.spec if self.search.file is None else str(self.search.file)
+        return commands(self.model["path"], named, plan, engine)
 
     @property
     def remarks(self) -> list[str]:
@@ -192,41 +226,32 @@ class SearchResult(Searched, Saved):
             "a cache that was filled within the trained length keeps the angles of its keys, and decoding past that "
             "length continues with the other table; transformers does not warn of it, so start long contexts beyond it"
         )
-        plan = self.learned.planned(self.schedule)
+        plan = self.search.learned.found_plan
         return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
 
     def to_markdown(self) -> str:
-        """Returns the schedule, the held-out figures, the commands to use it, and remarks."""
-        remarks = "\n".join(
-            f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks
-        )  # backticks mark code
-        following = [f"`{each}`" for each in self.commands]
-        return "\n\n".join(filter(None, [*self.tables_of_metrics(), *following, remarks, self.protocol_line()]))
+        """Returns the conclusion, the commands, the tables of the measurement, and the protocol."""
+        return Saved.to_markdown(self)
 
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""
         return sentences_of(" ".join(FINDING.rows(self)[0].said))
 
     def main_table(self) -> str:
-        """Returns the schedule, the command that patches with it, and the held-out perplexities."""
-        return "\n\n".join([f"`{self.spec}`", f"```sh\n{self.command}\n```", HELD_OUT.brief(self)])
+        """Returns the command that patches with the schedule, and the main table of the measurement."""
+        return f"```sh\n{self.command}\n```\n\n{super().main_table()}"
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
-        return f"{self.spent:,} tokens in {self._fed}. {self._judged}."
+        return f"{self.search.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
         """Returns sentences on the protocol of the search."""
-        p, start = self.protocol, escaped(self.start)
-        beside = f", and {self.beside:,} more to measure it" if self.beside else ""
-        truncation = ""
-        if TRUNCATION in self.curves:
-            truncation = f"; truncation: the unchanged model on only the last {self.lengths[0]:,} tokens"
-            truncation += f", stride {p['truncation_stride']:,}" if self.held == "text" else ""
+        p, start = self.protocol, escaped(self.search.start)
         return (
-            f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in {self._fed}{beside}, seed {p['seed']}. {self._judged}{truncation}; "
-            f"text sha256 {self.data['sha256'][:12]}"
+            f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: "
+            f"{self.search.spent:,} tokens in {self._fed}, and {self.beside:,} more to measure it, seed {p['seed']}. "
+            f"{self._judged}."
         )
 
     @property
@@ -234,14 +259,10 @@ class SearchResult(Searched, Saved):
         """Describes the selection data, the judging data, and the level of the intervals."""
         p, source = self.protocol, escaped(self.data["source"])
         held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
-        chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.checks)} checks"
-        if not self.proved:
+        chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.search.checks)} checks"
+        if not p["judged"]:
             return f"{chose}, and the table uses the same ones, so it is too favourable"
-        together = len({row.baseline for row in CHANGES.rows(self)})
-        return (
-            f"{chose}; the table uses {len(p['judged'])} others, with {PERCENT} intervals over these; the intervals of "
-            f"changes hold for all {together} at a length together"
-        )
+        return f"{chose}; the table uses {len(p['judged'])} others; the conclusion's {PERCENT} intervals hold together"
 
     @property
     def _fed(self) -> str:
@@ -250,18 +271,81 @@ class SearchResult(Searched, Saved):
         return f"prompts of up to {self.protocol['target_length']:,} (only their answers count)"
 
     def _summary(self) -> str:
-        return (
-            f"{Path(self.model['path']).name}: {cut(self.spec, 120)}; {self.protocol['method']}, {self.spent:,} tokens"
-        )
-
-    def _other_files(self) -> dict[str, bytes]:
-        return {"history.csv": csv_file(HistoryRow, HISTORY.rows(self))}
-
-    def _source(self) -> str:
-        return ""
+        method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
+        return f"{Path(self.model['path']).name}: {cut(self.search.spec, 120)}; {method}"
 
     def _heading(self) -> str:
         return "Search"
+
+
+@dataclass(repr=False, kw_only=True)
+class TextSearch(SearchResult, Result):
+    """A search on a text: perplexity of the found schedule and its baselines on held-out windows."""
+
+    metrics = (FINDING, *(each for each in METRICS if each is not best.METRIC), HISTORY, DIVISORS)
+    about = Saved.about
+    held = "text"
+
+    @property
+    def beside(self) -> int:
+        return sum(each["positions"] for each in self.cost)  # type: ignore[misc]
+
+    @property
+    def judges(self) -> int:
+        return self.texts
+
+    def change(self, baseline: str, level: float) -> Estimate | None:
+        target = self.lengths[-1]
+        if baseline != TRUNCATION:
+            theirs = self.totals(baseline, target)
+        elif cut_off := self.truncated(target):
+            theirs = sums_of(cut_off)
+        else:
+            return None
+        return self.estimate(*self.totals(self.label, target).minus(theirs), level)
+
+    def guessed(self) -> str:
+        return worse_than_a_guess(self)
+
+    def held_out(self) -> dict[str, object]:
+        cells = {(self.named(row.schedule), row.length): row.ppl for row in self.rows}
+        cells |= {key: exp(loss.mean) for key, loss in against_truncation.truncated(self).items()}
+        names = dict.fromkeys(name for name, _ in cells)
+        return {
+            "held_out_perplexity": {
+                name: {str(n): ppl for (label, n), ppl in cells.items() if label == name} for name in names
+            }
+        }
+
+
+@dataclass(repr=False, kw_only=True)
+class AnswerSearch(SearchResult, Retrieval):
+    """A search on prompts: the answers to held-out prompts under the found schedule and its baselines."""
+
+    metrics = (FINDING, *Retrieval.metrics, HISTORY, DIVISORS)
+    held = "prompts"
+
+    @property
+    def beside(self) -> int:
+        return self.judges * sum(length for length, _ in {(n, table) for (_, n), table in self.tables.items()})
+
+    @property
+    def judges(self) -> int:
+        return self.data["documents"] // len(self.lengths)
+
+    def change(self, baseline: str, level: float) -> Estimate | None:
+        if baseline == TRUNCATION:
+            return None
+        return self.paired_change(self.label, baseline, self.lengths[-1], level=level)
+
+    def held_out(self) -> dict[str, object]:
+        rows = [row for row in self.rows if row.is_overall]
+        return {
+            "held_out_answer_nll": {
+                self.named(name): {str(row.length): row.answer_nll for row in rows if row.schedule == name}
+                for name in self.schedules
+            }
+        }
 
 
 def specs_of(schedule: object) -> dict[str, object]:
@@ -269,22 +353,6 @@ def specs_of(schedule: object) -> dict[str, object]:
     if isinstance(schedule, dict):
         return {key: specs.to_dict(each) for key, each in schedule.items()}
     return specs.to_dict(schedule)
-
-
-def spec_line(schedule: object) -> str:
-    """Returns a schedule on one line with every digit, as ``--schedule`` takes it; long lists as JSON."""
-    if isinstance(schedule, dict):
-        return json.dumps(specs_of(schedule))
-    given = specs_of(schedule)
-    if any(isinstance(value, (list, dict)) for value in given.values()):
-        return json.dumps(given)
-    usual = {key: parameter.default for key, parameter in parameters(type(schedule)).items()}
-    said = [
-        f"{key}={str(value).lower() if isinstance(value, bool) else repr(value)}"
-        for key, value in given.items()
-        if key != "name" and value != usual[key]
-    ]
-    return ":".join(filter(None, [str(given["name"]), ",".join(said)]))
 
 
 def files_of(out: str | Path) -> tuple[Path, Path]:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from ...errors import RopescaleError, RunError
+from ...errors import RunError
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
+from ...schedules import Yarn
 from ..data.chats import Given
 from ..data.sources import TextSource
-from ..metrics.stored import AS_IS
 from ..parallel.processes import Group, World
+from ..results.result import Result
+from ..retrieving.running import RetrievalRun
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
-from ..running.corpus_run import SHARES
-from ..running.options import check_keywords
+from ..running.options import Schedules, check_keywords
+from ..running.perplexity import PerplexityRun
 from ..running.progress import Notes, Progress
 from ..running.runner import carry_out
-from ..running.variants import AsTrained, Variant, passes_of, trained_length
+from ..running.variants import label
 from ..store import Facts, Store
 from . import gradient
 from .gradient import Steps, Trials
 from .learner import Evaluator, Learner, LiveTables
-from .metrics import FOUND, TRUNCATION, Trial
+from .metrics import FOUND, Search, Trial
 from .options import SearchKeywords, SearchOptions, lengths_to, plan_of_start
 from .prompts import make_data
-from .results import Learned, SearchResult, files_of, spec_line
-from .search_space import Point, space_of
-from .windows import Sample, SearchData, tokens_in
+from .results import AnswerSearch, SearchResult, TextSearch, files_of, specs_of
+from .search_space import Learned, space_of
+from .windows import SearchData
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,55 +95,26 @@ def search(
     return carry_out(SearchRun(model, data, chosen, file), folder, fresh, force=force)
 
 
-@dataclass(frozen=True)
-class JudgingPass:
-    """A pass over the judging samples.
-
-    Attributes:
-        names: the schedules' names, one per point.
-        lengths: the lengths of a sample's figures.
-        samples: the fed samples.
-        live: returns a context in which the tables are live.
-        points: the points; an empty one leaves the tables unchanged.
-    """
-
-    names: Sequence[str]
-    lengths: Sequence[int]
-    samples: Sequence[Sample]
-    live: Callable[[], AbstractContextManager[None]]
-    points: Sequence[Point] = ((),)
-
-    @property
-    def tokens(self) -> int:
-        """The tokens that it feeds."""
-        return len(self.points) * tokens_in(self.samples)
-
-
 class SearchRun:
     """A resumable search.
 
     Args:
         file: the file for the schedule when the result is saved.
-        compared: whether the found schedule is compared with the start, the unchanged model, and truncation.
 
     Attributes:
         trials: the trials; None before the run.
         found: the check with the least loss.
-        curves: the NLL of each judging sample in nats per token, by schedule and length.
+        comparison: the measurement of the found schedule and its baselines.
     """
 
+    comparison: PerplexityRun | RetrievalRun
     finished = ""
     """Empty, because an interrupted search writes no results."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        data: SearchData,
-        options: SearchOptions,
-        file: Path | None = None,
-        compared: bool = True,
+        self, model: PreTrainedModel, data: SearchData, options: SearchOptions, file: Path | None = None
     ) -> None:
-        self.options, self.data, self.notes, self.compared = options, data, Notes.of(options.progress), compared
+        self.options, self.data, self.notes = options, data, Notes.of(options.progress)
         self.file, self.target = file, data.target
         config = patching.configuration_before(model, options.patching.get("on_top", False))
         self.plan = plan_of_start(config, self.target, options.patching)
@@ -153,7 +126,6 @@ class SearchRun:
         self.live = LiveTables(self.learner.model, self.plan)
         self.trials: Trials | None = None
         self.found: Trial | None = None
-        self.curves: dict[str, dict[int, list[float]]] = {}
 
     @property
     def spent(self) -> int:
@@ -161,92 +133,72 @@ class SearchRun:
         return self.trials.spent if self.trials else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Runs the search, and reuses stored steps."""
+        """Searches, and measures the found schedule and its baselines; this is not part of the budget."""
         group, store = group or Group(World()), store or Store()
-        shown, budget = self.notes.shown and group.world.leads, self.data.budget
-        steps = Steps(store, self.facts, group)
+        if group.world.leads:
+            store.begin(self._about)
+        self.search(store, group)
+        self.comparison = self._comparison(self.spec)
+        self.comparison.run(store, group)
+
+    def search(self, store: Store, group: Group) -> None:
+        """Runs the search alone, and reuses stored steps."""
+        steps, budget = Steps(store, self.facts, group), self.data.budget
         self.notes.tell(
-            f"search: gradient over {len(self.space.names)} numbers, at most {budget.most:,} tokens "
-            f"in {self.data.about}" + (f"; {self.beside:,} more to measure it" if self.compared else "")
+            f"search: gradient over {len(self.space.names)} numbers, at most {budget.most:,} tokens in "
+            f"{self.data.about}"
         )
         if steps.kept:
             self.notes.tell(f"resuming: {len(steps.kept)} steps are kept")
-        if group.world.leads and self.compared:
-            store.begin({"kind": "search", "facts": self.facts})
         evaluator = Evaluator(self.learner, self.live, self.space, group)
         samples, choosing = self.data.learned(self.trained), self.data.choosing(self.trained)
+        shown = self.notes.shown and group.world.leads
         try:
-            with evaluating(self.learner.model):
-                with self.live.patched(), Progress("search: gradient", budget.most, shown) as progress:
-                    with torch.inference_mode():
-                        self.learner.check(choosing[0][0].ids)
-                    self.trials = Trials(evaluator, choosing, steps, progress)
-                    self.found = gradient.search(self.space, budget, samples, self.trials)
-                if self.compared:
-                    self._compare(self.found.point, evaluator, steps, shown)
+            with (
+                evaluating(self.learner.model),
+                self.live.patched(),
+                Progress("search: gradient", budget.most, shown) as progress,
+            ):
+                with torch.inference_mode():
+                    self.learner.check(choosing[0][0].ids)
+                self.trials = Trials(evaluator, choosing, steps, progress)
+                self.found = gradient.search(self.space, budget, samples, self.trials)
         except BaseException:
             if store.folder is not None and steps.kept:
                 kept = f"{len(steps.kept)} steps are kept in {store.folder.parent}"
                 self.notes.tell(f"the search stopped; {kept}; run the same command to continue")
             raise
 
-    # --- comparing ---
-
-    def _compare(self, found: Point, evaluator: Evaluator, steps: Steps, shown: bool) -> None:
-        """Measures the found schedule and its baselines; this is not part of the budget."""
-        with Progress("the found schedule", self.beside, shown) as progress:
-            for each in self._comparisons(found):
-                with each.live():
-                    figures, is_new = steps.take(lambda each=each: evaluator.figures(each.points, each.samples))
-                if is_new:
-                    progress.add(each.tokens)
-                for name, rows in zip(each.names, figures, strict=True):
-                    columns = zip(each.lengths, map(list, zip(*rows, strict=True)), strict=True)
-                    self.curves.setdefault(name, {}).update(columns)
-
     @cached_property
-    def beside(self) -> int:
-        """The tokens of the comparison with the start, the unchanged model and truncation."""
-        return sum(each.tokens for each in self._comparisons(self.space.start)) if self.compared else 0
+    def learned(self) -> Learned:
+        """The found schedule.
 
-    def _comparisons(self, found: Point) -> list[JudgingPass]:
-        """Returns the passes of the comparison for the searched parameters."""
-        space, judging, patched = self.space, self.data.judging, self.live.patched
-        own = [(self.trained,), judging((self.trained,)), patched, (space.base,)]
-        return [
-            *self._as_is,
-            JudgingPass((self.start, FOUND), self.lengths, judging(self.lengths), patched, (space.start, found)),
-            *([JudgingPass((FOUND,), *own)] if self.options.keep_short else []),
-            *([self._truncation] if self._truncation else []),
-        ]
+        Raises:
+            RunError: the search was interrupted.
+        """
+        if self.found is None:
+            raise RunError("the search was stopped before its end; repeat the call to continue")
+        return Learned(self.plan, self.space, self.found.point)
 
-    @cached_property
-    def _as_is(self) -> list[JudgingPass]:
-        """The passes of the unchanged model: one at the longest length, or one per table if it follows the length."""
-        passes = passes_of(Variant(self.learner.model, AS_IS, {}).tables(self.lengths))
-        return [JudgingPass((AS_IS,), p.lengths, self.data.judging(p.lengths), p.tables.live) for p in passes]
+    @property
+    def spec(self) -> str:
+        """The found schedule, as ``--schedule`` takes it."""
+        schedule = self.learned.schedule
+        return label(schedule) if isinstance(schedule, Yarn) else json.dumps(specs_of(schedule))
 
-    @cached_property
-    def _truncation(self) -> JudgingPass | None:
-        """Truncation at the smallest stride that costs at most the rest; None if impossible."""
-        model, trained = self.learner.model, self.trained
-        if trained_length(model) != trained:
-            return None
-        try:
-            tables = AsTrained(model).tables([trained])[trained]
-        except RopescaleError:
-            return None
-        rest = self.data.budget.most + sum(each.tokens for each in self._as_is)
-        strides = [max(1, trained // share) for share in SHARES]
-        fitting = (stride for stride in strides if tokens_in(self.data.truncated(trained, stride)) <= rest)
-        self._stride = next(fitting, strides[-1])
-        return JudgingPass((TRUNCATION,), (self.target,), self.data.truncated(trained, self._stride), tables.live)
+    def _comparison(self, *found: str) -> PerplexityRun | RetrievalRun:
+        """Returns the measurement of the unchanged model, the start and the found schedule on the judging samples."""
+        schedules = Schedules([self.start, *found], self.start, self.options.patching)
+        run = self.data.comparison(self.learner.model, self.model_facts, schedules, self.lengths, self.options)
+        run.title, run.about = "the found schedule", self._about
+        return run
 
     # --- the record ---
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        return {"model": self.model_facts, "data": self.data.data, "protocol": self._protocol}
+        known = self._comparison().planned()
+        return {**known, "data": self.data.data, "protocol": {**known["protocol"], **self._protocol}}
 
     def result(self) -> SearchResult:
         """Returns the finished search.
@@ -254,29 +206,22 @@ class SearchRun:
         Raises:
             RunError: the search was interrupted.
         """
-        if self.trials is None or self.found is None:
-            raise RunError("the search was stopped before its end; repeat the call to continue")
-        learned = Learned(self.plan, self.space, self.found.point)
-        return SearchResult(
-            model=self.model_facts,
-            data=self.data.data,
-            protocol=self._protocol,
-            versions=fingerprints.versions(),
+        learned, measured = self.learned, self.comparison.result()
+        assert self.trials is not None and self.found is not None
+        search = Search(
             start=self.start,
-            spec=spec_line(learned.schedule),
-            lengths=self.lengths,
-            names=self.data.judged_by or self.data.chosen_by,
-            proved=bool(self.data.judged_by),
+            spec=self.spec,
+            learned=learned,
             checks=self.trials.checks,
             found=self.found,
             steps=self.trials.steps,
-            tables=learned.tables,
             spent=self.spent,
-            curves=self.curves,
-            beside=self.beside,
-            learned=learned,
             file=self.file,
         )
+        given = {each.name: getattr(measured, each.name) for each in fields(measured) if each.init}
+        given["data"] = self.data.data
+        given["protocol"] = {**measured.protocol, **self._protocol, "named": {label(self.spec): FOUND}}
+        return (TextSearch if isinstance(measured, Result) else AnswerSearch)(**given, search=search)
 
     @property
     def start(self) -> str:
@@ -299,9 +244,13 @@ class SearchRun:
             "bos": self.data.bos_option,
             "held_out": self.data.chosen_by,
             "judged": self.data.judged_by,
-            **({"truncation_stride": self._stride if self._truncation else None} if self.compared else {}),
             **self.data.protocol,
         }
+
+    @property
+    def _about(self) -> dict[str, object]:
+        """The facts that the next run in the same folder is compared with."""
+        return {"kind": SearchResult.kind, "search": self.facts}
 
     @cached_property
     def model_facts(self) -> fingerprints.ModelFacts:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, product
 from typing import Literal
 
@@ -24,7 +25,7 @@ import torch
 
 from ...engines import ENGINES, deviations
 from ...engines.base import Difference, Engine, of_plan
-from ...errors import ConfigError
+from ...errors import ConfigError, VerificationError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
 from ...schedules import LongRope, Schedule, Table, Yarn
@@ -102,12 +103,6 @@ class Ramp:
             return []
         start, end, *others = self.start
         return [self.nearest((start + (end - start) * eighths / 8, end, *others)) for eighths in (1, 2, 3)]
-
-    @property
-    def base(self) -> Point:
-        """The point that changes neither a frequency nor the scale of cos and sin."""
-        away = {"log_factor": 0.0, "log_scale": 0.0}
-        return tuple((self._default | away)[name] for name in self.names)
 
     @property
     def last(self) -> int:
@@ -223,11 +218,6 @@ class Space:
         each = (family.later_starts for family in self.families.values())
         return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
 
-    @property
-    def base(self) -> Point:
-        """The point that keeps every pair's frequency."""
-        return tuple(chain.from_iterable(each.base for each in self.families.values()))
-
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest point within the bounds."""
         return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
@@ -251,6 +241,63 @@ class Space:
         for each in self.families.values():
             yield each, point[at : at + len(each.names)]
             at += len(each.names)
+
+
+Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""The frequencies of all pairs in radians per token: the model's own, the starting ones, and the found ones."""
+
+_EXACT = 1e-12
+"""The largest relative difference between the learned tables and those of the written schedule."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A point of a search space.
+
+    Attributes:
+        plan: the plan of the starting schedule.
+        space: the search space.
+        point: the learned numbers.
+    """
+
+    plan: Plan
+    space: Space
+    point: Point
+
+    @cached_property
+    def schedule(self) -> Schedule | dict[str, Schedule]:
+        """The schedule; by layer type if these differ.
+
+        Raises:
+            VerificationError: its tables differ from the learned ones.
+        """
+        schedule = self.space.schedule(self.point)
+        planned = planned_with(self.plan, schedule).tables
+        for key, (inv_freq, scale) in self.space.tables(torch.tensor(self.point, dtype=torch.float64)).items():
+            pairs = zip([*planned[key].inv_freq, planned[key].attention_scale], [*inv_freq.tolist(), float(scale)])
+            off = max(abs(written - learned) / learned if learned else abs(written) for written, learned in pairs)
+            if not off <= _EXACT:
+                raise VerificationError(f"the schedule's table differs from the learned one by {off:.1e} relative")
+        return schedule
+
+    @property
+    def tables(self) -> dict[str, Divided]:
+        """The frequencies by layer type: the model's own, the starting ones, and the found ones."""
+        start, found = (
+            self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
+        )
+        own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
+        return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
+
+    @property
+    def found_plan(self) -> Plan:
+        """The plan of the schedule."""
+        return planned_with(self.plan, self.schedule)
+
+
+def planned_with(plan: Plan, schedule: object) -> Plan:
+    """Returns the plan of the same model with another schedule."""
+    return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None))
 
 
 _SCALES: tuple[Scale, ...] = ("free", "rule", "one")
@@ -309,7 +356,7 @@ def _said(differences: Iterable[Difference]) -> str:
 def _away(space: Space, plan: Plan) -> Plan:
     """Plans a schedule of the space away from YaRN's default, at which an engine may agree by coincidence."""
     member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
-    return make_plan(plan.original.raw, replace(plan.request, spec=space.schedule(member), target_length=None))
+    return planned_with(plan, space.schedule(member))
 
 
 _AWAY = {"start": 0.3, "end": -0.3, "log_factor": 0.01, "log_scale": 0.05}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,19 @@ import torch
 from ...errors import DataError
 from ..data.chats import Given
 from ..data.documents import check_ids
-from ..data.windows import truncated
-from ..metrics.stored import DataFacts
+from ..metrics.stored import DataFacts, ModelFacts
 from ..running.corpus import Corpus
 from ..running.fingerprints import tokens_sha256
-from ..running.options import PerplexityOptions
+from ..running.options import PerplexityOptions, Schedules
+from ..running.perplexity import PerplexityRun
 from ..store import Facts
 from .options import SearchOptions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
+    from ..retrieving.running import RetrievalRun
 
 
 BATCH = 2
@@ -62,33 +63,27 @@ Span = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class WeightedWindow:
-    """A window of tokens, and weighted sums of its losses.
+    """A window of tokens, and the weights of its losses.
 
     Attributes:
         ids: the token ids, including BOS, int64 [positions].
-        figures: the spans whose weighted losses add up to each figure.
+        spans: the positions that count.
     """
 
     ids: torch.Tensor
-    figures: Sequence[Sequence[Span]]
+    spans: Sequence[Span]
 
     @property
     def weights(self) -> torch.Tensor:
-        """The weight of each scored token in each figure, float64 [figures, positions - 1]."""
-        weights = torch.zeros(len(self.figures), len(self.ids), dtype=torch.float64)
-        for row, spans in zip(weights, self.figures, strict=True):
-            for start, stop, weight in spans:
-                row[start:stop] = weight
-        return weights[:, 1:]  # the first position is not scored
+        """The weight of each scored token, float64 [positions - 1]."""
+        weights = torch.zeros(len(self.ids), dtype=torch.float64)
+        for start, stop, weight in self.spans:
+            weights[start:stop] = weight
+        return weights[1:]  # the first position is not scored
 
 
 Sample = Sequence[WeightedWindow]
-"""A window of a text, or a set of prompts, whose figures are added."""
-
-
-def mean_of(start: int, stop: int) -> list[Span]:
-    """Returns the figure that is the mean over some positions."""
-    return [(start, stop, 1 / (stop - start))]
+"""A window of a text, or a set of prompts, whose weighted losses are added."""
 
 
 def tokens_in(samples: Iterable[Sample]) -> int:
@@ -147,7 +142,7 @@ class SearchData(ABC):
         bos_option: the argument ``bos``.
         about: a description for the user.
         protocol: the entries of the "protocol" part of results.json that depend on the objective.
-        data: the "data" part of results.json.
+        data: the "data" part of results.json, of the judging samples.
         facts: the facts that determine the losses.
     """
 
@@ -171,19 +166,26 @@ class SearchData(ABC):
 
     @abstractmethod
     def learned(self, trained: int) -> list[Sample]:
-        """Returns the samples to learn from, with one figure: the loss."""
+        """Returns the samples to learn from."""
 
     @abstractmethod
     def choosing(self, trained: int) -> list[Sample]:
-        """Returns the selection samples, with one figure: the loss."""
+        """Returns the selection samples."""
 
     @abstractmethod
-    def judging(self, lengths: Sequence[int]) -> list[Sample]:
-        """Returns the judging samples of the last length, with the mean NLL at each length as figures."""
+    def comparison(
+        self,
+        model: PreTrainedModel,
+        facts: ModelFacts,
+        schedules: Schedules,
+        lengths: Sequence[int],
+        options: SearchOptions,
+    ) -> PerplexityRun | RetrievalRun:
+        """Returns the measurement of schedules on the judging samples.
 
-    @abstractmethod
-    def truncated(self, trained: int, stride: int) -> list[Sample]:
-        """Returns the judging samples truncated to the trained length, with one figure: the mean NLL."""
+        Args:
+            facts: the "model" part of results.json.
+        """
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class TextData(SearchData):
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
         self.corpus, self.split, self.within = corpus, parts, options.within
-        self.target, self.bos_option, self.data = corpus.lengths[-1], corpus.bos_option, corpus.facts
+        self.target, self.bos_option = corpus.lengths[-1], corpus.bos_option
         self.budget = Budget(options.budget_tokens, self.target, len(parts.held_out))
         self.chosen_by, self.judged_by = (
             [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)
@@ -262,7 +264,10 @@ class TextData(SearchData):
         self.about += f"by ({whole})"
         if parts.judges:
             self.about += f", {len(parts.judges)} to judge by (one per document)"
+        self.judges = corpus.part(parts.judges or parts.held_out, corpus.lengths)
         self.protocol = {}
+        self.data = {name: corpus.facts[name] for name in ("source", "sha256", "skipped")}
+        self.data |= {name: self.judges.facts[name] for name in ("documents", "windows", "tokens")}
         self.facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 
     def check_ids(self, vocabulary: int) -> None:
@@ -274,32 +279,29 @@ class TextData(SearchData):
     def choosing(self, trained: int) -> list[Sample]:
         return [self._weighted(number, trained) for number in self.split.held_out]
 
-    def judging(self, lengths: Sequence[int]) -> list[Sample]:
-        figures = [mean_of(1, length) for length in lengths]
-        return [[WeightedWindow(ids[: lengths[-1]], figures)] for ids in self._judging_ids]
-
-    def truncated(self, trained: int, stride: int) -> list[Sample]:
-        count, samples = 1 / (self.target - 1), []
-        for ids in self._judging_ids:
-            windows = [WeightedWindow(ids[:trained], [[(1, trained, count)]])]
-            for each in truncated(self.target, trained, stride, bos=False):  # BOS is among the ids
-                span = (each.scored - each.start, each.stop - each.start, count)
-                windows.append(WeightedWindow(ids[each.start : each.stop], [[span]]))
-            samples.append(windows)
-        return samples
-
-    @property
-    def _judging_ids(self) -> list[torch.Tensor]:
-        return [self._ids(number) for number in self.split.judges or self.split.held_out]
+    def comparison(
+        self,
+        model: PreTrainedModel,
+        facts: ModelFacts,
+        schedules: Schedules,
+        lengths: Sequence[int],
+        options: SearchOptions,
+    ) -> PerplexityRun:
+        corpus = self.judges.part(range(len(self.judges.documents)), lengths)
+        # One window at a time, as in the search: the losses do not depend on the free memory.
+        corpus.options = replace(
+            corpus.options, batch_tokens=self.target, short_context=False, path=options.path, progress=options.progress
+        )
+        run = PerplexityRun(model, corpus, schedules, corpus.options)
+        run.besides, run.model_facts = self.budget.most, facts
+        return run
 
     def _weighted(self, number: int, trained: int) -> Sample:
         whole = self.within * (trained - 1) + self.target - trained
         spans = [(1, trained, self.within / whole), (trained, self.target, 1 / whole)]
-        return [WeightedWindow(self._ids(number), [spans])]
-
-    def _ids(self, number: int) -> torch.Tensor:
         first = [] if self.corpus.bos is None else [self.corpus.bos]
-        return torch.tensor([*first, *self.corpus.documents[number].ids[: self.target - len(first)]])
+        ids = torch.tensor([*first, *self.corpus.documents[number].ids[: self.target - len(first)]])
+        return [WeightedWindow(ids, spans)]
 
 
 def feed_text(

@@ -51,7 +51,7 @@ def test_it_prints_the_schedule_and_the_command_that_patches_with_it(ran, search
     monkeypatch.chdir(tmp_path)
     out, err = search(*WORDS, "-o", "factors.json")
     assert "tokens in windows of 128" in err
-    (spec,) = (line.strip("`") for line in out.splitlines() if line.startswith("`") and not line.startswith("```"))
+    (spec,) = (line.split("`")[1] for line in out.splitlines() if line.startswith("* found: `"))
     (command,) = (line for line in out.splitlines() if line.startswith("ropescale patch"))
     saved = json.loads((tmp_path / "factors.json").read_text())
     assert parse(spec).build() == parse(saved).build()
@@ -85,7 +85,7 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, 
     assert (
         "tokens in prompts of 256: at each length from 128, 6 to learn from, 2 to choose by, and 10 to judge by" in err
     )
-    assert "| held-out prompts |" in out and f"ropescale patch {longer}" in out
+    assert "| accuracy " in out and f"ropescale patch {longer}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"
     assert parse(str(file)).build() == parse(saved).build()

@@ -12,7 +12,7 @@ from ropescale.evals import reference
 DOCUMENTS = reference.held_out_documents()[:10]
 
 TEXT = "It was a bright cold day in April, and the clocks were striking. "
-TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^`?[a-z0-9-]+:\w+=")
+TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^ *`?[a-z0-9-]+:\w+=")
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import pytest
 
 from ropescale.errors import DataError
 from ropescale.evals.recommending.evidence import on_front
-from ropescale.evals.recommending.losses import CandidateLosses, windows_by_document
+from ropescale.evals.recommending.losses import CandidateLosses
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import decide, expected, run_race, share_kept, slices, split_windows, survivors
+from ropescale.evals.running.corpus import windows_by_document
 
 LENGTHS = (64, 256)
 

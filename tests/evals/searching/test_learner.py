@@ -18,7 +18,7 @@ from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 
 IDS = torch.randint(VOCABULARY, (96,), generator=torch.Generator().manual_seed(3))
-WINDOW = WeightedWindow(IDS, [[(1, 64, 2 / 158), (64, 96, 1 / 158)]])
+WINDOW = WeightedWindow(IDS, [(1, 64, 2 / 158), (64, 96, 1 / 158)])
 
 
 def prepared(model, layers="full", numbers=4):
@@ -51,7 +51,7 @@ def test_the_gradient_is_that_of_plain_transformers(make, layers, numbers):
     point = space.nearest([value + 0.15 for value in space.start])
     with live.patched(), evaluating(model):
         nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, WINDOW)
-    weights = WINDOW.weights[0]
+    weights = WINDOW.weights
     assert float((nll.double() * weights).sum()) == pytest.approx(loss(model, space, point, weights), abs=1e-6)
     check_slopes(lambda point: loss(model, space, point, weights), point, slope, space.names)
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from searching import check_resumed, check_slopes, record_fed
+from searching import check_slopes, record_fed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
@@ -18,7 +18,6 @@ from ropescale.evals.results.folder import read_results
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.learner import Evaluator
-from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
 from ropescale.models.rotary_modules import evaluating
@@ -69,31 +68,23 @@ def answers(net, ids):
 
 
 def test_the_loss_is_that_of_the_answers_alone_by_plain_transformers(found):
-    net, schedules = model(), {"yarn:factor=2,truncate=true": found.checks[0], found.spec: found.found}
-    for schedule, check in schedules.items():
+    net, search = model(), found.search
+    schedules = {search.start: "yarn:factor=2,truncate=true", "found": search.spec}
+    for schedule, check in zip(schedules.values(), (search.checks[0], search.found), strict=True):
         with ropescale.patch(net, schedule):
             wanted = [answers(net, held_out(number)[-1]) for number in range(2)]  # the sets that choose
         assert check.loss == pytest.approx(sum(wanted) / 2, abs=1e-5)
-    assert found.names == [f"prompts {number}" for number in JUDGES]
-    for name, schedule in ((found.start, "yarn:factor=2,truncate=true"), ("found", found.spec), ("as-is", "as-is")):
+    nll = {(found.named(row.schedule), row.length): row.answer_nll for row in found.rows if row.is_overall}
+    assert {name for name, _ in nll} == {*schedules, "as-is"} and found.judges == len(JUDGES)
+    for name, schedule in {**schedules, "as-is": "as-is"}.items():
         for place, length in enumerate(LENGTHS):
             with ropescale.patch(net, schedule):
-                wanted = [answers(net, held_out(number)[place]) for number in JUDGES]
-            assert found.curves[name][length] == pytest.approx(wanted, abs=1e-5)
-
-
-def test_truncation_sees_the_end_of_the_longest_prompts_alone(found):
-    wanted = [answers(model(), held_out(number)[-1][-128:]) for number in JUDGES]
-    assert found.curves["truncation"] == {256: pytest.approx(wanted, abs=1e-5)}
-
-
-def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
-    net = model(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
-    result = search(net, None, 256, **BUDGET, patching={"replace_scaling": True, "original_length": 128})
-    for place, length in enumerate(LENGTHS):  # transformers' own tables at that length
-        wanted = [answers(net, held_out(number)[place]) for number in JUDGES]
-        assert result.curves["as-is"][length] == pytest.approx(wanted, abs=1e-5)
-    assert result.beside == 10 * (3 * SIZE + 128)
+                wanted = [ANSWER * answers(net, held_out(number)[place]) for number in JUDGES]
+            assert nll[name, length] == pytest.approx(sum(wanted) / len(wanted), abs=1e-4)
+    changes = {name: change.mean for name, change in found.changes().items()}
+    assert changes == pytest.approx(
+        {name: nll["found", 256] - nll[name, 256] for name in (search.start, "as-is")}, abs=1e-9
+    )
 
 
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
@@ -135,27 +126,12 @@ def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth
     assert len(set(ids)) == 30 and all(prompt.ids(0)[0] == 256 for each in sets for prompt in each)  # BOS
 
 
-def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
-    small, large = made(), made(budget_tokens=SIZE * 100)
-    for number in range(5):
-        assert np.array_equal(*(each.to_learn[number][256].ids(0) for each in (small, large)))
-
-
-@pytest.mark.parametrize("keep_short", [False, True])
-def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
+def test_every_token_that_is_fed_counts_and_where_short_text_is_kept_its_answers_are_the_models_own(monkeypatch):
     fed = record_fed(monkeypatch)
-    result = search(model(), None, 256, **BUDGET, keep_short=keep_short)
-    assert sum(map(len, fed)) == result.spent + result.beside
-    assert result.spent <= BUDGET["budget_tokens"] and result.beside == 10 * (3 * SIZE + 128 * (1 + keep_short))
-    assert result.found.loss == min(check.loss for check in result.checks)
-    if keep_short:  # prompts of the trained length are answered with the model's own table
-        others = (result.start, "as-is", "truncation")
-        assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(name, 256) for name in others}
-        assert result.curves["found"][128] == pytest.approx(result.curves["as-is"][128], abs=1e-6)
-
-
-def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
-    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, 2, tmp_path, monkeypatch)
+    result = search(model(), None, 256, **BUDGET, keep_short=True)
+    assert sum(map(len, fed)) == result.search.spent <= BUDGET["budget_tokens"]
+    nll = {(result.named(row.schedule), row.length): row.answer_nll for row in result.rows if row.is_overall}
+    assert nll["found", 128] == pytest.approx(nll["as-is", 128], abs=1e-5)
 
 
 def test_other_prompts_are_another_search(tmp_path, capsys):
@@ -173,14 +149,12 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
-    assert "held-out prompts, length" in text and "(only their answers count)" in text
+    assert "(only their answers count)" in text
     assert "2 sets of prompts, one of each length, chose among" in text and "the table uses 10 others" in text
-    assert "held-out text" not in text
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
-    assert stored["data"]["questions"] == stored["data"]["documents"] == 12 + 2 * 12
-    assert stored["data"]["tokens"] == ANSWER * stored["data"]["questions"]
+    assert stored["data"]["questions"] == stored["data"]["documents"] == 2 * len(JUDGES)
     with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
         Result.load(tmp_path / "run")
 

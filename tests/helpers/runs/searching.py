@@ -58,7 +58,9 @@ def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_pat
     assert not file.exists()
     fed = record_fed(monkeypatch)
     resumed = search(file)
-    assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
-    done = sorted([*found.checks, *found.steps], key=lambda trial: trial.spent)[:steps]
-    assert sum(map(len, fed)) == found.spent + found.beside - max((trial.spent for trial in done), default=0)
+    whole, again = found.search, resumed.search
+    assert (again.checks, again.steps, again.spent) == (whole.checks, whole.steps, whole.spent)
+    assert resumed.rows == found.rows
+    done = sorted([*whole.checks, *whole.steps], key=lambda trial: trial.spent)[:steps]
+    assert sum(map(len, fed)) == whole.spent - max((trial.spent for trial in done), default=0)
     return file

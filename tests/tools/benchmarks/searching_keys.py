@@ -51,7 +51,7 @@ class EveryLength(prompts.PromptData):
     def _weighted(self, made: dict[int, Prompt], trained: int) -> Sample:
         weights = {length: self.within if length == trained else 1.0 for length in made}
         whole = sum(weights.values())
-        return [prompts.answer_window(prompt, [weights[length] / whole]) for length, prompt in made.items()]
+        return [prompts.answer_window(prompt, weights[length] / whole) for length, prompt in made.items()]
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ropescale.evals.searching.learner import Learner, LiveTables, gradient
 from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.search_space import space_of
-from ropescale.evals.searching.windows import WeightedWindow, mean_of
+from ropescale.evals.searching.windows import WeightedWindow
 from ropescale.models.rotary_modules import evaluating
 
 
@@ -63,7 +63,7 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
     plan = plan_of_start(model.config.to_dict(), target, options.patching)
     live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
     ids = torch.randint(1000, (length,), generator=torch.Generator().manual_seed(0))
-    window = WeightedWindow(ids, [mean_of(1, length)])
+    window = WeightedWindow(ids, [(1, length, 1 / (length - 1))])
 
     def whole() -> None:
         with torch.inference_mode():
