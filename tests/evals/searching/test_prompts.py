@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from searching import check_slopes, record_fed
+from searching import check_resumed, check_slopes, record_fed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
@@ -201,3 +201,7 @@ def test_the_haystack_is_where_the_keys_lie():
     text = "Zebras were grazing. Yaks had gone. " * 20
     prompts = made(haystack=text).drawn[1].every
     assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
+
+
+def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
+    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, 2, tmp_path, monkeypatch)
