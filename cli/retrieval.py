@@ -110,14 +110,11 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
         if not servers:
             return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
-        from ..evals.servers.running import served_retrieval
-        from ..evals.servers.server import ServedModel
+        from ..evals.servers.running import ServedModel, served_retrieval
 
         tokenizer = checkpoint.tokenizer()
-        served, prompt_set = (
-            ServedModel(servers, checkpoint, tokenizer),
-            make_prompts(tokenizer, lengths, options["depths"], chosen),
-        )
+        served = ServedModel(servers, checkpoint, tokenizer)
+        prompt_set = make_prompts(tokenizer, lengths, options["depths"], chosen)
         return served_retrieval(served, prompt_set, options["baseline"], chosen)
 
     source = [options["prompts"]] if options["prompts"] else []

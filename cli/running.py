@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
-    from ..evals.servers.server import ServedModel, Server
+    from ..evals.servers.running import ServedModel
+    from ..evals.servers.server import Server
 
 
 def notes() -> Notes:
@@ -65,7 +66,7 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
 
 def served_by(servers: Sequence[Server], checkpoint: Checkpoint) -> ServedModel:
     """Returns the model of a checkpoint on these servers, with its tokenizer."""
-    from ..evals.servers.server import ServedModel
+    from ..evals.servers.running import ServedModel
 
     return ServedModel(servers, checkpoint, checkpoint.tokenizer())
 

@@ -26,8 +26,8 @@ from .running.corpus_run import CorpusRun
 from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.running import ServedRecommendRun, ServedRun, served_retrieval
-from .servers.server import ServedModel, Server
+from .servers.running import ServedModel, ServedRecommendRun, ServedRun, served_retrieval
+from .servers.server import Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

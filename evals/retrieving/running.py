@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,9 +48,9 @@ class AskedModel:
         baseline: the label of the baseline.
         trained_length: the trained length, if known.
         about: the "model" part of results.json.
-        ready: prepares the scorer inside a block.
         scoring: returns the scorer of some prompts for given tables.
         vocabulary: the number of token ids; None if unknown.
+        ready: prepares the scorer inside a block.
         batch_tokens: the most positions fed together, but at least one prompt.
         work: returns the work per token in a prompt of some positions, in any unit.
         facts: further facts that every answer depends on.
@@ -61,9 +61,9 @@ class AskedModel:
     baseline: str
     trained_length: int | None
     about: ModelFacts
-    ready: Callable[[], AbstractContextManager[object]]
     scoring: Callable[[HeldTables, Sequence[Prompt]], ScoresBatches]
     vocabulary: int | None
+    ready: Callable[[], AbstractContextManager[object]] = nullcontext
     batch_tokens: int = 1
     work: Callable[[int], float] = lambda positions: 1.0
     facts: Mapping[str, object] = field(default_factory=dict)

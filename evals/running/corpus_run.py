@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, p
 from ..parallel.processes import Group, World
 from ..results.result import Result
 from ..scoring.batches import Batch, BatchPlan, Scored, plan_pass
+from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Shelf, Store
 from . import fingerprints
@@ -87,8 +88,8 @@ def task_of(
 class CorpusRun(ABC):
     """An interruptible measurement of a corpus: :meth:`result` has the complete passes.
 
-    Subclasses compute the losses with a loaded model or servers: they prepare the scorer (:meth:`_ready`), return it
-    for given tables (:meth:`_scoring`), and return the model's training tables (:meth:`as_trained`).
+    Subclasses compute the losses with a loaded model or servers: they return the scorer for given tables
+    (:meth:`_scoring`), and the model's training tables (:meth:`as_trained`).
 
     Attributes:
         variants: the labelled schedules to measure.
@@ -97,6 +98,7 @@ class CorpusRun(ABC):
         title: the title of a round of a larger run, which announces everything else; "" for a run of its own.
         about: further facts that the next run in the same folder is compared with.
         besides: the positions that the larger run feeds otherwise, which truncation may cost, too.
+        protocol: further entries of the "protocol" part of results.json.
         facts: the facts that determine the numbers of every pass, in addition to the pass's own.
         model_facts: the "model" part of results.json.
         batch_tokens: the most positions fed together.
@@ -110,7 +112,8 @@ class CorpusRun(ABC):
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
         self.baseline, self.trained_length = baseline, trained
         self.batch_tokens = 1
-        self.title, self.about, self.besides = "", dict[str, object](), 0
+        self.title, self.besides = "", 0
+        self.about, self.protocol = dict[str, object](), dict[str, object]()
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
@@ -155,9 +158,9 @@ class CorpusRun(ABC):
         """Returns the work per token in a window of ``positions``, in any unit."""
         return 1.0
 
-    @abstractmethod
     def _ready(self) -> AbstractContextManager[object]:
         """Prepares the scorer inside the block."""
+        return nullcontext()
 
     @abstractmethod
     def _scoring(self, tables: HeldTables, bos: int | None) -> ScoresBatches:
@@ -215,11 +218,6 @@ class CorpusRun(ABC):
     # --- the result ---
 
     @property
-    def protocol(self) -> dict[str, object]:
-        """Further entries of the "protocol" part of results.json."""
-        return {}
-
-    @property
     def finished(self) -> str:
         """The completed passes, as text."""
         return f"{len(self.passes)} finished passes" if self.passes else ""
@@ -273,6 +271,18 @@ class CorpusRun(ABC):
             options=dict(options.of_metrics),
             truncation=self.truncation,
         )
+
+    @property
+    def _common_facts(self) -> Facts:
+        """The facts that determine the numbers of a loaded model and of servers."""
+        return {
+            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            "text": self.corpus.sha256,
+            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
+            "bos": self.corpus.bos,
+            "stride": self.options.stride,
+            "scoring": SCORING,
+        }
 
     @property
     def _about(self) -> Facts:

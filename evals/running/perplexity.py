@@ -30,7 +30,7 @@ from ..parallel.processes import Group, World
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Scored
 from ..scoring.executor import Executor
-from ..scoring.scorer import SCORING, Scorer
+from ..scoring.scorer import Scorer
 from ..store import Shelf, Store
 from . import fingerprints
 from .corpus import Corpus
@@ -105,14 +105,9 @@ class PerplexityRun(CorpusRun):
         differently, so batches of different versions must not be mixed.
         """
         return {
-            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            **self._common_facts,
             **fingerprints.arithmetic(self.scorer.model),
             "logits_bytes": self.options.logits_bytes,
-            "text": self.corpus.sha256,
-            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
-            "bos": self.corpus.bos,
-            "stride": self.options.stride,
-            "scoring": SCORING,
         }
 
     # --- Implementation for a loaded model ---

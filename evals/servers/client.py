@@ -1,20 +1,17 @@
-"""An HTTP client for one server: bounded responses, retries with backoff, and no secrets in files or messages.
-
-Requests run in an event loop in a separate thread, so that many wait at once. Cancelling a request closes its
-connection, and the server stops computing it.
-"""
+"""An HTTP client for one server: bounded responses, retries with backoff, and no secrets in files or messages."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from anyio.from_thread import start_blocking_portal
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from ...errors import DataError, ServerError
@@ -29,7 +26,7 @@ else:  # huggingface_hub depends on it, formerly under the name httpx
     except ImportError:
         import httpx as http
 
-T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 KEY = "OPENAI_API_KEY"
 """The environment variable of the API key, as in OpenAI's clients."""
@@ -50,10 +47,6 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_QUOTE = 300
 
 
-class _NotFound(ServerError):
-    """The server does not have this path."""
-
-
 class _Refusal(BaseModel):
     """The message of an error response."""
 
@@ -61,23 +54,27 @@ class _Refusal(BaseModel):
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
-    """A request, and the parser of its response.
+class Call:
+    """A request.
 
     Attributes:
-        read: parses the response; raises pydantic's ValidationError for an invalid one.
         body: the JSON to POST; None for GET.
         most: the most bytes of the response.
+        is_optional: whether the server may lack the path; the response is then an empty JSON object.
     """
 
     path: str
-    read: Callable[[bytes], T]
     body: Mapping[str, object] | None = None
     most: int = SMALL
+    is_optional: bool = False
+
+
+Start = Callable[[Sequence[Call]], Future[list[bytes]]]
+"""Sends requests, and returns a future of their responses."""
 
 
 class Client:
-    """A connection pool for one server. It opens at the first request, and again after :meth:`close`.
+    """Sends requests to one server.
 
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
@@ -116,52 +113,45 @@ class Client:
         self.headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
         self.headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._has_answered = False
-        self._running: tuple[asyncio.AbstractEventLoop, http.AsyncClient] | None = None
 
-    def ask(self, request: Call[T]) -> T | None:
-        """Returns the response to a request; None if the server lacks the path.
+    def ask(self, path: str, model: type[M], body: Mapping[str, object] | None = None) -> M:
+        """Returns a parsed response; the model's defaults if the server lacks the path.
 
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
+        with self.connected() as start:
+            [content] = start([Call(path, body, is_optional=True)]).result()
+        return parsed(model, content, self.url + path)
+
+    @contextmanager
+    def connected(self) -> Iterator[Start]:
+        """Opens a connection pool, and yields the function that sends requests.
+
+        They run in an event loop in a separate thread, so that many wait at once. An error inside the block closes the
+        connections of the pending ones, and the server stops computing them.
+        """
         try:
-            return self.start([request]).result()[0]
-        except _NotFound:
-            return None
+            pool = http.AsyncClient(
+                headers=self.headers,
+                timeout=http.Timeout(None, connect=10.0),
+                limits=http.Limits(max_connections=None),
+                trust_env=not self._is_local,  # requests to this machine bypass a proxy
+            )
+        except (ImportError, ValueError, OSError) as error:  # an unknown kind of proxy, or no such file
+            raise DataError(
+                f"no connection can be made to {self.url}: {self._quoted(str(error))}; correct the proxy "
+                "(ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) or the certificates (SSL_CERT_FILE, SSL_CERT_DIR)"
+            ) from None
+        free = asyncio.Semaphore(self.concurrency)
 
-    def start(self, requests: Sequence[Call[T]]) -> Future[list[T]]:
-        """Sends requests, and returns a future of their responses; cancelling the future aborts them."""
-        if self._running is None:
-            try:
-                pool = http.AsyncClient(
-                    headers=self.headers,
-                    timeout=http.Timeout(None, connect=10.0),
-                    limits=http.Limits(max_connections=None),
-                    trust_env=not self._is_local,  # requests to this machine bypass a proxy
-                )
-            except (ImportError, ValueError, OSError) as error:  # an unknown kind of proxy, or no such file
-                raise DataError(
-                    f"no connection can be made to {self.url}: {self._quoted(str(error))}; correct the proxy "
-                    "(ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) or the certificates (SSL_CERT_FILE, SSL_CERT_DIR)"
-                ) from None
-            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._running, self._free = (runner.get_loop(), pool), asyncio.Semaphore(self.concurrency)
-            threading.Thread(target=_run, args=(runner,), daemon=True).start()
-        loop, pool = self._running
+        async def answers(calls: Sequence[Call]) -> list[bytes]:
+            return await asyncio.gather(*(self._answer(pool, free, call) for call in calls))
 
-        async def answers() -> list[T]:
-            return await asyncio.gather(*(self._answer(pool, request) for request in requests))
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(pool):
+            yield lambda calls: portal.start_task_soon(answers, calls)
 
-        return asyncio.run_coroutine_threadsafe(answers(), loop)
-
-    def close(self) -> None:
-        """Closes the connections, and aborts pending requests."""
-        if self._running is not None:
-            (loop, pool), self._running = self._running, None
-            closed = asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
-            closed.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-
-    async def _answer(self, pool: http.AsyncClient, request: Call[T]) -> T:
+    async def _answer(self, pool: http.AsyncClient, free: asyncio.Semaphore, call: Call) -> bytes:
         problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -169,9 +159,11 @@ class Client:
                 self.notes.tell(f"{self.url}: {problem}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
             try:
-                async with self._free, asyncio.timeout(self.timeout):
-                    status, content = await self._once(pool, request)
+                async with free, asyncio.timeout(self.timeout):
+                    status, content = await self._once(pool, call)
             except (http.RequestError, TimeoutError) as error:
+                if pool.is_closed:
+                    raise
                 late = f"no whole response within {self.timeout:g} s"
                 problem = late if isinstance(error, TimeoutError) else self._quoted(str(error)) or type(error).__name__
                 if isinstance(error, (http.ConnectError, http.ConnectTimeout)) and not self._has_answered:
@@ -179,26 +171,23 @@ class Client:
                 continue
             self._has_answered = True
             if status == 200:
-                try:
-                    return request.read(content)
-                except ValidationError as error:
-                    first = error.errors()[0]
-                where = self._quoted(".".join(map(str, first["loc"])) or "the body")
-                raise ServerError(f"{self.url}{request.path} sent an invalid response ({where}: {first['msg']})")
+                return content
+            if status == 404 and call.is_optional:
+                return b"{}"
             if status not in _TRANSIENT:
-                raise (_NotFound if status == 404 else ServerError)(self._refusal(status, content))
+                raise ServerError(self._refusal(status, content))
             problem = f"the server responds with {status}{self._reason(content)}"
         raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {problem}")
 
-    async def _once(self, pool: http.AsyncClient, request: Call[T]) -> tuple[int, bytes]:
+    async def _once(self, pool: http.AsyncClient, call: Call) -> tuple[int, bytes]:
         """Returns the status and the body of one response."""
-        content, method = bytearray(), "GET" if request.body is None else "POST"
-        async with pool.stream(method, self.url + request.path, json=request.body) as response:
+        content, method = bytearray(), "GET" if call.body is None else "POST"
+        async with pool.stream(method, self.url + call.path, json=call.body) as response:
             async for piece in response.aiter_raw():
                 content += piece
-                if len(content) > request.most:
+                if len(content) > call.most:
                     raise ServerError(
-                        f"{self.url}{request.path} sent more than {request.most:,} bytes, too many for this request"
+                        f"{self.url}{call.path} sent more than {call.most:,} bytes, too many for this request"
                     )
         return response.status_code, bytes(content)
 
@@ -223,7 +212,15 @@ class Client:
         return visible(cut(" ".join(text.split()), _LONGEST_QUOTE))
 
 
-def _run(runner: asyncio.Runner) -> None:
-    """Runs an event loop until it is stopped, then cancels its tasks."""
-    with runner:
-        runner.get_loop().run_forever()
+def parsed(model: type[M], content: bytes, sender: str) -> M:
+    """Parses a response.
+
+    Raises:
+        ServerError: it is invalid.
+    """
+    try:
+        return model.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        [first, *_] = error.errors()
+    where = ".".join(map(str, first["loc"][:3])) or "the body"  # deeper names are the server's
+    raise ServerError(f"{sender} sent an invalid response ({where}: {first['msg']})")

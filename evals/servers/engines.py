@@ -9,7 +9,6 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar, NotRequired
 
 import numpy as np
@@ -18,7 +17,7 @@ from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import listed, named
-from .client import SMALL, Call, Client
+from .client import SMALL, Call, Client, parsed
 
 _LOWEST, _HIGHEST = -9000.0, 0.01
 """The range of log-probabilities: vLLM writes -9999 for minus infinity, and rounding may pass zero."""
@@ -64,8 +63,11 @@ class Generating:
     count: int
 
 
+Asked = Scoring | Generating
+
+
 class PromptScoring(ABC):
-    """The requests and responses of an engine. Invalid responses raise pydantic's ValidationError.
+    """The requests and responses of an engine.
 
     Attributes:
         model: the served model's name.
@@ -96,40 +98,36 @@ class PromptScoring(ABC):
         return None if self.limit is None else self.limit - self.reserved
 
     @abstractmethod
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
-        """Returns the request for the log-probability of every id except the first, and for its rank if needed."""
+    def body(self, asked: Asked) -> Body:
+        """Returns the JSON to ask for scores or generated ids."""
 
     @abstractmethod
-    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
-        """Parses every position except the first from a response to the request for these ids."""
+    def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
+        """Parses every position of a prompt except the first, and the generated ids, from a response."""
 
-    @abstractmethod
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
-        """Returns the request for greedy decoding after these ids."""
-
-    @abstractmethod
-    def generated(self, content: bytes) -> list[int] | None:
-        """Parses the generated ids from a response."""
-
-    def request(self, asked: Scoring | Generating) -> Call[np.ndarray]:
+    def call(self, asked: Asked) -> Call:
         """Returns the request for some scores or generated ids."""
-        if isinstance(asked, Generating):
-            read, body = partial(self._ids, asked), self.generating(asked.ids, asked.count)
-            return Call(self.path, read, body, SMALL + ROW * asked.count)
-        read, body = partial(self._scores, asked), self.scoring(asked.ids, asked.ranked)
-        return Call(self.path, read, body, SMALL + (1 + asked.ranked) * ROW * len(asked.ids))
+        tokens = asked.count if isinstance(asked, Generating) else (1 + asked.ranked) * len(asked.ids)
+        return Call(self.path, self.body(asked), SMALL + ROW * tokens)
 
-    def _scores(self, asked: Scoring, content: bytes) -> np.ndarray:
-        """Parses scores.
+    def answer(self, asked: Asked, content: bytes) -> np.ndarray:
+        """Parses scores or generated ids.
 
         Raises:
-            ServerError: the response lacks a finite log-probability, or a needed rank, for one of the ids.
+            ServerError: the response is invalid, lacks a finite log-probability, or a needed rank, for one of the ids,
+                or has no generated ids or too many.
         """
-        positions, scores = self.positions(content, asked.ids), []
+        positions, generated = self.parts(content, asked.ids)
+        if isinstance(asked, Generating):
+            if generated is None or len(generated) > asked.count:
+                count = "no" if generated is None else f"{len(generated):,}"
+                raise ServerError(f"{self.name} sent {count} generated ids instead of at most {asked.count:,}")
+            return np.array(generated, np.int64)
         if len(positions) != len(asked.ids) - 1:
             raise ServerError(
                 f"{self.name} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens"
             )
+        scores = []
         for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
             token: Token = (tokens or {}).get(id, {"logprob": None})
             logprob, rank = token["logprob"], token.get("rank")
@@ -144,18 +142,6 @@ class PromptScoring(ABC):
                 raise ServerError(f"{self.name} sent no ranks of tokens")
             scores.append((-logprob, rank == 1))
         return np.array(scores[len(scores) - asked.count :], np.float32).reshape(-1, 2).T
-
-    def _ids(self, asked: Generating, content: bytes) -> np.ndarray:
-        """Parses generated ids.
-
-        Raises:
-            ServerError: the response has no ids, or more than requested.
-        """
-        ids = self.generated(content)
-        if ids is None or len(ids) > asked.count:
-            count = "no" if ids is None else f"{len(ids):,}"
-            raise ServerError(f"{self.name} sent {count} generated ids instead of at most {asked.count:,}")
-        return np.array(ids, np.int64)
 
 
 # --- vLLM
@@ -185,15 +171,19 @@ class VLLM(PromptScoring):
 
     name, path, version_path, limit_option = "vLLM", "/v1/completions", "/version", "--max-model-len"
 
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
-        body: Body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-        body |= {"cache_salt": uuid.uuid4().hex}  # never reuse the cached prefix of another request
-        if len(ids) == self.limit:
-            body |= {"prompt": list(ids[:-1]), "logprobs": 2, "allowed_token_ids": [ids[-1]], "return_token_ids": True}
+    def body(self, asked: Asked) -> Body:
+        body: Body = {"model": self.model, "prompt": list(asked.ids), "temperature": 0}
+        if isinstance(asked, Generating):
+            return {**body, "max_tokens": asked.count, "repetition_penalty": 1.0, "return_token_ids": True}
+        # A salt prevents reuse of the cached prefix of another request.
+        body |= {"max_tokens": 1, "prompt_logprobs": 0, "cache_salt": uuid.uuid4().hex}
+        if len(asked.ids) == self.limit:
+            [*before, last] = asked.ids
+            body |= {"prompt": before, "logprobs": 2, "allowed_token_ids": [last], "return_token_ids": True}
         return body
 
-    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
-        choice = _choice(content)
+    def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
+        [choice] = parsed(_Completion, content, self.name).choices
         positions: list[Position] = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
             # Processed ones give the other tokens no probability; the own one's may round to 1 in raw ones, too.
@@ -201,18 +191,7 @@ class VLLM(PromptScoring):
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
             for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
                 positions.append({id: {"logprob": value}})
-        return positions
-
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
-        body = {"model": self.model, "prompt": list(ids), "max_tokens": new_tokens, "temperature": 0}
-        return {**body, "repetition_penalty": 1.0, "return_token_ids": True}
-
-    def generated(self, content: bytes) -> list[int] | None:
-        return _choice(content).token_ids
-
-
-def _choice(content: bytes) -> _Choice:
-    return _Completion.model_validate_json(content, strict=True).choices[0]
+        return positions, choice.token_ids
 
 
 # --- SGLang
@@ -240,24 +219,21 @@ class SGLang(PromptScoring):
     limit_option = "--context-length, one more than the window"
     reserved = 1  # for the generated token
 
-    def scoring(self, ids: Sequence[int], ranked: bool) -> Body:
-        body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        return {**body, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": int(ranked)}
+    def body(self, asked: Asked) -> Body:
+        sampling = {"max_new_tokens": 1, "temperature": 0}
+        if isinstance(asked, Generating):
+            sampling |= {"max_new_tokens": asked.count, "repetition_penalty": 1.0}
+            return {"input_ids": list(asked.ids), "sampling_params": sampling}
+        body: Body = {"input_ids": list(asked.ids), "sampling_params": sampling, "return_logprob": True}
+        return {**body, "logprob_start_len": 0, "top_logprobs_num": int(asked.ranked)}
 
-    def positions(self, content: bytes, ids: Sequence[int]) -> Sequence[Position]:
-        answer = _Generation.model_validate_json(content, strict=True)
+    def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
+        answer = parsed(_Generation, content, self.name)
         positions: list[Position] = [{id: {"logprob": value}} for value, id, _ in answer.prompt]
         for position, tops in zip(positions, answer.tops or [], strict=False):
             for id, token in (position or {}).items():
                 token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
-        return positions[1:]
-
-    def generating(self, ids: Sequence[int], new_tokens: int) -> Body:
-        sampling = {"max_new_tokens": new_tokens, "temperature": 0, "repetition_penalty": 1.0}
-        return {"input_ids": list(ids), "sampling_params": sampling}
-
-    def generated(self, content: bytes) -> list[int] | None:
-        return _Generation.model_validate_json(content, strict=True).output_ids
+        return positions[1:], answer.output_ids
 
 
 # --- Detecting the engine
@@ -291,7 +267,7 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: it does not serve that model.
     """
-    cards = (client.ask(Call("/v1/models", _Models.model_validate_json)) or _Models()).data
+    cards = client.ask("/v1/models", _Models).data
     owner = cards[0].owned_by if cards else None
     if owner == "llamacpp":
         raise ServerError(
@@ -310,5 +286,5 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
         raise DataError(f"{client.url} does not serve {named(str(wanted))}; it serves {names}", "served_name")
     kind, card = _BY_OWNER[owner], matching[0]
     limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
-    answer = client.ask(Call(kind.version_path, _Version.model_validate_json)) or _Version()
-    return kind(card.id, limit, answer.version or "of an unknown version")
+    version = client.ask(kind.version_path, _Version).version
+    return kind(card.id, limit, version or "of an unknown version")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import replace
-from functools import partial
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ...errors import DataError, RopescaleError
+from ...adapters import read_configs
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError, ServerError
 from ...output.formatting import named
 from ...schedules.base import length_dependent
-from ...schedules.specs import Spec
+from ...schedules.specs import Spec, spelled_out
 from ..data.chats import Given
 from ..data.documents import check_ids
 from ..metrics.paired import short_length
+from ..metrics.stored import AS_IS, ModelFacts
 from ..recommending.candidates import Candidates
 from ..recommending.options import RecommendOptions, objective_of
 from ..recommending.running import RecommendRun, text_options
@@ -25,21 +30,163 @@ from ..retrieving.answering import pack
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
 from ..retrieving.running import AskedModel, RetrievalRun
 from ..retrieving.tasks import Prompt
-from ..running import fingerprints
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
 from ..running.progress import Notes
 from ..running.runner import Task
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch
-from ..scoring.scorer import SCORING
-from ..store import Facts
-from .engines import Generating, Scoring
-from .server import ServedBatches, ServedModel, Server
+from ..scoring.batches import Batch, Scored
+from ..store import key_of
+from .engines import Asked, Generating, Scoring
+from .server import UNNAMED, Server, served_schedule
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from ..data.sources import TextSource
+
+TOLERANCE = 0.05
+"""The mean difference in nats per token between two scores of a text: in half precision, rounding depends on the other
+requests of a batch."""
+
+
+class ServedModel:
+    """A model on one or several servers with distinct labels, in the place of a loaded model.
+
+    It reads no weights: the server's may differ from the folder's, and are not exposed.
+
+    Args:
+        path: a folder with the model's configuration, if any.
+        tokenizer: the model's, if known.
+
+    Attributes:
+        facts: the "model" part of results.json.
+        protocol: the servers' engines for the results, without addresses.
+        trained: the trained length, without ropescale's scaling; None if unknown.
+        vocabulary: the number of token ids; None if unknown.
+
+    Raises:
+        DataError: two servers share a label, or one of several has no label.
+    """
+
+    def __init__(
+        self,
+        servers: Server | Sequence[Server],
+        path: str | os.PathLike[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
+        if not self.servers or not all(isinstance(server, Server) for server in self.servers):
+            raise DataError("model is neither a loaded model nor a Server or several; load it, or name its Server")
+        self.labels = [server.label for server in self.servers]
+        if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
+            raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
+        config: dict[str, Any] = {}
+        if path is not None:
+            with suppress(RopescaleError):  # a folder with only a tokenizer
+                config = read_configs(Path(path))[0]
+        stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
+        self.vocabulary = stated if isinstance(stated, int) else None
+        self.trained = trained_in(config) if config else None
+        self.protocol: dict[str, object] = {"servers": {server.label: server.engine.about for server in self.servers}}
+        name = self.servers[0].engine.model
+        identity = key_of({"served": config or name})
+        self.facts: ModelFacts = {
+            "path": name if path is None else str(Path(path)),
+            "config_sha256": identity,
+            "weights": identity,
+            "dtype": "in the server's dtype",
+            "parameters": 0,
+        }
+        if self.vocabulary is not None:
+            self.facts["vocabulary"] = self.vocabulary
+
+    def baseline(self, label: str | None) -> str:
+        """Returns the label of the baseline: the requested one, else the unchanged model, else the first server.
+
+        Raises:
+            DataError: no server has the requested one.
+        """
+        if label is not None and label != UNNAMED:
+            label = spelled_out(served_schedule(label))
+        if label is not None and label not in self.labels:
+            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
+        return label or (AS_IS if AS_IS in self.labels else self.labels[0])
+
+    def refuse(self, longest: int, notes: Notes) -> None:
+        """Refuses windows or a tokenizer that a server cannot score with; ``notes`` receives all messages of requests.
+
+        Raises:
+            DataError, ServerError: as for :meth:`Server.refuse`.
+        """
+        for server in self.servers:
+            server.client.notes = notes
+            server.refuse(longest, self.tokenizer)
+
+
+@dataclass(frozen=True)
+class ServedBatches:
+    """Scores batches of one window, or of one prompt, by a server.
+
+    Attributes:
+        name: returns a batch's name for messages.
+        asks: returns a batch's questions; the stored numbers begin with the NLL of the first one.
+        packed: returns a batch's stored numbers from the answers.
+    """
+
+    server: Server
+    name: Callable[[Batch], str]
+    asks: Callable[[Batch], Sequence[Asked]]
+    packed: Callable[[Batch, Sequence[np.ndarray]], np.ndarray]
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the numbers of one batch."""
+        [(_, scored)] = self.stream([batch])
+        return scored
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
+        """Scores several batches at once; yields them in order of completion.
+
+        Yields completed batches before it raises an error, and aborts pending ones.
+        """
+        engine, most = self.server.engine, self.server.client.concurrency
+        todo, pending = iter(batches), dict[Future[list[bytes]], tuple[Batch, Sequence[Asked]]]()
+        with self.server.client.connected() as start:
+            while True:
+                for batch in islice(todo, most - len(pending)):
+                    asked = self.asks(batch)
+                    pending[start(list(map(engine.call, asked)))] = batch, asked
+                if not pending:
+                    return
+                failure = None
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    batch, asked = pending.pop(future)
+                    try:
+                        answers = list(map(engine.answer, asked, future.result()))
+                    except ServerError as error:
+                        failure = ServerError(f"{self.name(batch)}: {error}")
+                    else:
+                        yield batch, Scored(self.packed(batch, answers))
+                if failure is not None:
+                    raise failure
+
+    def confirm(self, batch: Batch, before: Scored) -> None:
+        """Checks that the server's numbers match those before an interruption.
+
+        Raises:
+            ServerError: the NLL differs.
+        """
+        first = self.asks(batch)[0]
+        [[nll, *_]] = self.server.answers([first])
+        apart = float(np.abs(nll - before.nll[: first.count]).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{self.server.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
+                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
+                f"or start in another folder",
+                "out",
+            )
 
 
 class ServedRun(CorpusRun):
@@ -51,25 +198,11 @@ class ServedRun(CorpusRun):
 
     def __init__(self, model: ServedModel, corpus: Corpus, baseline: str | None, options: PerplexityOptions) -> None:
         super().__init__(corpus, options, model.baseline(baseline), model.trained)
-        self.model, self.variants, self.model_facts = model, model.servers, model.facts
+        self.model, self.variants, self.model_facts, self.protocol = model, model.servers, model.facts, model.protocol
         model.refuse(corpus.lengths[-1], self.notes)
         if model.vocabulary is not None:
             check_ids(corpus.documents, model.vocabulary, corpus.bos)
-        self.facts: Facts = {
-            **{name: model.facts[name] for name in ("weights", "config_sha256", "dtype")},
-            "text": corpus.sha256,
-            "tokens": fingerprints.tokens_sha256(corpus.documents),
-            "bos": corpus.bos,
-            "stride": options.stride,
-            "scoring": SCORING,
-        }
-
-    @property
-    def protocol(self) -> dict[str, object]:
-        return self.model.protocol
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return closing(self.model)
+        self.facts = self._common_facts
 
     def _scoring(self, tables: HeldTables, bos: int | None) -> ServedBatches:
         documents = self.corpus.documents
@@ -86,11 +219,14 @@ class ServedRun(CorpusRun):
             lambda batch, answers: answers[0][0],
         )
 
-    def as_trained(self, length: int) -> HeldTables:
-        return self.model.unscaled.tables([length])[length]
-
     def _check(self, first: Batch) -> None:
         """Does nothing, because a server's first response shows whether it can score."""
+
+    def as_trained(self, length: int) -> HeldTables:
+        for server in self.model.servers:
+            if server.is_unscaled:
+                return server.tables([length])[length]
+        raise DataError("no server has the unchanged model (served_as base)", "served_as")
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Notes shorter lengths read from the longest windows, and metrics that servers leave out."""
@@ -120,17 +256,17 @@ def served_retrieval(
             [feed] = batch.feeds
             return prompts[feed.document]
 
-        def asks(batch: Batch) -> list[Scoring | Generating]:
+        def asks(batch: Batch) -> list[Asked]:
             prompt = prompt_of(batch)
-            scored = [Scoring(prompt.ids(number).tolist(), question.tokens, ranked=True)
-                      for number, question in enumerate(prompt.questions)]  # fmt: skip
-            if prompt.generation is None:
-                return [*scored]
-            return [*scored, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
+            asked: list[Asked] = []
+            for number, question in enumerate(prompt.questions):
+                asked.append(Scoring(prompt.ids(number).tolist(), question.tokens, ranked=True))
+            if prompt.generation is not None:
+                asked.append(Generating(prompt.generation.ids.tolist(), prompt.new_tokens))
+            return asked
 
         def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
-            prompt = prompt_of(batch)
-            count = len(prompt.questions)
+            prompt, count = prompt_of(batch), len(prompt_of(batch).questions)
             return pack(prompt, np.concatenate(answers[:count], axis=1), *answers[count:])
 
         return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, packed)
@@ -142,7 +278,6 @@ def served_retrieval(
         baseline=model.baseline(baseline),
         trained_length=model.trained,
         about=model.facts,
-        ready=partial(closing, model),
         scoring=scoring,
         vocabulary=model.vocabulary,
         protocol=model.protocol,
@@ -162,14 +297,9 @@ class ServedRecommendRun(RecommendRun):
     """
 
     def __init__(
-        self,
-        model: ServedModel,
-        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
-        target: int,
-        bos: str | int,
-        options: RecommendOptions,
-        source: TextSource | None = None,
-    ) -> None:
+        self, model: ServedModel, documents: Iterable[Given] | Mapping[str, Iterable[Given]], target: int,
+        bos: str | int, options: RecommendOptions, source: TextSource | None = None,
+    ) -> None:  # fmt: skip
         if options.path is None:
             raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
         if model.trained is None:

@@ -1,40 +1,28 @@
-"""A served model, which scores token ids like a loaded one."""
+"""A server of one model, which scores token ids and has a schedule like a variant of a loaded model."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel
 
-from ...adapters import read_configs
-from ...configs.configuration import trained_in
-from ...errors import DataError, RopescaleError, ServerError
+from ...errors import DataError
 from ...schedules import specs
-from ..metrics.stored import AS_IS, ModelFacts
-from ..running.progress import Notes
+from ..metrics.stored import AS_IS
 from ..running.variants import HeldTables
-from ..scoring.batches import Batch, Scored
 from ..store import key_of
-from .client import TIMEOUT, Call, Client
-from .engines import Generating, PromptScoring, Scoring, engine_of
+from .client import TIMEOUT, Client
+from .engines import Asked, PromptScoring, engine_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 UNNAMED = "served"
 """The label of a server with an unnamed schedule."""
-
-TOLERANCE = 0.05
-"""The mean difference in nats per token between two scores of a text: in half precision, rounding depends on the other
-requests of a batch."""
 
 TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx_1 = {'a': [3.14]}"
 """The text to compare tokenizers on: letters, digits, signs and spaces that they encode differently."""
@@ -119,190 +107,26 @@ class Server:
             return
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
         body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
-        answer = self.client.ask(Call("/tokenize", _Tokens.model_validate_json, body))
-        if answer is None or answer.tokens is None:
+        tokens = self.client.ask("/tokenize", _Tokens, body).tokens
+        if tokens is None:
             self.client.notes.warn(f"warning: {url} has no /tokenize, so its tokenizer cannot be checked")
-        elif answer.tokens != own:
+        elif tokens != own:
             raise DataError(
-                f"the tokenizer of {url} differs (it returns {len(answer.tokens):,} tokens for a text that has "
+                f"the tokenizer of {url} differs (it returns {len(tokens):,} tokens for a text that has "
                 f"{len(own):,} here, or other ids); give the served model's tokenizer",
                 "tokenizer",
             )
 
-    def start(self, asked: Sequence[Scoring | Generating]) -> Future[list[np.ndarray]]:
-        """Requests scores or generated ids; returns a future of all answers."""
-        return self.client.start([self.engine.request(each) for each in asked])
-
-    def score(self, ids: Sequence[int]) -> np.ndarray:
-        """Returns the NLL in nats of every id except the first, fp32.
+    def answers(self, asked: Sequence[Asked]) -> list[np.ndarray]:
+        """Returns scores or generated ids.
 
         Raises:
             ServerError: the server cannot be reached, refuses, or sends an invalid response.
         """
-        return self.start([Scoring(ids, len(ids) - 1)]).result()[0][0]
-
-
-class ServedModel:
-    """A model on one or several servers with distinct labels, in the place of a loaded model.
-
-    It reads no weights: the server's may differ from the folder's, and are not exposed.
-
-    Args:
-        path: a folder with the model's configuration, if any.
-        tokenizer: the model's, if known.
-
-    Attributes:
-        facts: the "model" part of results.json.
-        trained: the trained length, without ropescale's scaling; None if unknown.
-        vocabulary: the number of token ids; None if unknown.
-
-    Raises:
-        DataError: two servers share a label, or one of several has no label.
-    """
-
-    def __init__(
-        self,
-        servers: Server | Sequence[Server],
-        path: str | os.PathLike[str] | None,
-        tokenizer: PreTrainedTokenizerBase | None,
-    ) -> None:
-        self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
-        if not self.servers or not all(isinstance(server, Server) for server in self.servers):
-            raise DataError("model is neither a loaded model nor a Server or several; load it, or name its Server")
-        self.labels = [server.label for server in self.servers]
-        if len(self.labels) > 1 and UNNAMED in self.labels:
-            raise DataError("several servers need labels; give served_as for every server", "served_as")
-        if len(set(self.labels)) < len(self.labels):
-            raise DataError("two servers have the same label; give distinct labels", "served_as")
-        config: dict[str, Any] = {}
-        if path is not None:
-            with suppress(RopescaleError):  # a folder with only a tokenizer
-                config = read_configs(Path(path))[0]
-        stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
-        self.vocabulary = stated if isinstance(stated, int) else None
-        self.trained = trained_in(config) if config else None
-        name = self.servers[0].engine.model
-        identity = key_of({"served": config or name})
-        self.facts: ModelFacts = {
-            "path": name if path is None else str(Path(path)),
-            "config_sha256": identity,
-            "weights": identity,
-            "dtype": "in the server's dtype",
-            "parameters": 0,
-        }
-        if self.vocabulary is not None:
-            self.facts["vocabulary"] = self.vocabulary
-
-    @property
-    def protocol(self) -> dict[str, object]:
-        """The servers' engines for the results, without addresses."""
-        return {"servers": {server.label: server.engine.about for server in self.servers}}
-
-    @property
-    def unscaled(self) -> Server:
-        """The server of the unchanged model.
-
-        Raises:
-            DataError: there is none.
-        """
-        for server in self.servers:
-            if server.is_unscaled:
-                return server
-        raise DataError("no server has the unchanged model (served_as base)", "served_as")
-
-    def baseline(self, label: str | None) -> str:
-        """Returns the label of the baseline: the requested one, else the unchanged model, else the first server.
-
-        Raises:
-            DataError: no server has the requested one.
-        """
-        if label is not None and label != UNNAMED:
-            label = specs.spelled_out(served_schedule(label))
-        if label is not None and label not in self.labels:
-            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
-        return label or (AS_IS if AS_IS in self.labels else self.labels[0])
-
-    def refuse(self, longest: int, notes: Notes) -> None:
-        """Refuses windows or a tokenizer that a server cannot score with; ``notes`` receives all messages of requests.
-
-        Raises:
-            DataError, ServerError: as for :meth:`Server.refuse`.
-        """
-        for server in self.servers:
-            server.client.notes = notes
-            server.refuse(longest, self.tokenizer)
-
-    def close(self) -> None:
-        """Closes the connections."""
-        for server in self.servers:
-            server.client.close()
+        with self.client.connected() as start:
+            return list(map(self.engine.answer, asked, start(list(map(self.engine.call, asked))).result()))
 
 
 def served_schedule(name: str) -> specs.ParsedSpec:
     """Parses the name of a served schedule; ``base`` is the unchanged model, as ``as-is`` is."""
     return specs.parse(AS_IS if name == "base" else name)
-
-
-class ServedBatches:
-    """Scores batches of one window, or of one prompt, by a server.
-
-    Args:
-        name: returns a batch's name for messages.
-        asks: returns a batch's questions; the stored numbers begin with the NLL of the first one.
-        packed: returns a batch's stored numbers from the answers.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        name: Callable[[Batch], str],
-        asks: Callable[[Batch], Sequence[Scoring | Generating]],
-        packed: Callable[[Batch, Sequence[np.ndarray]], np.ndarray],
-    ) -> None:
-        self.server, self.name, self.asks, self.packed = server, name, asks, packed
-
-    def score(self, batch: Batch) -> Scored:
-        """Returns the numbers of one batch."""
-        [(_, scored)] = self.stream([batch])
-        return scored
-
-    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
-        """Scores several batches at once; yields them in order of completion.
-
-        Yields completed batches before it raises an error, and aborts pending ones.
-        """
-        todo, pending = iter(batches), dict[Future[list[np.ndarray]], Batch]()
-        try:
-            while True:
-                for batch in islice(todo, self.server.client.concurrency - len(pending)):
-                    pending[self.server.start(self.asks(batch))] = batch
-                if not pending:
-                    return
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda future: future.exception() is not None):
-                    batch = pending.pop(future)
-                    try:
-                        answers = future.result()
-                    except ServerError as error:
-                        raise ServerError(f"{self.name(batch)}: {error}") from None
-                    yield batch, Scored(self.packed(batch, answers))
-        finally:
-            for future in pending:
-                future.cancel()
-
-    def confirm(self, batch: Batch, before: Scored) -> None:
-        """Checks that the server's numbers match those before an interruption.
-
-        Raises:
-            ServerError: the NLL differs.
-        """
-        first = self.asks(batch)[0]
-        [nll, *_], *_ = self.server.start([first]).result()
-        apart = float(np.abs(nll - before.nll[: first.count]).mean())
-        if apart > TOLERANCE:
-            raise ServerError(
-                f"{self.server.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
-                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
-                f"or start in another folder",
-                "out",
-            )

@@ -25,6 +25,7 @@ from ..metrics.stored import AS_IS
 from ..running.variants import AsTrained, Variant
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
+from .engines import Scoring
 from .server import Server
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def verify_served(
         raise CheckpointError(
             f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
         )
-    nll = server.score(ids)
+    [[nll, _]] = server.answers([Scoring(ids, size - 1)])
     past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1
     stock = unscaled = None
     verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED

@@ -62,6 +62,11 @@ def read(out: Path) -> dict[str, Any]:
     return json.loads((out / "results.json").read_text(encoding="utf-8"))
 
 
+def score(server: Server, ids: Sequence[int]) -> np.ndarray:
+    """The losses of every id but the first."""
+    return server.answers([Scoring(ids, len(ids) - 1)])[0][0]
+
+
 # --- the numbers ---
 
 
@@ -258,24 +263,24 @@ def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is
     ids = list(range(20, 36))
     with serving(limit=16, fault=lambda number, ids: fault) as engine:
         with pytest.raises(ServerError, match=re.escape(told)):
-            Server(engine.url).score(ids)
+            score(Server(engine.url), ids)
         engine.fault = lambda number, ids: ""
-        assert Server(engine.url).score(ids) == pytest.approx([-each for each in arithmetic(ids)])
+        assert score(Server(engine.url), ids) == pytest.approx([-each for each in arithmetic(ids)])
         engine.logprobs = lambda ids: [*arithmetic(ids)[:-1], -0.0]  # a probability that rounds to 1
-        assert Server(engine.url).score(ids)[-1] == 0
+        assert score(Server(engine.url), ids)[-1] == 0
 
 
 def test_an_answer_that_drips_is_given_up_after_the_timeout():
     told = pytest.raises(ServerError, match=r"failed 6 times, .* no whole response within 0\.2 s")
     with serving(fault=lambda number, ids: "drips") as engine, told:
-        Server(engine.url, timeout=0.2).score([20, 21])
+        score(Server(engine.url, timeout=0.2), [20, 21])
 
 
 def test_the_asked_token_is_found_behind_another_one_of_its_position():
     ids = list(range(20, 36))
     ranks = [1 + number % 2 for number in range(15)]
     with serving(ranks=lambda ids: ranks, fault=lambda number, ids: "another first") as engine:
-        [(nll, is_top)] = Server(engine.url).start([Scoring(ids, 15, ranked=True)]).result()
+        [(nll, is_top)] = Server(engine.url).answers([Scoring(ids, 15, ranked=True)])
     assert nll == pytest.approx([-each for each in arithmetic(ids)])
     assert is_top.tolist() == [rank == 1 for rank in ranks]
 
@@ -293,7 +298,7 @@ def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text
         engine.tokens = lambda text: tokens(text)[:-1]
         assert "tokenizer" in refused(*words(engine, checkpoint, text, **short))
         assert "schedule" in refused(*words(engine, checkpoint, text, "--schedule", "yarn", **short))
-        assert "several servers need labels" in refused(
+        assert "several servers need distinct labels" in refused(
             *words(engine, checkpoint, text, "--server", engine.url, **short)
         )
         assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
