@@ -76,7 +76,6 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
 
 
 def _page(described: dict[str, Any]) -> str:
-    from ..gguf.model import ORIGINAL
     from ..gguf.patching import VERSION
 
     original, length = described["original_length"], described["length"]
@@ -93,7 +92,7 @@ def _page(described: dict[str, Any]) -> str:
     ]
     lines = []
     for name, (before, after) in {**described["keys"], **described["tensors"]}.items():
-        if name not in (ORIGINAL, VERSION):
+        if name != VERSION:
             lines += [f"- {name}: {_short(before)}"] if before is not None else []
             lines += [f"+ {name}: {_short(after)}"] if after is not None else []
     return "\n".join([markdown(["patched", "value"], rows), "", "```diff", *lines, "```"])

@@ -1,16 +1,13 @@
-"""The model in a GGUF file: its keys as a configuration, without the changes of an earlier ``ropescale gguf``."""
+"""The model in a GGUF file: its keys as a configuration."""
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .. import __version__
 from ..configs.section import is_name
 from ..errors import ConfigError
 from ..output.formatting import brief, cut
@@ -21,8 +18,8 @@ from ..schedules.table import NEVER_TURNS
 from . import architectures as known
 from .files import GgufFile, Value
 
-ORIGINAL = "ropescale.original"
-"""The key that holds the previous value of every key and tensor that ropescale set, as JSON."""
+SCHEDULE = "ropescale.schedule"
+"""The key that holds the spec of the schedule that ropescale wrote."""
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 TABLES = (FREQS, LONG, SHORT)
@@ -39,7 +36,7 @@ Tables = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class GgufModel:
-    """The keys of a GGUF file that concern RoPE, as they were before ropescale changed any.
+    """The keys of a GGUF file that concern RoPE.
 
     Attributes:
         path: the file; None for a few keys that represent any file.
@@ -82,11 +79,19 @@ def _number(path: Path | None, name: str, value: object) -> float:
 
 
 def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
-    """Reads the model in a file without the changes of an earlier ``ropescale gguf``, or with them (``on_top``).
+    """Reads the model in a file; only with ``on_top`` it may carry a schedule of ropescale's.
 
     Raises:
-        ConfigError: the file is an adapter, a projector or one part of several, or has no RoPE or an unsupported one.
+        ConfigError: the file is an adapter, a projector or one part of several, has no RoPE or an unsupported one, or
+            was patched before.
     """
+    if SCHEDULE in file.keys and not on_top:
+        earlier = brief(file.keys[SCHEDULE].value)
+        raise ConfigError(
+            f"{file.path} already carries a schedule of ropescale, {earlier}; patch the original file, or compose with "
+            "the schedule",
+            "on_top",
+        )
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":
         other = cut(str(kind.value), 60)
@@ -101,34 +106,14 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
     name = architecture.value
     if not is_name(name):
         raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
-    model = GgufModel(file.path, name, *_originals(file, on_top))
+    keys = {key: value for key, value in file.keys.items() if not key.startswith("ropescale.")}
+    tables = {tensor: numbers for tensor in TABLES if (numbers := file.floats(tensor)) is not None}
+    model = GgufModel(file.path, name, keys, tables)
     refuse_architecture(model)
     for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
         if file.is_array(f"{name}.{key}"):
             raise ConfigError(f"{name}.{key} differs from layer to layer, which one schedule cannot describe")
     return model
-
-
-def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
-    """Returns keys and per-pair tensors before ropescale's changes, recorded in :data:`ORIGINAL`, or after them."""
-    keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
-    tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
-    if ORIGINAL not in file.keys or on_top:
-        return keys, tables
-    try:
-        was = json.loads(str(file.keys[ORIGINAL].value))
-        had_keys = {name: pair if pair is None else Value(*pair) for name, pair in was["keys"].items()}
-        had_tables = {name: list(x) for name, x in was["tables"].items() if x is not None}
-        for value in filter(None, had_keys.values()):
-            value.encoded()
-        for numbers in had_tables.values():
-            struct.pack(f"<{len(numbers)}d", *numbers)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError, OverflowError, struct.error):
-        raise ConfigError(
-            f"{file.path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
-        ) from None
-    keys |= had_keys
-    return {name: value for name, value in keys.items() if value is not None}, had_tables
 
 
 def refuse_architecture(model: GgufModel) -> None:

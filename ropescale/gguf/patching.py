@@ -7,8 +7,6 @@ decoded.
 
 from __future__ import annotations
 
-import json
-import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +15,17 @@ from typing import Unpack
 
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
+from ..files import writable_file
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
 from .files import GgufFile, Value, open_gguf
-from .model import ORIGINAL, TABLES, GgufModel, config_of, read_model
+from .model import SCHEDULE, TABLES, GgufModel, config_of, read_model
 from .routes import Route, find_route, goal_of
 
-SCHEDULE, VERSION = "ropescale.schedule", "ropescale.version"
-"""The keys that hold the schedule's spec and ropescale's version."""
+VERSION = "ropescale.version"
+"""The key that holds ropescale's version."""
 
 _SCALING = (
     "type factor alpha attn_factor original_context_length yarn_log_multiplier yarn_ext_factor yarn_attn_factor "
@@ -94,12 +93,11 @@ def patch_gguf(
     file = open_gguf(source)
     model = read_model(file, request.on_top)
     plan = make_plan(config_of(model), request)
-    target = None if dry_run or out is None else _check_target(file.path, out)
+    target = None if dry_run or out is None else writable_file(out, _refuse_existing)
     route = find_route(model, goal_of(plan))
-    (keys, tables), (notes, warnings) = _wanted(file, model, plan, route), _remarks(model, plan, route)
+    (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
-    had = {name: file.floats(name) for name in tables}
-    new_tables = {name: numbers for name, numbers in tables.items() if had[name] != numbers}
+    new_tables = {name: numbers for name, numbers in tables.items() if model.tables.get(name) != numbers}
     result = PatchedGguf(
         path=None,
         file=file,
@@ -107,7 +105,7 @@ def patch_gguf(
         plan=plan,
         route=route,
         keys={name: (file.keys.get(name), value) for name, value in new_keys.items()},
-        tables={name: (had[name], numbers) for name, numbers in new_tables.items()},
+        tables={name: (model.tables.get(name), numbers) for name, numbers in new_tables.items()},
         notes=[*plan.notes, *notes],
         warnings=warnings,
     )
@@ -118,7 +116,7 @@ def patch_gguf(
 
 
 def _wanted(
-    file: GgufFile, model: GgufModel, plan: Plan, route: Route
+    model: GgufModel, plan: Plan, route: Route
 ) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
     """Returns every key and per-pair tensor that patching sets, with its value, or None to remove it."""
     prefix = model.architecture
@@ -127,15 +125,9 @@ def _wanted(
         as_stored = _in_float32([float(value.value)])[0] if value.kind == "FLOAT32" else value.value
         keys[f"{prefix}.{key}"] = Value(value.kind, as_stored)
     length = f"{prefix}.context_length"
-    keys[length] = Value((file.keys.get(length) or model.keys[length]).kind, plan.length)
-    before = {name: model.keys.get(name) for name in keys}
-    original = {
-        "keys": {name: [was.kind, was.value] if was else None for name, was in before.items() if was != keys[name]},
-        "tables": {name: model.tables.get(name) for name in TABLES},
-    }
+    keys[length] = Value(model.keys[length].kind, plan.length)
     [schedule] = plan.schedules.values()
-    text = {SCHEDULE: describe(schedule), VERSION: __version__, ORIGINAL: json.dumps(original)}
-    keys |= {name: Value("STRING", value) for name, value in text.items()}
+    keys |= {SCHEDULE: Value("STRING", describe(schedule)), VERSION: Value("STRING", __version__)}
     return keys, dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
 
 
@@ -147,22 +139,8 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
         raise ScheduleError(f"{max(numbers):g} exceeds the float32 of a GGUF file") from None
 
 
-def _check_target(source: Path, out: str | Path) -> Path:
-    """Returns the path of the new file; refuses to overwrite another file."""
-    try:
-        target = Path(out).expanduser()
-        same = target.exists() and os.path.samefile(source, target)
-    except (RuntimeError, ValueError, OSError) as error:
-        raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another file") from None
-    if same:
-        raise CheckpointError(f"{target} is the source itself; choose another file")
-    if target.is_dir():
-        raise CheckpointError(f"{target} is a folder; name the file to write, such as {target / source.name}")
-    if os.path.lexists(target):
-        raise CheckpointError(f"{target} exists already; choose another file, or remove it first")
-    if not target.absolute().parent.is_dir():
-        raise CheckpointError(f"the folder {target.absolute().parent} for {target.name} does not exist; make it first")
-    return target
+def _refuse_existing(path: Path) -> None:
+    raise CheckpointError(f"{path} exists already; choose another file, or remove it first")
 
 
 def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
