@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PIECE = 2**16
-"""Characters per piece; a tokenizer takes up to 250 bytes per character."""
+"""The most characters per piece; a tokenizer takes up to 250 bytes per character."""
 
 OVERLAP = 2**11
 """The overlap of two pieces in characters."""
@@ -93,25 +92,9 @@ class TextEncoder:
         return joined(list(self.stream(reading)))
 
     def first(self, reading: Iterable[str], count: int) -> Encoded:
-        """Encodes the first ``count`` tokens of a text, or fewer if it is short, and reads little more than needed.
-
-        The following text can change only a piece's last tokens, so :data:`MARGIN` of them, up to a space, are not
-        used.
-        """
-        pieces, text, size = iter(reading), "", 6 * (count + 2 * MARGIN)
-        while self.fast and size <= PIECE:
-            while len(text) <= size and (more := next(pieces, "")):
-                text += more
-            found = self._piece(text[:size])
-            enough = len(text) <= size
-            if not enough and len(found.ids) >= count + MARGIN:
-                behind = found.text[int(found.ends[count - 1]) : int(found.ends[-MARGIN // 2])]
-                enough = any(map(str.isspace, behind)) or len(behind) > OVERLAP
-            if enough:
-                return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
-            size *= 2
+        """Encodes the first ``count`` tokens of a text, or fewer if it is short, and reads little more than needed."""
         parts: list[Encoded] = []
-        for tokens in self.stream(chain([text], pieces)):
+        for tokens in self.stream(reading):
             parts.append(tokens)
             if sum(map(len, parts)) >= count:
                 break
@@ -126,7 +109,7 @@ class TextEncoder:
             else:
                 yield Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
             return
-        texts, before = _of_size(reading, PIECE), 0  # bytes of the text before the piece
+        texts, before = _pieces(reading), 0  # bytes of the text before the piece
         left = self._piece(next(texts, ""))
         for more in texts:
             joint = self._joined(left, more)
@@ -230,13 +213,14 @@ def byte_places(text: str, ends: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)])[ends]
 
 
-def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
-    """Yields a text in pieces of ``size`` characters; the last one may be shorter."""
-    text = ""
-    for piece in reading:
-        text += piece
-        stop = max(0, len(text) - 1) // size * size
-        yield from (text[at : at + size] for at in range(0, stop, size))
-        text = text[stop:]
+def _pieces(reading: Iterable[str]) -> Iterator[str]:
+    """Yields a text in pieces, each twice as long as the previous one, up to :data:`PIECE` characters."""
+    text, size = "", min(2 * OVERLAP, PIECE)
+    for more in reading:
+        text, at = text + more, 0
+        while len(text) - at > size:
+            yield text[at : at + size]
+            at, size = at + size, min(2 * size, PIECE)
+        text = text[at:]
     if text:
         yield text

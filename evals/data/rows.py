@@ -20,7 +20,7 @@ from ...output.formatting import cut, first_line
 from .chats import Chat
 from .documents import Document, of_ids
 from .prompts import PromptFields, PromptRow, prompt_row
-from .texts import Text, text_of
+from .texts import NoText, Text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -99,29 +99,26 @@ def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
     Raises:
         DataError: a line is not a JSON object; names it.
     """
-    for number, line in enumerate(_lines(text_of(local_path(source), options.encoding).reading()), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
-        except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
-            raise DataError(f"{source} line {number} is not readable JSON; write one object per line") from None
-        if not isinstance(row, dict):
-            raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
-        yield number, row
-
-
-def _lines(pieces: Iterable[str]) -> Iterator[str]:
-    begun: list[str] = []
-    for piece in pieces:
-        first, *rest = piece.split("\n")
-        begun.append(first)
-        for line in rest:
-            yield "".join(begun)
-            begun = [line]
-    yield "".join(begun)
+    number = 0
+    try:
+        with local_path(source).open(encoding=options.encoding or "utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                name = f"{source} line {number}"
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise DataError(f"{name} is not JSON: {error.msg} at column {error.colno}") from None
+                except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
+                    raise DataError(f"{name} is not readable JSON; write one object per line") from None
+                if not isinstance(row, dict):
+                    raise DataError(f'{name} is not a JSON object; write one per line, like {{"text": "..."}}')
+                yield number, row
+    except UnicodeError:
+        raise NoText(f"{source} line {number + 1} does not decode; name its encoding", "encoding") from None
+    except OSError as error:
+        raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
 
 
 def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:

@@ -60,7 +60,7 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFil
             options.left_out.append(f"{name} of a run")
             continue
         try:
-            text = text_of(path, options.encoding, rows=False)
+            text = text_of(path, options.encoding)
         except NoText:
             options.left_out.append(name)
         else:

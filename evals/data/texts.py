@@ -32,6 +32,7 @@ _TABLE = "a table; make it JSONL or parquet"
 _COMPRESSED = "compressed; unpack it first"
 _NO_TEXT = {
     **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys(JSON_LINES, "lines of JSON; give the file itself"),
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _COMPRESSED),
 }
 
@@ -231,33 +232,30 @@ class Reading:
             return self._file.read(count)
 
 
-def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text | TextFile:
+def text_of(path: Path, encoding: str | None = None) -> Text | TextFile:
     """Reads a text file; refuses structured formats, whose syntax would be measured as text.
 
     A large UTF-8 file is read on demand. Its start must be text; later invalid bytes are refused when they are reached.
 
     Args:
         encoding: Default: UTF-8.
-        rows: whether the file has JSON lines.
 
     Raises:
         NoText: it does not decode (checked at the start of a large file), is compressed, or is a table.
         DataError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    kind = "lines of JSON; give the file itself" if suffix in JSON_LINES and not rows else _NO_TEXT.get(suffix)
-    if kind:
+    if kind := _NO_TEXT.get(suffix):
         raise NoText(f"{path} is {kind}, or a text that should be called .txt")
     text: Text | TextFile = TextFile(str(path), path)
     with _readable(path):
         if encoding is not None or text.size <= SMALL:
             text = decoded(str(path), path.read_bytes(), encoding)
-    if suffix not in JSON_LINES:
-        with text.reading() as reading:
-            # An invalid byte at the end of the first block is detected in the second.
-            begin = "".join(islice(reading, 2))
-        if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
-            raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
+    with text.reading() as reading:
+        # An invalid byte at the end of the first block is detected in the second.
+        begin = "".join(islice(reading, 2))
+    if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
+        raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
     return text
 
 
