@@ -11,7 +11,6 @@ logits with those of forward passes without a cache.
 from __future__ import annotations
 
 import inspect
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -122,13 +121,13 @@ def compare(
         raise DataError(f"a length of {short[0]} tokens leaves no token to decode; give 2 or more")
     silent = quiet_transformers("transformers")  # it warns of texts beyond the maximum length, which are intended here
     with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
-        pace = _Pace(causal)
-        chosen = sorted(set(lengths)) or _usual(causal, trained, extended, pace, say)
+        chosen = sorted(set(lengths)) or _usual(causal, trained, extended, say)
         if say is not None:
             where, tokens = ", ".join(map(str, chosen)), sum(2 * (length + AROUND) for length in chosen)
+            parameters = sum(parameter.numel() for parameter in causal.parameters())
             say(
                 f"decoding around {where} tokens and running the same text in full passes: {tokens} tokens through "
-                f"{pace.parameters:,} parameters, about {_duration(pace.seconds(chosen))}"
+                f"{parameters:,} parameters"
             )
         ids = ids_of(causal, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(causal, ids[: chosen[0] + AROUND])
@@ -142,26 +141,25 @@ def compare(
 # Lengths to compare, and their cost
 
 
-def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say | None) -> list[int]:
     reach = trained
-    while reach > _SHORTEST and pace.seconds([reach]) > LONGEST:
+    while reach > _SHORTEST and _seconds(model, reach) > LONGEST:
         reach //= 2
     longest = max(trained, extended) + AROUND
     start = _tables(model, 1)
     same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
     switch = None if same == longest else max(2, same)  # the last length with the frequencies of the shortest
     wanted = {max(2, reach // 2), max(2, reach)}
-    wanted |= {switch} if switch and (reach == trained or pace.seconds([switch]) <= LONGEST) else set()
+    wanted |= {switch} if switch and (reach == trained or _seconds(model, switch) <= LONGEST) else set()
     left_out = {"trained": trained} if reach < trained else {}
     whole = extended - AROUND  # the stretch around it ends at the extended length
     if whole > max(*wanted, trained) + AROUND:
-        if pace.seconds([whole]) <= PATIENCE:
+        if _seconds(model, whole) <= PATIENCE:
             return sorted({*wanted, whole})
         left_out["extended"] = extended
     if say is not None:
         for name, length in left_out.items():
-            took = f"{length} tokens would take about {_duration(pace.seconds([length]))} on this machine"
-            say(f"leaving out the {name} length: {took}; name that length to include it")
+            say(f"leaving out the {name} length: {length} tokens take long here; name that length to include it")
     return sorted(wanted)
 
 
@@ -175,36 +173,19 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
     return [(table.tolist(), scale) for table, scale in tables]
 
 
-class _Pace:
-    """Estimates the time of forward passes on this machine from a warm one of at most 4,096 tokens."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        config = text_config(model)
-        self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
-        layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
-        self.width = layers * int(getattr(config, "hidden_size", 0) or 0)
-        tokens, took = 64, 0.0
-        _run_whole(model, ids_of(model, tokens), [[tokens]])
-        while took < 0.3 and tokens < 4096:  # until it is long enough to ignore the constant cost
-            tokens, start = 2 * tokens, time.perf_counter()
-            _whole(model, ids_of(model, tokens), 1)
-            took = time.perf_counter() - start
-        self.pace = took / self._work(tokens)
-
-    def seconds(self, lengths: Sequence[int]) -> float:
-        """Estimates the seconds for the prompts and the forward passes around these lengths."""
-        return sum(2 * self._work(length + AROUND) * self.pace for length in lengths)
-
-    def _work(self, tokens: int) -> float:
-        """Counts multiplications: one per weight and token, and those of attention over the previous tokens."""
-        return self.parameters * tokens + self.width * tokens**2
+def _seconds(model: PreTrainedModel, length: int) -> float:
+    """Estimates the time of the passes around a length from their multiplications: one per weight and token, and those
+    of attention over the previous tokens."""
+    config, tokens = text_config(model), length + AROUND
+    kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
+    layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
+    width = layers * int(getattr(config, "hidden_size", 0) or 0)
+    work = tokens * (sum(parameter.numel() for parameter in model.parameters()) + width * tokens)
+    return 2 * work / (_PER_THREAD * torch.get_num_threads() if _device(model).type == "cpu" else _PER_ACCELERATOR)
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1.5:
-        return "a second"
-    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+_PER_THREAD, _PER_ACCELERATOR = 1e10, 2e13
+"""Multiplications per second, in order of magnitude."""
 
 
 # ---------------------------------------------------------------------------------------------------------
