@@ -29,15 +29,11 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     are those of `ropescale patch`; each of several schedules takes the options that it has.
     """
     from ..inspecting import compare, inspect
-    from ..inspecting.drawing import by_layer, draw
+    from ..inspecting.drawing import draw
     from ..output.plotting import save
 
-    if len(schedules) > 1:
-        inspection = compare(model, schedules, **options)
-        layers = inspection.layers
-    else:
-        inspection = inspect(model, *schedules, **options)
-        layers = by_layer(inspection.geometries)
+    inspection = compare(model, schedules, **options) if len(schedules) > 1 else inspect(model, *schedules, **options)
+    layers = inspection.layers
     tell(note=inspection.notes, warning=inspection.warnings)
     if plot is not None:
         save(draw(layers), plot)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .geometry import Geometry, Pair
-from .inspection import Inspection, Inspections, compare, geometries_of, inspect, traps
+from .inspection import Inspection, Inspections, compare, inspect, traps
 
-__all__ = ["Geometry", "Inspection", "Inspections", "Pair", "compare", "geometries_of", "inspect", "traps"]
+__all__ = ["Geometry", "Inspection", "Inspections", "Pair", "compare", "inspect", "traps"]

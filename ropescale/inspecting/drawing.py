@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..output.formatting import abbreviated
 from ..output.plotting import COLOURS, in_style, save
-from ..request import Request, RequestOptions, refuse_unknown
-from ..tables import configuration_of
+from ..request import RequestOptions, refuse_unknown
 from .geometry import Geometry, Pair
-from .inspection import compare, geometries_of, inspect, names_in, requests_of, side_by_side
+from .inspection import compare, inspect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,31 +38,12 @@ def plot(
         RopescaleError: matplotlib is not installed, or the model or the schedule cannot be read.
     """
     refuse_unknown("ropescale.plot", options, RequestOptions.__annotations__)
-    is_checkpoint = isinstance(model, (str, Path))
-    if isinstance(schedule, (list, tuple)):
-        if is_checkpoint:
-            layers = compare(str(model), schedule, **options).layers
-        else:
-            shares = requests_of(schedule, Request.of(None, **options))
-            made = {
-                name: geometries_of(configuration_of(model, share.spec, share.on_top), share)
-                for name, share in shares.items()
-            }
-            layers = side_by_side(made, names_in(shares))
-    elif is_checkpoint:
-        layers = by_layer(inspect(str(model), schedule, **options).geometries)
-    else:
-        config = configuration_of(model, "as-is" if schedule is None else schedule, options.get("on_top", False))
-        layers = by_layer(geometries_of(config, Request.of(schedule, **options)))
-    figure = draw(layers)
+    several = isinstance(schedule, (list, tuple))
+    inspection = compare(model, schedule, **options) if several else inspect(model, schedule, **options)
+    figure = draw(inspection.layers)
     if path is not None:
         save(figure, path)
     return figure
-
-
-def by_layer(geometries: Sequence[Geometry]) -> dict[str, list[Geometry]]:
-    """Returns the geometries under one schedule in the form of :func:`draw`."""
-    return {geometry.layer_type: [geometry] for geometry in geometries}
 
 
 def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -23,6 +24,7 @@ from ..schedules import Frequencies, describe, specs
 from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import length_dependent
 from ..schedules.specs import distinct, file_of, of_several, repeated, spelled_out
+from ..tables import configuration_of
 from .geometry import Geometry, bound_warnings
 
 
@@ -43,6 +45,11 @@ class Inspection:
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> dict[str, list[Geometry]]:
+        """The geometry of each layer type, in a list, as in :attr:`Inspections.layers`."""
+        return {geometry.layer_type: [geometry] for geometry in self.geometries}
 
     def to_dict(self) -> dict[str, object]:
         """Returns everything as plain data, in full precision."""
@@ -77,7 +84,15 @@ class Inspections:
     def layers(self) -> dict[str, list[Geometry]]:
         """The geometries of each layer type in the order of the schedules, all relative to the same original
         geometry."""
-        return side_by_side({name: each.geometries for name, each in self.inspections.items()}, self.names)
+        given = {
+            name: {each.layer_type: _called(each, self.names.get(name)) for each in inspection.geometries}
+            for name, inspection in self.inspections.items()
+        }
+        built_on = next((name for name in given if not is_as_is(name)), next(iter(given)))
+        return {
+            key: [_seen_from(layers[key], geometry.rope) for layers in given.values()]
+            for key, geometry in given[built_on].items()
+        }
 
     def to_dict(self) -> dict[str, object]:
         """Returns the inspections as plain data, in full precision, with the schedules as an ordered list."""
@@ -92,23 +107,6 @@ class Inspections:
             "warnings": list(self.warnings),
             "schedules": schedules,
         }
-
-
-def side_by_side(schedules: Mapping[str, Iterable[Geometry]], names: Mapping[str, str]) -> dict[str, list[Geometry]]:
-    """Returns ``{layer type: geometries under the schedules}``, all relative to the geometry that schedules build on.
-
-    Args:
-        names: short names of schedules from files.
-    """
-    given = {
-        name: {each.layer_type: _called(each, names.get(name)) for each in geometries}
-        for name, geometries in schedules.items()
-    }
-    built_on = next((name for name in given if not is_as_is(name)), next(iter(given)))
-    return {
-        key: [_seen_from(layers[key], geometry.rope) for layers in given.values()]
-        for key, geometry in given[built_on].items()
-    }
 
 
 def _called(geometry: Geometry, name: str | None) -> Geometry:
@@ -129,12 +127,12 @@ def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
 
 
 def inspect(
-    model: str, schedule: object = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
+    model: object, schedule: object = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
 ) -> Inspection:
-    """Reads the geometry of a checkpoint and computes the effect of a schedule; reads no weights.
+    """Reads the geometry of a model and computes the effect of a schedule; reads no weights.
 
     Args:
-        model: a folder or a Hub id; for an adapter, its base is inspected.
+        model: a folder or a Hub id (for an adapter, its base is inspected), a configuration, or a loaded model.
         schedule: a schedule in any form. Default: the current scaling.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`. Existing scaling is replaced unless ``on_top`` is
@@ -147,18 +145,18 @@ def inspect(
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
-    found = _inspected(model, *find_loadable(model, revision, weights=False), request)
+    found = _inspecting(model, revision)(request)
     name = Path(file_of(specs.parse(schedule))).name if schedule is not None else ""
     return replace(found, geometries=tuple(_called(each, name or None) for each in found.geometries))
 
 
 def compare(
-    model: str, schedules: Iterable[object], *, revision: str | None = None, **options: Unpack[RequestOptions]
+    model: object, schedules: Iterable[object], *, revision: str | None = None, **options: Unpack[RequestOptions]
 ) -> Inspections:
-    """Reads the geometry of a checkpoint and computes the effect of each of several schedules.
+    """Reads the geometry of a model and computes the effect of each of several schedules.
 
     Args:
-        model: a folder or a Hub id; for an adapter, its base is inspected.
+        model: as for :func:`inspect`.
         schedules: schedules in any form; duplicates are inspected once.
         revision: branch, tag or commit of a Hub id.
         options: as for :func:`inspect`; every schedule takes the fields that it has.
@@ -170,13 +168,13 @@ def compare(
     request = Request.of(None, **options)
     parsed = [specs.parse(schedule) for schedule in schedules]
     shared = requests_of(parsed, request)
-    folder, adapter = find_loadable(model, revision, weights=False)
-    made: dict[str, Inspection] = {}
+    inspecting, made = _inspecting(model, revision), dict[str, Inspection]()
     for name, each in shared.items():
         with of_several(specs.parse(each.spec), len(shared)):
-            made[name] = _inspected(model, folder, adapter, each)
-    notes = tuple(f"{said}; it is shown once" for said in repeated(parsed))
-    return Inspections(made, notes, names_in(shared))
+            made[name] = inspecting(each)
+    notes = tuple(f"{repetition}; it is shown once" for repetition in repeated(parsed))
+    files = {name: file for name, each in shared.items() if (file := file_of(specs.parse(each.spec)))}
+    return Inspections(made, notes, names_of(files))
 
 
 def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Request]:
@@ -198,16 +196,18 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
     return requests
 
 
-def names_in(requests: Mapping[str, Request]) -> dict[str, str]:
-    """Returns short names of the schedules from files."""
-    files = {name: file_of(specs.parse(each.spec)) for name, each in requests.items()}
-    return names_of({name: file for name, file in files.items() if file})
+def _inspecting(model: object, revision: str | None) -> Callable[[Request], Inspection]:
+    """Returns a function that inspects a model under a request; locates a checkpoint once."""
+    if isinstance(model, (str, Path)):
+        return partial(_inspected, str(model), *find_loadable(model, revision, weights=False))
 
+    def unsaved(request: Request) -> Inspection:
+        schedule = "as-is" if request.spec is None else request.spec
+        now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
+        geometries = _geometries(now, now, _plan(now, request), request.target_length)
+        return Inspection(type(model).__name__, now.model_type, geometries, ())
 
-def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:
-    """Returns the geometry of each layer type of a configuration, before and after the schedule."""
-    now = Configuration.read(config, request.original_length)
-    return _geometries(now, now, _plan(now, request), request.target_length)
+    return unsaved
 
 
 def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Request) -> Inspection:

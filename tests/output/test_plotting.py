@@ -18,7 +18,7 @@ import ropescale
 from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
 from ropescale.inspecting import Geometry
-from ropescale.inspecting.drawing import by_layer, draw
+from ropescale.inspecting.drawing import draw
 from ropescale.schedules import Yarn
 
 pytest.importorskip("matplotlib")
@@ -75,7 +75,7 @@ def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
 
 
 def test_each_layer_type_has_its_row():
-    figure = draw(by_layer([Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE)]))
+    figure = draw({kind: [Geometry(kind, ROPE)] for kind in ("full_attention", "sliding_attention")})
     assert len(figure.axes) == 2
     assert "sliding_attention" in figure.axes[1].get_title(loc="left")
 
