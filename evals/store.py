@@ -58,7 +58,7 @@ STEP = "json"
 _DTYPES = ("<f4", "<f8", STEP)
 
 
-class Shelf:
+class FinishedBatches:
     """The finished batches of one pass, by number.
 
     Attributes:
@@ -92,10 +92,10 @@ class Store:
         self._path = folder / f"{rank}.sqlite" if folder is not None else None
         self._open: dict[Path, sqlite3.Connection] = {}
         self._committed = 0.0
-        self._shelves: dict[str, Shelf] = {}
+        self._passes: dict[str, FinishedBatches] = {}
 
-    def shelf(self, facts: Facts, plan: BatchPlan, values: int = 1) -> Shelf:
-        """Returns the finished batches of the pass with these facts; the same shelf for the same facts.
+    def batches(self, facts: Facts, plan: BatchPlan, values: int = 1) -> FinishedBatches:
+        """Returns the finished batches of the pass with these facts; the same object for the same facts.
 
         Args:
             facts: all that its numbers depend on, as plain data.
@@ -103,20 +103,20 @@ class Store:
             values: how many numbers there are for each scored token.
         """
         key = key_of(facts)
-        if key not in self._shelves:
+        if key not in self._passes:
             sizes = {batch.number: values * batch.scored for batch in plan.batches}
             found = {
                 number: Scored(np.frombuffer(content, dtype).copy(), parts)
                 for number, content, dtype, parts in self.records(key)
             }
             batches = {number: each for number, each in found.items() if sizes.get(number) == len(each.nll)}
-            self._shelves[key] = Shelf(self, key, batches)
-        return self._shelves[key]
+            self._passes[key] = FinishedBatches(self, key, batches)
+        return self._passes[key]
 
     @property
     def finished(self) -> int:
-        """The number of batches on the opened shelves."""
-        return sum(len(shelf.batches) for shelf in self._shelves.values())
+        """The number of batches of the passes read so far."""
+        return sum(len(done.batches) for done in self._passes.values())
 
     @property
     def is_empty(self) -> bool:

@@ -109,7 +109,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 Entry = Mapping[str, object]
-"""A written file, see :func:`ropescale.checkpoints.ownership.entry_of`."""
+"""A written file, see :func:`ropescale.checkpoints.folders.entry_of`."""
 
 Listing = Mapping[str, Entry]
 """The written files, by name relative to the folder."""

@@ -22,7 +22,7 @@ from ..results.result import Result
 from ..scoring.batches import Batch, BatchPlan, Scored, plan_pass
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
-from ..store import Shelf, Store
+from ..store import FinishedBatches, Store
 from . import fingerprints
 from .corpus import Corpus
 from .options import PerplexityOptions
@@ -76,13 +76,13 @@ def task_of(
         tables.check()  # keep nothing that was scored with other tables
         return [scored]
 
-    def finished(shelves: Sequence[Shelf]) -> None:
-        finish(plan.assembled({number: each.nll for number, each in shelves[0].batches.items()}))
+    def complete(finished: Sequence[FinishedBatches]) -> None:
+        finish(plan.assembled({number: each.nll for number, each in finished[0].batches.items()}))
 
     about = {"length": job.lengths[-1], "rotation": tables.rotation, "plan": plan.sha256, **facts}
     # A server scores several batches at once, and another server may continue a run.
     stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
-    return Task(title, plan, [about], score, finished, tables.live, stream=stream, confirm=confirm)
+    return Task(title, plan, [about], score, complete, tables.live, stream=stream, confirm=confirm)
 
 
 class CorpusRun(ABC):

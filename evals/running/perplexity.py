@@ -31,7 +31,7 @@ from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Scored
 from ..scoring.executor import Executor
 from ..scoring.scorer import Scorer
-from ..store import Shelf, Store
+from ..store import FinishedBatches, Store
 from . import fingerprints
 from .corpus import Corpus
 from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
@@ -247,11 +247,11 @@ def comparing(
         live = [each.live for each in distinct.values()]
         return executor.compare(batch, base.live, [live[number] for number in lacking])
 
-    def finished(shelves: Sequence[Shelf]) -> None:
+    def complete(finished: Sequence[FinishedBatches]) -> None:
         unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
         numbers = {}
-        for rotation, shelf in zip(distinct, shelves, strict=True):
-            halves = {number: np.split(each.nll, VALUES) for number, each in shelf.batches.items()}
+        for rotation, done in zip(distinct, finished, strict=True):
+            halves = {number: np.split(each.nll, VALUES) for number, each in done.batches.items()}
             numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
         # Each feeds the windows once; the first one also counts the baseline's forward passes.
         shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
@@ -271,4 +271,4 @@ def comparing(
         finish(found)
 
     facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
-    return Task("short-context cost", plan, facts, score, finished, values=VALUES, besides=1, nll=False)
+    return Task("short-context cost", plan, facts, score, complete, values=VALUES, besides=1, nll=False)

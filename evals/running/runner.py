@@ -1,7 +1,7 @@
 """Runs tasks: planned batches, distributed over processes, and stored as soon as they are finished.
 
 :mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.running` define the tasks and their
-tables. The runner finds finished batches, distributes the others, scores them into the shelves, and merges the shelves
+tables. The runner finds finished batches, distributes the others, scores and stores them, and merges the batches
 of all processes.
 """
 
@@ -22,7 +22,7 @@ from ..parallel.processes import Group, World
 from ..results.folder import refuse_loss
 from ..results.saving import Saved
 from ..scoring.batches import Batch, BatchPlan, Scored, cost, owners
-from ..store import Facts, Shelf, Store, opened
+from ..store import Facts, FinishedBatches, Store, opened
 from .progress import Notes, Progress, duration
 
 LONG_SECONDS = 60
@@ -39,12 +39,12 @@ class Task:
     Attributes:
         title: the title of its progress; consecutive tasks with the same title share a bar.
         plan: its batches.
-        facts: per shelf, the facts that determine its numbers, in addition to those of the run.
-        score: scores a batch for the shelves that lack it, given by number.
-        finish: called with the shelves once they have all batches.
+        facts: per pass, the facts that determine its numbers, in addition to those of the run.
+        score: scores a batch for the passes that lack it, given by number.
+        finish: called with the finished batches of each pass once all are there.
         live: a context that makes the tables live.
         values: the numbers stored per scored token.
-        besides: the forward passes of a batch in addition to one per shelf.
+        besides: the forward passes of a batch in addition to one per pass.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
         stream: scores several batches concurrently, and yields each when it is finished; replaces ``score``.
         confirm: verifies that scoring a finished batch again would give the same numbers.
@@ -54,7 +54,7 @@ class Task:
     plan: BatchPlan
     facts: Sequence[Facts]
     score: Callable[[Batch, Sequence[int]], Sequence[Scored]]
-    finish: Callable[[Sequence[Shelf]], None]
+    finish: Callable[[Sequence[FinishedBatches]], None]
     live: Callable[[], AbstractContextManager[object]] = nullcontext
     values: int = 1
     besides: int = 0
@@ -64,16 +64,16 @@ class Task:
 
 
 @dataclass
-class _Shelved:
-    """A task with its shelves, and the batches assigned to this process."""
+class _Assigned:
+    """A task with its finished batches, and the batches assigned to this process."""
 
     task: Task
-    shelves: list[Shelf]
+    finished: list[FinishedBatches]
     own: list[Batch] = field(default_factory=list)
 
     def lacking(self, batch: Batch) -> list[int]:
-        """Returns the indexes of the shelves that lack a batch."""
-        return [number for number, shelf in enumerate(self.shelves) if batch.number not in shelf.batches]
+        """Returns the indexes of the passes that lack a batch."""
+        return [number for number, done in enumerate(self.finished) if batch.number not in done.batches]
 
     def scored(self) -> Iterator[tuple[Batch, Sequence[Scored]]]:
         """Yields this process's scored batches, one by one or in a stream's order of completion."""
@@ -112,13 +112,13 @@ class Runner:
     ) -> None:
         self.facts, self.store, self.group, self.notes = facts, store, group, notes
         self._work, self._part = work, part
-        self._tasks: list[_Shelved] = []
+        self._tasks: list[_Assigned] = []
         self._fed, self._seconds = 0, 0.0
         self._work_left = self._warm_work = self._warm_seconds = 0.0
         self._said_time = False
 
     def take(self, tasks: Sequence[Task]) -> None:
-        """Opens the shelves of the tasks in all processes, and distributes the missing batches.
+        """Reads the finished batches of the tasks in all processes, and distributes the missing batches.
 
         Raises:
             RunError: the processes have different tasks, because files, versions or tables differ.
@@ -126,10 +126,10 @@ class Runner:
         planned = (self.facts, [task.facts for task in tasks])
         if any(other != planned for other in self.group.from_all(planned)):
             raise RunError("the processes have different tasks; give all of them the same files and versions")
-        self._tasks = [
-            _Shelved(task, [self.store.shelf({**self.facts, **facts}, task.plan, task.values) for facts in task.facts])
-            for task in tasks
-        ]
+        self._tasks = []
+        for task in tasks:
+            finished = [self.store.batches({**self.facts, **facts}, task.plan, task.values) for facts in task.facts]
+            self._tasks.append(_Assigned(task, finished))
         for found in self.group.from_all(self._finished()):
             self._merge(found)
         self._share_out()
@@ -155,9 +155,9 @@ class Runner:
         Args:
             about: facts about this run, for comparison with the next one in the same folder.
         """
-        plans = {shelf.key: (shelf, each.task.plan) for each in self._tasks for shelf in each.shelves}
+        plans = {stored.key: (stored, each.task.plan) for each in self._tasks for stored in each.finished}
         total = sum(len(plan.batches) for _, plan in plans.values())
-        done = sum(batch.number in shelf.batches for shelf, plan in plans.values() for batch in plan.batches)
+        done = sum(batch.number in stored.batches for stored, plan in plans.values() for batch in plan.batches)
         last = self.store.last
         if done == total:
             self.notes.tell(f"all {total} batches are done already; nothing is run")
@@ -177,8 +177,8 @@ class Runner:
         if world.leads:
             self.store.begin(about)
         for each in self._tasks if self.left else ():
-            if each.task.confirm and (finished := each.shelves[0].batches):
-                each.task.confirm(each.task.plan.batches[min(finished)], finished[min(finished)])
+            if each.task.confirm and (batches := each.finished[0].batches):
+                each.task.confirm(each.task.plan.batches[min(batches)], batches[min(batches)])
         try:
             for title, group in groupby(self._tasks, key=lambda each: each.task.title):
                 self._run(title, list(group))
@@ -188,26 +188,26 @@ class Runner:
             for found in self.group.to_leader(self._finished()):
                 self._merge(found)
             for each in self._tasks if world.leads else []:
-                each.task.finish(each.shelves)
+                each.task.finish(each.finished)
 
     # --- sharing ---
 
     def _finished(self) -> dict[str, dict[int, Scored]]:
-        """Returns all finished batches of this process, by shelf."""
-        return {shelf.key: shelf.batches for each in self._tasks for shelf in each.shelves}
+        """Returns all finished batches of this process, by the keys of their passes."""
+        return {done.key: done.batches for each in self._tasks for done in each.finished}
 
     def _merge(self, found: Mapping[str, Mapping[int, Scored]]) -> None:
         """Adds batches scored by another process, without storing them, because that process does."""
         for each in self._tasks:
-            for shelf in each.shelves:
-                shelf.batches |= found.get(shelf.key, {})
+            for done in each.finished:
+                done.batches |= found.get(done.key, {})
 
     def _share_out(self) -> None:
-        """Assigns each remaining batch to a team; tasks with shared shelves share the batches."""
+        """Assigns each remaining batch to a team; tasks that share a pass share its batches."""
         claimed: set[str] = set()
-        left: list[tuple[_Shelved, Batch]] = []
+        left: list[tuple[_Assigned, Batch]] = []
         for each in self._tasks:
-            keys = {shelf.key for shelf in each.shelves}
+            keys = {done.key for done in each.finished}
             left += [(each, batch) for batch in each.task.plan.batches if each.lacking(batch) and keys - claimed]
             claimed |= keys
         world = self.group.world
@@ -218,11 +218,11 @@ class Runner:
 
     # --- running ---
 
-    def _run(self, title: str, tasks: Sequence[_Shelved]) -> None:
-        """Scores the batches of tasks with one title into their shelves."""
+    def _run(self, title: str, tasks: Sequence[_Assigned]) -> None:
+        """Scores the batches of tasks with one title, and stores them."""
         total = sum(batch.fed for each in tasks for batch in each.own)
         scored = [each for each in tasks if each.task.nll]
-        before = [found.nll for each in scored for shelf in each.shelves for found in shelf.batches.values()]
+        before = [found.nll for each in scored for done in each.finished for found in done.batches.values()]
         with Progress(title, total, self.notes.shown and total > 0, before) as progress:
             for each in tasks:
                 with each.task.live() if each.own else nullcontext():
@@ -230,12 +230,12 @@ class Runner:
                     for batch, found in each.scored():
                         passes = each.passes(batch)
                         for number, numbers in zip(each.lacking(batch), found, strict=True):
-                            each.shelves[number].put(batch.number, numbers)
+                            each.finished[number].put(batch.number, numbers)
                         self._count(batch, passes, time.perf_counter() - start)
                         progress.add(batch.fed, found[0].nll if each.task.nll else None)
                         start = time.perf_counter()
                 if self.group.world.size == 1:
-                    each.task.finish(each.shelves)
+                    each.task.finish(each.finished)
 
     # --- Notes ---
 

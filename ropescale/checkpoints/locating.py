@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 from ..files import local_path, read_json
 from ..output.formatting import brief, cut, first_line
 from .backups import is_interrupted
-from .ownership import left_aside
+from .folders import left_aside
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 

@@ -35,6 +35,8 @@ from .contents import changes, completed, new_files, number, optional_json, reco
 from .folders import (
     LINKS,
     build_folder,
+    check_target,
+    entry_of,
     files_of,
     is_weight,
     link_or_copy,
@@ -44,7 +46,6 @@ from .folders import (
     refuse_missing_shards,
 )
 from .locating import find_model, read_config, refuse_set_aside
-from .ownership import check_target, entry_of
 
 
 @dataclass

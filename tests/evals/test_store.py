@@ -51,13 +51,13 @@ def put(out, scored, rank=0, **facts):
     (folder / "lock").touch()
     store = Store(folder, rank)
     for number, each in scored.items():
-        store.shelf(facts, PLAN).put(number, each)
+        store.batches(facts, PLAN).put(number, each)
     store.close()
 
 
 def kept(out, **facts):
     with opened(out) as store:
-        return store.shelf(facts, PLAN).batches
+        return store.batches(facts, PLAN).batches
 
 
 # --- the store ---
@@ -93,7 +93,7 @@ def test_damaged_bytes_of_the_schema_move_the_file_aside(tmp_path):
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     put(tmp_path, eights(2), a=1)
     store = Store(tmp_path / "resume")
-    shelf = store.shelf({"a": 1}, PLAN)
+    shelf = store.batches({"a": 1}, PLAN)
     pages = shelf._store._connected(tmp_path / "resume" / "0.sqlite")
     pages.execute("PRAGMA max_page_count = 1")  # SQLite's own full disk
     with pytest.raises(CheckpointError, match=r"cannot write into .*full; finished work is kept"):
@@ -107,7 +107,7 @@ def test_sigkill_loses_at_most_a_second_of_what_was_put(tmp_path):
     child = os.fork()
     if child == 0:
         with opened(tmp_path) as store:
-            shelf = store.shelf({"a": 1}, PLAN)
+            shelf = store.batches({"a": 1}, PLAN)
             shelf.put(0, eights()[0])
             time.sleep(1.1)
             shelf.put(1, eights()[1])  # commits both
@@ -127,7 +127,7 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_p
     write_files(tmp_path / "resume", {"lock": "", name: "years of work", f"{name}~": "older work"})
     put_ = eights(1)
     with opened(tmp_path) as store:
-        store.shelf({"a": 1}, PLAN).put(0, put_[0])
+        store.batches({"a": 1}, PLAN).put(0, put_[0])
     assert f"it is now called {name}~2" in capsys.readouterr().err
     assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
     assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
@@ -160,11 +160,11 @@ def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
 
 def test_starting_anew_removes_what_is_finished_and_nothing_else(tmp_path):
     with opened(tmp_path) as store:
-        store.shelf({"a": 1}, PLAN).put(0, eights()[0])
+        store.batches({"a": 1}, PLAN).put(0, eights()[0])
         store.begin({"facts": {"b": 2}})
     write_files(tmp_path, {"resume/mine/notes.txt": "mine"})
     with opened(tmp_path, fresh=True) as store:
-        assert store.last == {} and not store.shelf({"a": 1}, PLAN).batches
+        assert store.last == {} and not store.batches({"a": 1}, PLAN).batches
     names = {path.name for path in (tmp_path / "resume").rglob("*")}
     assert names == {"lock", "mine", "notes.txt"}
 
