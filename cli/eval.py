@@ -11,6 +11,7 @@ from click import Option
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
 from ..evals.metrics import base as metrics
+from .measuring import asked_servers, measure, notes, served_by, text_of
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
@@ -31,7 +32,6 @@ from .options import (
     switch,
 )
 from .run_file import CONFIG
-from .running import asked_servers, measure, notes, served_by, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

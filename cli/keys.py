@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+from .measuring import text_of
 from .options import (
     MODEL_SECTION,
     Real,
@@ -18,7 +19,6 @@ from .options import (
     say,
     sectioned_command,
 )
-from .running import text_of
 
 _SECTIONS: Sections = {
     "What is measured": [

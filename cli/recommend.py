@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .measuring import asked_servers, measure, notes, served_by, text_of
 from .options import (
     MODEL_SECTION,
     PATCHING,
@@ -20,7 +21,6 @@ from .options import (
     sectioned_command,
 )
 from .run_file import CONFIG
-from .running import asked_servers, measure, notes, served_by, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .measuring import asked_servers, measure, notes, refuse_given
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
@@ -22,7 +23,6 @@ from .options import (
     sectioned_command,
 )
 from .run_file import CONFIG
-from .running import asked_servers, measure, notes, refuse_given
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

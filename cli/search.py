@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .measuring import measure, notes, text_of
 from .options import (
     MODEL_SECTION,
     PATCHING,
@@ -25,7 +26,6 @@ from .options import (
     sectioned_command,
 )
 from .run_file import CONFIG
-from .running import measure, notes, text_of
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World

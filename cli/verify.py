@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import markdown
+from .measuring import refuse_given
 from .options import MODEL_SECTION, Sections, flag, model_argument, option, print_json, sectioned_command, show, tell
-from .running import refuse_given
 
 if TYPE_CHECKING:
     from ..evals.servers.verifying import ServedVerification

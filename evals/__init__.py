@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .data.documents import Document, tokenize
-    from .data.sources import read_texts
-    from .measuring import perplexity, recommend, retrieval
-    from .recommending.results import Recommendation
-    from .results.result import Result
-    from .retrieving.results import Retrieval
-    from .searching.results import SearchResult
-    from .searching.running import search
-    from .servers.server import Server
+    from .data.documents import Document as Document
+    from .data.documents import tokenize as tokenize
+    from .data.sources import read_texts as read_texts
+    from .measuring import perplexity as perplexity
+    from .measuring import recommend as recommend
+    from .measuring import retrieval as retrieval
+    from .recommending.results import Recommendation as Recommendation
+    from .results.result import Result as Result
+    from .retrieving.results import Retrieval as Retrieval
+    from .searching.results import SearchResult as SearchResult
+    from .searching.running import search as search
+    from .servers.server import Server as Server
 
 _HOMES = {
     "perplexity": "measuring",
@@ -35,19 +38,4 @@ _HOMES = {
     "Recommendation": "recommending.results",
 }
 
-__all__ = [
-    "Document",
-    "Recommendation",
-    "Result",
-    "Retrieval",
-    "SearchResult",
-    "Server",
-    "perplexity",
-    "read_texts",
-    "recommend",
-    "retrieval",
-    "search",
-    "tokenize",
-]
-
-__getattr__, __dir__ = names_of(__name__, _HOMES)
+__getattr__, __dir__, __all__ = names_of(__name__, _HOMES)

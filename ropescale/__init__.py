@@ -25,40 +25,24 @@ from typing import TYPE_CHECKING
 from .lazy import names_of
 
 if TYPE_CHECKING:
-    from . import evals, schedules
-    from .checkpoints.patching import patch_checkpoint, restore
-    from .checkpoints.saving import save
-    from .errors import RopescaleError
-    from .evals.training.callback import TrainingCallback
-    from .gguf.patching import patch_gguf
-    from .inspecting.drawing import plot
-    from .models.patching import Patch, patch
-    from .rope import Rope
-    from .schedules import Frequencies, Schedule
-    from .tables import frequencies
-    from .verifying.examining import verify
+    from . import evals as evals
+    from . import schedules as schedules
+    from .checkpoints.patching import patch_checkpoint as patch_checkpoint
+    from .checkpoints.patching import restore as restore
+    from .checkpoints.saving import save as save
+    from .errors import RopescaleError as RopescaleError
+    from .evals.training.callback import TrainingCallback as TrainingCallback
+    from .gguf.patching import patch_gguf as patch_gguf
+    from .inspecting.drawing import plot as plot
+    from .models.patching import Patch as Patch
+    from .models.patching import patch as patch
+    from .rope import Rope as Rope
+    from .schedules import Frequencies as Frequencies
+    from .schedules import Schedule as Schedule
+    from .tables import frequencies as frequencies
+    from .verifying.examining import verify as verify
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Frequencies",
-    "Patch",
-    "Rope",
-    "RopescaleError",
-    "Schedule",
-    "TrainingCallback",
-    "__version__",
-    "evals",
-    "frequencies",
-    "patch",
-    "patch_checkpoint",
-    "patch_gguf",
-    "plot",
-    "restore",
-    "save",
-    "schedules",
-    "verify",
-]
 
 _HOMES = {
     "Frequencies": "schedules",
@@ -77,7 +61,7 @@ _HOMES = {
     "verify": "verifying.examining",
 }
 
-__getattr__, __dir__ = names_of(__name__, _HOMES, subpackages=("cli", "evals", "schedules"))
+__getattr__, __dir__, __all__ = names_of(__name__, _HOMES, subpackages=("evals", "schedules"))
 
 
 def _checkout() -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 
 def names_of(
     package: str, homes: Mapping[str, str], subpackages: Collection[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns ``__getattr__`` and ``__dir__`` of a package.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     Args:
         package: the package's ``__name__``.
@@ -26,4 +26,5 @@ def names_of(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f".{homes[name]}", package), name)
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *homes, *subpackages})
+    public = sorted({*homes, *subpackages})
+    return get, lambda: sorted({*vars(sys.modules[package]), *public}), public

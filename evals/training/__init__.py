@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING
 from ...lazy import names_of
 
 if TYPE_CHECKING:
-    from .collators import MixedWindows, Packed, PoseWindows, pack
-    from .losses import chunked_loss
+    from .collators import MixedWindows as MixedWindows
+    from .collators import Packed as Packed
+    from .collators import PoseWindows as PoseWindows
+    from .collators import pack as pack
+    from .losses import chunked_loss as chunked_loss
 
 _HOMES = {
     "MixedWindows": "collators",
@@ -30,6 +33,4 @@ _HOMES = {
     "pack": "collators",
 }
 
-__all__ = ["MixedWindows", "Packed", "PoseWindows", "chunked_loss", "pack"]
-
-__getattr__, __dir__ = names_of(__name__, _HOMES)
+__getattr__, __dir__, __all__ = names_of(__name__, _HOMES)
