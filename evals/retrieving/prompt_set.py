@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,7 @@ from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
 from ..running.options import RunKeywords, RunOptions
-from .filler import CorpusFiller, Filler
-from .tasks import TASKS, Generation, Prompt, Question, prompts
+from .tasks import TASKS, CorpusFiller, Filler, Generation, Prompt, Question, prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -191,24 +191,22 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
     Raises:
         DataError: there are none, or one is not a number from 0 to 1.
     """
-    given = depths
-    try:
-        if isinstance(given, str):
-            is_count = given.isdecimal() and given != "0"
-            given = [] if not is_plain(given) else int(given) if is_count else given.split(",")
+    places: set[float] = set()
+    with suppress(TypeError, ValueError):
+        given = depths.split(",") if isinstance(depths, str) and is_plain(depths) else depths
+        if isinstance(depths, str) and depths.isdecimal() and depths != "0":
+            given = int(depths)
         if isinstance(given, int):
-            found = {number / (given - 1) for number in range(given)} if 2 <= given <= 1000 else set()
+            places = {number / (given - 1) for number in range(given)} if 2 <= given <= 1000 else set()
         else:
-            found = {float(depth) for depth in given}
-    except (TypeError, ValueError):
-        found = set()
-    if not found or not all(0 <= depth <= 1 for depth in found):
+            places = set(map(float, given))
+    if not places or not all(0 <= depth <= 1 for depth in places):
         raise DataError(
             f"depths {depths!r} are neither a list of numbers from 0 (the start) to 1 (the end), such as 0,0.5,1, nor "
             "their count from 2 to 1,000; write a depth of 1 as 1.0",
             "depths",
         )
-    return tuple(sorted(found))
+    return tuple(sorted(places))
 
 
 NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from ...output.formatting import escaped, markdown
+from ...output.formatting import escaped
 from ..checking import Count, Length, Share
 from ..metrics.base import Metric, Picture
 from ..metrics.best import together, too_few
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..results.saving import Saved, csv_file
 from ..statistics.intervals import CONCLUSIVE, LEAST_DOCUMENTS, LEVEL, PERCENT, Estimate, familywise, ratio, wilson
-from .filler import DIGITS
 from .plots import heat_maps
 from .prompt_set import FILE
-from .tasks import TASKS, Prompt
+from .tasks import DIGITS, TASKS, Prompt
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +33,6 @@ RULER = 0.856
 
 RELATIVE = 0.85
 """The share of the baseline's score at the shortest length that an effective length requires."""
-
 
 CHANCE = math.log(9) + (DIGITS - 1) * math.log(10)
 """The NLL in nats of a uniform guess among the numbers that can be hidden, which have no leading 0."""
@@ -101,16 +99,11 @@ def answers_of(
         answers.append(Answer(*place, question.answer, question.tokens, correct, float(correct), loss))
     if prompt.generation is None:
         return answers
-    joined = replace(
-        answers[0],
-        answer="; ".join(each.answer for each in answers),
-        tokens=prompt.answer_tokens,
-        correct=all(each.correct for each in answers),
-        score=share_found(written, prompt.generation.answers, prompt.generation.any_of),
-        nll=sum(each.nll for each in answers),
-        generated=written,
-    )
-    return [joined]
+    text, loss = "; ".join(each.answer for each in answers), sum(each.nll for each in answers)
+    correct = all(each.correct for each in answers)
+    score = share_found(written, prompt.generation.answers, prompt.generation.any_of)
+    place = (schedule, length, prompt.task, None, number, None)
+    return [Answer(*place, text, prompt.answer_tokens, correct, score, loss, written)]
 
 
 @dataclass(frozen=True)
@@ -228,24 +221,22 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
             (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
             for row in overall
         }
-        chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
-        parts = [
-            table(
-                stored.lengths, "score" if from_file else "accuracy", scores, stored.schedules, reach, stored.named
-            ),
-            f"NLL of the whole answer in place (nats{chance}):",
-            table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named),
-        ]  # fmt: skip
+        parts = []
+        if tasks:
+            fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
+            at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
+            parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
+        corner = "score" if from_file else "accuracy"
+        parts.append(table(stored.lengths, corner, scores, stored.schedules, reach, stored.named))
         if from_file:
             by_ruler = ", ".join(
                 f"{stored.named(row.schedule)} {f'{row.ruler:,}' if row.ruler else 'none'}" for row in effective
             )
             threshold = f"a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096"
-            parts.insert(1, f"Effective length by RULER's threshold ({threshold}): {by_ruler}.")
-        if tasks:
-            fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
-            at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
-            parts.insert(0, f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
+            parts.append(f"Effective length by RULER's threshold ({threshold}): {by_ruler}.")
+        chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
+        parts.append(f"NLL of the whole answer in place (nats{chance}):")
+        parts.append(table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named))
         return parts
 
 
@@ -337,21 +328,8 @@ def _accuracy(
     accuracy = sum(sum(of_task) / len(of_task) for of_task in scores.values()) / len(scores)
     low, high = wilson(float(accuracy * count), float(count))
     nll = _by_prompt((answer, answer.nll) for answer in answers).within(0)
-    return AccuracyRow(
-        schedule=schedule,
-        table_sha256=stored.tables[schedule, length],
-        length=length,
-        task=task,
-        tasks=len(scores),
-        depth=depth,
-        answers=len(answers),
-        accuracy=float(accuracy),
-        accuracy_low=low,
-        accuracy_high=high,
-        answer_nll=nll.mean,
-        answer_nll_low=nll.low,
-        answer_nll_high=nll.high,
-    )
+    place = (schedule, stored.tables[schedule, length], length, task, len(scores), depth, len(answers))
+    return AccuracyRow(*place, float(accuracy), low, high, nll.mean, nll.low, nll.high)
 
 
 def _paired(
@@ -462,13 +440,11 @@ class Retrieval(Saved):
         if not parts:
             return super().tables_of_metrics()
         what, names = "task" if self.is_from_file else "depth", list(dict.fromkeys(row.part for row in parts))
-        cells = {(row.schedule, row.part, row.length): f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in parts}
-        header = [what, *(f"{length:,}" for length in self.lengths)]
         tables = [f"## By {what}", f"Score with its Wilson {PERCENT} interval, and the answer's NLL."]
         for schedule in self.schedules:
-            body = [[escaped(part), *(cells.get((schedule, part, length), "") for length in self.lengths)]
-                    for part in names]  # fmt: skip
-            tables += [f"### {self.markdown_name(schedule)}", markdown(header, body, right=range(1, len(header)))]
+            own = [row for row in parts if row.schedule == schedule]
+            cells = {(row.part, row.length): f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in own}
+            tables += [f"### {self.markdown_name(schedule)}", table(self.lengths, what, cells, names)]
         return [*super().tables_of_metrics(), *tables]
 
     def protocol_line(self) -> str:

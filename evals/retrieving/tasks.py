@@ -9,25 +9,30 @@ A *length* counts all of it, BOS and answer included. Every question of a prompt
 with its answer; the end of a sentence fills the room that whole sentences leave. A *depth* is the place of the key in
 the filler, at the nearest sentence boundary: 0 before the filler, 1 after it.
 
-A prompt is joined from the ids of its sentences, each encoded as it would be after a full stop, because cutting
-characters cannot give an exact length. A tokenizer that merges across a full stop would encode the same text
-differently.
+The filler is seeded sentences from ``words.json``, or the user's text. A prompt is joined from the ids of its
+sentences, each encoded as it would be after a full stop, because cutting characters cannot give an exact length. A
+tokenizer that merges across a full stop would encode the same text differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import random
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, takewhile
-from typing import TYPE_CHECKING
+from itertools import accumulate, chain, cycle, islice, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ...errors import DataError
-from .filler import DIGITS, NAMES, Dice, Filler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 TASKS = {
     "passkey": "one key in each prompt",
@@ -38,6 +43,68 @@ TASKS = {
 LEAST_KEYS = 4
 LONGER = "use a longer length"
 _TRIES = 4_000
+
+
+WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
+"""The forms of sentences, their slots, and the words of each kind: they hold no digits, so no sentence can hold a key,
+and none of :data:`NAMES`."""
+
+NAMES: list[str] = WORDS["names"]
+"""The names of keys."""
+
+DIGITS = 5
+"""The digits of a hidden number."""
+
+
+class Dice:
+    """Random numbers from a seed of words: equal in every process and Python version, unlike hashes and ``choice``."""
+
+    def __init__(self, *words: object) -> None:
+        # Python promises only for random() that it stays the same between versions.
+        self._next = random.Random(" ".join(map(str, words))).random
+
+    def below(self, count: int) -> int:
+        """Returns a whole number from ``range(count)``."""
+        return int(self._next() * count)
+
+    def one(self, things: Sequence[T]) -> T:
+        """Draws one of the items."""
+        return things[self.below(len(things))]
+
+
+class Filler:
+    """Random sentences from a small grammar, which begin with a space. They mean little, and repeat only by chance.
+
+    Attributes:
+        numbers: the runs of :data:`DIGITS` digits in the text, which cannot be keys.
+    """
+
+    numbers: Collection[str] = ()
+
+    def sentences(self, dice: Dice) -> Iterator[str]:
+        """Yields an endless sequence of sentences."""
+        while True:
+            form = dice.one(WORDS["forms"])
+            sentence = form.format(**{slot: dice.one(WORDS[kind]) for slot, kind in WORDS["slots"].items()})
+            yield f" {sentence[1].upper()}{sentence[2:]}"
+
+
+class CorpusFiller(Filler):
+    """The user's text, sentence by sentence in order, from a random place on; wraps around at the end."""
+
+    def __init__(self, text: str) -> None:
+        self.numbers = {found[1] for found in re.finditer(f"(?=([0-9]{{{DIGITS}}}))", text)}
+        self._sentences = [sentence for sentence in _SENTENCE.findall(text) if sentence.strip()]
+        if not self._sentences:
+            raise DataError("the haystack is empty; give text to hide the keys in", "haystack")
+
+    def sentences(self, dice: Dice) -> Iterator[str]:
+        start = dice.below(len(self._sentences))
+        return cycle([*self._sentences[start:], *self._sentences[:start]])
+
+
+_SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")
+"""A sentence: up to a full stop or the like, the end of the line, or 400 characters."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
-from ropescale.evals.retrieving.filler import NAMES, CorpusFiller, Dice, Filler
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
 from ropescale.evals.retrieving.results import CHANCE
-from ropescale.evals.retrieving.tasks import TASKS, Prompt, prompts
+from ropescale.evals.retrieving.tasks import NAMES, TASKS, CorpusFiller, Dice, Filler, Prompt, prompts
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 
@@ -126,10 +125,10 @@ class Bytes:
 
 def test_the_same_seed_gives_the_same_ids_in_another_process_and_whatever_else_is_asked(python):
     code = f"""{BYTES}
-from ropescale.evals.retrieving import filler, tasks
+from ropescale.evals.retrieving import tasks
 for length in (2048, 700, 1024):
     for task in reversed(tasks.TASKS):
-        for p in tasks.prompts(task, Bytes(), length, (0.5, 1.0), 3, seed=5, filler=filler.Filler(), bos=None):
+        for p in tasks.prompts(task, Bytes(), length, (0.5, 1.0), 3, seed=5, filler=tasks.Filler(), bos=None):
             print(length, task, *p.context, *(i for each in p.questions for i in each.ids))
 """
     done = python("-c", code, env={"PYTHONHASHSEED": "17"})
