@@ -368,6 +368,8 @@ def test_answer_nll_is_the_known_one(result):
         assert answer.nll == pytest.approx(right if answer.correct else wrong, abs=2e-5)
     rows = {(row.schedule, row.length, row.depth): row for row in result.rows}
     assert rows["as-is", 1024, None].answer_nll == pytest.approx((right + 2 * wrong) / 3, rel=1e-5)
+    assert pytest.approx(math.log(99_999 - 10_000 + 1)) == CHANCE
+    assert "chance, any number of 5 digits, is 11.41" in result.to_markdown()
 
 
 def test_the_effective_length_is_by_the_baselines_score_at_the_shortest_length(result):
@@ -389,11 +391,6 @@ def test_without_a_score_of_the_baseline_there_is_no_relative_effective_length(r
     never = marked(result, lambda answer: answer.schedule != "as-is")
     assert [(row.length, row.needed) for row in never.effective] == [(None, 0), (None, 0)]
     assert "as-is finds nothing at 256 tokens, so there is no relative effective length" in never.to_markdown()
-
-
-def test_chance_is_any_number_of_five_digits(result):
-    assert pytest.approx(math.log(99_999 - 10_000 + 1)) == CHANCE
-    assert "chance, any number of 5 digits, is 11.41" in result.to_markdown()
 
 
 def test_a_retrieval_has_a_short_repr_and_a_dataframe(result):
@@ -597,7 +594,6 @@ def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
         (["--lengths", "64"], "length 64 is too short for passkey"),
         (["--lengths", "200", "--depths", "0,2"], "depths '0,2' are neither a list of numbers from 0 (the start)"),
         (["--lengths", "200", "--depths", "1"], "write a depth of 1 as 1.0 (--depths)"),
-        (["--lengths", "200", "--task", "needle"], "invalid value for '--task'"),
         (["--lengths", "200", "--haystack", "no/such/tale.txt"], "no file or folder at 'no/such/tale.txt'; give"),
     ],
 )
