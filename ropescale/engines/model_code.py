@@ -1,6 +1,6 @@
 """The code that vLLM and SGLang run a model with: their own, transformers', or none.
 
-``model_code.json`` is generated from their sources (``tests/helpers/engines/engine_registries.py``), and a test
+``model_code.json`` is generated from their sources (``tests/tools/generate_model_code.py``), and a test
 compares them. The keys: ``versions``, the versions that were read; ``architectures``, the class that loads each model
 type; per engine ``own``, the classes with native code, and ``transformers``, the classes that run with the newest
 transformers that the engine admits; for SGLang also ``unscaled``, the classes whose code passes no scaling to the

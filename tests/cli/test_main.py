@@ -10,6 +10,7 @@ import re
 from importlib import import_module, metadata
 
 import click
+import own_schedules
 import pytest
 from crashing import raising
 
@@ -152,37 +153,11 @@ def test_schedules_json_holds_the_defaults_of_the_paper(ran):
     assert yarn["length_dependent"] is False
 
 
-OWN = """
-from dataclasses import dataclass
-
-from ropescale import Frequencies
-
-
-@dataclass(frozen=True)
-class Half:
-    \"\"\"Slow only the slow half of the pairs.\"\"\"
-
-    factor: float
-    depth: int = 3
-
-    def __call__(self, rope, length):
-        return Frequencies(rope.inv_freq())
-
-
-def thirds(rope, length):
-    return Frequencies([f / 3 for f in rope.inv_freq()])
-
-
-thirds.length_dependent = True
-"""
-
-
-def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, ran):
-    (tmp_path / "own.py").write_text(OWN)
-    page = ran("schedules", f"{tmp_path}/own.py::Half").out
+def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(ran):
+    own = own_schedules.__file__
+    page = ran("schedules", f"{own}::Half").out
     assert "Slow only the slow half of the pairs." in page
-    assert "| factor | float | required |" in page
-    assert "| depth  | int   | 3        |" in page
-    described = json.loads(ran("schedules", f"{tmp_path}/own.py::thirds", "--json").out)
+    assert "| factor | float | 2       |" in page
+    described = json.loads(ran("schedules", f"{own}::Stretching", "--json").out)
     assert (described["fields"], described["length_dependent"]) == ([], True)
-    assert "own.py names no class; write path/to/file.py::Class" in ran("schedules", f"{tmp_path}/own.py", code=2).err
+    assert "own_schedules.py names no class; write path/to/file.py::Class" in ran("schedules", own, code=2).err

@@ -64,16 +64,11 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
         ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
         ("trust-remote-code: true", "'--trust-remote-code': a file cannot run code; give it on the command line"),
         ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
-        ("schedule: [yarn, './mine.py']", "'./mine.py' is code, which a file cannot run"),
-        ("baseline: package.module::Class", "'package.module::Class' is code"),
         ("schedule: '{full_attention: a::b}'", "is code, which a file cannot run"),
         ("- 1", "contains no options; write NAME: VALUE"),
-        ("", "contains no options"),
         ("a: [", "is not YAML"),
         ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
-        ("seed: 2026-11-23", "seed is neither text nor a number"),
         ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
-        ("{data: x, lengths: 32, factor: x}", "invalid value for '--factor'"),
     ],
 )
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):

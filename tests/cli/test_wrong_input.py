@@ -67,14 +67,6 @@ def test_texts_that_cannot_be_read_are_refused_however_little_is_measured(refuse
     assert "rows.parquet has 2 columns named 'text'; rename all but one" in refused(*words, "rows.parquet")
 
 
-def test_dates_beyond_those_of_python_beside_the_text_do_not_matter(ran, checkpoint, tmp_path):
-    when = pyarrow.array([2**62], pyarrow.timestamp("us"))
-    table = pyarrow.table({"body": [TEXT * 3], "when": when})
-    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
-    out, _ = ran("eval", checkpoint, "--data", tmp_path / "rows.parquet", *ONE, "--json")
-    assert json.loads(out)["data"]["tokens"] == 63
-
-
 def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
     said = refused("eval", checkpoint, "--data", texts, *ONE, "-o", f"{texts}/")
     assert said == f"error: {texts}/ contains the measured text; choose another folder (-o, --data)"
@@ -97,43 +89,12 @@ def test_a_launcher_that_says_half_of_what_it_should_is_named(refused, checkpoin
     assert said in refused("eval", checkpoint, "--data", texts, *ONE)
 
 
-def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
-    folder = copied.rename(copied.with_name("two\nlines"))
-    _, err = ran("patch", folder, "--in-place", "--schedule", "yarn:factor=2")
-    out, _ = ran("restore", folder)
-    assert out == f"{copied.parent}/two\\nlines is restored to its state before it was patched in place\n"
-    (copied.parent / "a.txt").write_text(TEXT)
-    _, err = ran("eval", folder, "--data", copied.parent / "a.txt", *ONE, "-o", copied.with_name("out\nhere"))
-    assert f"written to {copied.parent}/out\\nhere\n" in err
-
-
 # --- numbers ---
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["patch", "--schedule", "yarn", "--factor", "８"],
-        ["retrieval", "--lengths", "300", "--trials", "1_0"],
-    ],
-    ids=" ".join,
-)
-def test_numbers_are_taken_as_people_write_them(refused, checkpoint, tmp_path, words):
-    assert words[-1][-3:] in refused(words[0], checkpoint, *words[1:], "-o", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_more_trials_than_fit_into_memory_are_refused_at_once(refused, checkpoint):
     said = refused("retrieval", checkpoint, "--lengths", "300", "--trials", "1000000000")
     assert said.startswith("error: 1000000000 trials are too many")
-
-
-def test_a_context_beyond_any_is_doubted(ran, checkpoint):
-    words = ["patch", checkpoint, "--dry-run", "--schedule", "yarn", "--target-length"]
-    assert "note: 104,857,600 tokens are 1,638,400 times the trained 64; make sure that this is intended" in (
-        ran(*words, "100m").err
-    )
-    assert "make sure" not in ran(*words, "32k").err  # 512 times
 
 
 # --- what is printed, and what is kept ---

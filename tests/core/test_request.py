@@ -12,15 +12,11 @@ from ropescale.cli import options
 from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.running.options import Schedules
-from ropescale.request import Request, RequestOptions
+from ropescale.request import Request
 from ropescale.schedules.specs import parse
 
 FIELDS = [field.name for field in fields(Request) if field.name != "spec"]
 LAZY = LazyGroup()
-
-
-def test_the_keywords_of_public_functions_are_the_fields() -> None:
-    assert list(RequestOptions.__annotations__) == FIELDS
 
 
 def test_each_field_has_one_option_of_the_command_line() -> None:

@@ -10,6 +10,7 @@ import math
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,52 +44,27 @@ SPECS: dict[str, Any] = {
     "two lists, scale": {"name": "longrope", "factor": 4, "attention_factor": 1.3, **LISTS},
     "table": {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2},
 }
+LLAMA_SPECS = [
+    *("ntk:factor=4", "abf:rope_theta=500000", "linear:factor=4", "llama3:factor=4", "ntk-by-parts:factor=4"),
+    *("yarn:factor=4", "yarn:factor=4,truncate=false", "yarn:factor=4,beta_fast=16,beta_slow=2"),
+    *("yarn:factor=4,attention_factor=1.5", "yarn:factor=4,mscale=1,mscale_all_dim=0.5", "dynamic:factor=4"),
+    "yarn:factor=4.2,beta_fast=15.2646,beta_slow=0.5866,truncate=false,attention_factor=1.2017",  # searched
+    *("two lists", "two lists, scale", "table"),
+    *("proportional:partial_rotary_factor=1,factor=4", "proportional:partial_rotary_factor=0.5"),
+]
+MROPE_SPECS = [
+    *("ntk:factor=4", "abf:rope_theta=500000", "linear:factor=4", "llama3:factor=4", "dynamic:factor=4", "table"),
+    *("yarn:factor=4", "yarn:factor=4,mscale=1,mscale_all_dim=0.5"),
+    *("proportional:partial_rotary_factor=1,factor=4", "proportional:partial_rotary_factor=0.5"),
+]
+OTHERS = "gemma2 granite mistral mixtral qwen2 qwen3 cohere2_moe ernie4_5_moe".split()
 CASES = [
-    ("llama", "ntk:factor=4"),
-    ("llama", "abf:rope_theta=500000"),
-    ("llama", "linear:factor=4"),
-    ("llama", "yarn:factor=4"),
-    ("llama", "yarn:factor=4,truncate=false"),
-    ("llama", "yarn:factor=4,beta_fast=16,beta_slow=2"),
-    ("llama", "yarn:factor=4,attention_factor=1.5"),
-    ("llama", "yarn:factor=4.2,beta_fast=15.2646,beta_slow=0.5866,truncate=false,attention_factor=1.2017"),  # searched
-    ("llama", "yarn:factor=4,mscale=1,mscale_all_dim=0.5"),
-    ("llama", "llama3:factor=4"),
-    ("llama", "ntk-by-parts:factor=4"),
-    ("llama", "two lists"),
-    ("llama", "two lists, scale"),
-    ("llama", "table"),
-    ("llama", "dynamic:factor=4"),
-    ("llama", "proportional:partial_rotary_factor=1,factor=4"),
-    ("llama", "proportional:partial_rotary_factor=0.5"),
-    ("glm4", "yarn:factor=4"),
-    ("glm4", "ntk:factor=4"),
-    ("glm4", "ntk-su:factor=4"),
-    ("phi3", "ntk-su:factor=4"),
-    ("phi3", "table"),
-    *(
-        (name, spec)
-        for name in ("qwen2_vl_text", "qwen3_vl_text")
-        for spec in (
-            "ntk:factor=4",
-            "abf:rope_theta=500000",
-            "yarn:factor=4",
-            "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
-            "linear:factor=4",
-            "llama3:factor=4",
-            "dynamic:factor=4",
-            "table",
-            "proportional:partial_rotary_factor=1,factor=4",
-            "proportional:partial_rotary_factor=0.5",
-        )
-    ),
-    ("gemma3", "yarn:factor=4"),
-    ("gemma3", "linear:factor=4"),
-    *(
-        (name, spec)
-        for name in "gemma2 granite mistral mixtral qwen2 qwen3 cohere2_moe ernie4_5_moe".split()
-        for spec in ("yarn:factor=4", "ntk:factor=4", "ntk-su:factor=4", "llama3:factor=4")
-    ),
+    *(("llama", spec) for spec in LLAMA_SPECS),
+    *(("glm4", spec) for spec in ("yarn:factor=4", "ntk:factor=4", "ntk-su:factor=4")),
+    *(("phi3", spec) for spec in ("ntk-su:factor=4", "table")),
+    *(("gemma3", spec) for spec in ("yarn:factor=4", "linear:factor=4")),
+    *product(("qwen2_vl_text", "qwen3_vl_text"), MROPE_SPECS),
+    *product(OTHERS, ("yarn:factor=4", "ntk:factor=4", "ntk-su:factor=4", "llama3:factor=4")),
 ]
 NEIGHBOURS = ("cohere2_moe", "ernie4_5_moe", "glm4")
 SGLANG_TAKES_THETA_ONLY = {"gemma2": float, "mixtral": int}

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import engine_registries
+import generate_model_code
 import gguf
 import own_schedules
 import pytest
@@ -187,7 +187,7 @@ def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_e
 def test_the_lists_of_models_are_those_of_the_engines_sources():
     assert model_code.load()["versions"]["vllm"] == vllm.ENGINE.version
     assert model_code.load()["versions"]["sglang"] == sglang.ENGINE.version
-    assert engine_registries.generate() == model_code.load()
+    assert generate_model_code.generate() == model_code.load()
 
 
 def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:

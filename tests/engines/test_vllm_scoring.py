@@ -7,20 +7,15 @@ limit, so that their last token takes the way of its own.
 from __future__ import annotations
 
 import shlex
-import socket
-import subprocess
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from engine_models import SEARCHED, original
+from engine_servers import running
 from test_vllm import python, variables
 from transformers import AutoModelForCausalLM
 
@@ -52,45 +47,13 @@ SPECS = {
 }
 
 
-PATIENCE = 600
-"""Seconds until a server answers; on two busy cores it takes more than a minute."""
-
-
-@contextmanager
-def serving(python: Path, command: str, log: Path) -> Iterator[str]:
-    """Runs a printed command, with what the processor needs beside it, and yields the server's address."""
+def serving(python: Path, command: str, log: Path) -> AbstractContextManager[str]:
+    """Runs a printed command, with what the processor needs beside it."""
     program, *words = shlex.split(command.replace("\\\n", ""))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    beside = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "2", "--no-enable-prefix-caching"]
     assert program == "vllm"
     script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_command.py"
-    words = [str(python), str(script), *words, *beside, "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("w") as file:
-        server = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=variables())
-        try:
-            wait(server, f"http://127.0.0.1:{port}/health", log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            try:
-                server.wait(60)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    """Returns once the server answers."""
-    until = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"the server did not come up: {log.read_text()[-3000:]}")
+    beside = "--dtype float32 --enforce-eager --max-num-seqs 2 --no-enable-prefix-caching --host 127.0.0.1".split()
+    return running([str(python), str(script), *words, *beside], log, env=variables())
 
 
 def checkpoint(family: str, folder: Path) -> Path:

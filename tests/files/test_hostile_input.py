@@ -60,30 +60,12 @@ def scaled(**changes: Any) -> dict[str, Any]:
 CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "mscale": (scaled(mscale="x", mscale_all_dim=1), REPLACE, "mscale is 'x' in the rope parameters"),
     "factor NaN": (scaled(factor=float("nan")), export("vllm"), "factor is nan in the rope parameters"),
-    "a rope type of a list": ({"rope_scaling": {"rope_type": ["yarn"], "type": "yarn"}}, INSPECT, "not ['yarn']"),
     "one list": (
         {"model_type": "phi3", "original_max_position_embeddings": 128, "rope_scaling": LONGROPE},
         export("transformers4"),
         "longrope needs long_factor",
     ),
-    "a list of a number": (
-        {"rope_scaling": LONGROPE | {"short_factor": 5, "long_factor": [1.0] * 32}},
-        export("vllm"),
-        "short_factor is 5 in the rope parameters",
-    ),
-    "trained on one token": (
-        {"max_position_embeddings": 1},
-        ["patch", "model", "-o", "out", "--schedule", "longrope:short_factor=[1],long_factor=[1]", "--dry-run"],
-        "the trained length is 1 token",
-    ),
     "an odd head": ({"head_dim": 7}, PATCH, "head_dim is 7"),
-    "a vast list": ({"rope_scaling": [1.0] * 1_000_000}, PATCH, "rope_scaling must be an object of keys and values"),
-    "a vast type": ({"model_type": "m" * 1_000_000}, PATCH, "the configuration has no model_type"),
-    "many layer types": (
-        {"model_type": "gemma3_text", "rope_parameters": {f"t{i}": {"rope_type": "default"} for i in range(9999)}},
-        INSPECT,
-        "rope_parameters name 9999 layer types",
-    ),
     "escapes": ({"head_dim": "\x1b[31m"}, PATCH, r"'\x1b[31m'"),
 }
 
@@ -169,11 +151,6 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     content = {"added_tokens_decoder": tokens, "model_max_length": 256}
     (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
     assert files.read_json(model / "tokenizer_config.json") == content
-
-
-NESTED = "yarn"
-for _ in range(200):
-    NESTED = {"name": "resonance", "over": NESTED}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ import pytest
 import tiny_models
 import torch
 from engine_models import LENGTH, TRAINED, original, patched
+from engine_servers import running
 from gguf_models import write_gguf
 from transformers import AutoModelForCausalLM
 
@@ -60,35 +57,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@contextmanager
-def serving(command: str, folder: Path) -> Iterator[str]:
-    """Runs a printed command in a folder, all of it in float32, and yields the server's address."""
+def serving(command: str, folder: Path) -> AbstractContextManager[str]:
+    """Runs a printed command in a folder, all of it in float32."""
     program, *words = shlex.split(command.replace("\\\n", ""))
     assert program == "llama-server"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    beside = ["--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off", "--threads", "1", "--port", port]
-    with (folder / "log.txt").open("w") as log:
-        words = [str(llama_cpp_builds.built() / program), *words, *beside]
-        server = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-        try:
-            _wait(server, f"http://127.0.0.1:{port}/health", folder / "log.txt")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.kill()
-            server.wait()
-
-
-def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    until = time.monotonic() + 60
-    while server.poll() is None and time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise AssertionError(f"the server did not come up: {log.read_text()[-3000:]}")
+    beside = "--cache-type-k f32 --cache-type-v f32 --flash-attn off --threads 1".split()
+    return running([str(llama_cpp_builds.built() / program), *words, *beside], folder / "log.txt", cwd=folder)
 
 
 def answered(address: str, ids: list[int]) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import io
 import math
-import re
 import struct
 import zlib
 from pathlib import Path
@@ -74,12 +73,6 @@ def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
 
 
-def test_each_layer_type_has_its_row():
-    figure = draw({kind: [Geometry(kind, ROPE)] for kind in ("full_attention", "sliding_attention")})
-    assert len(figure.axes) == 2
-    assert "sliding_attention" in figure.axes[1].get_title(loc="left")
-
-
 def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
     [left] = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
@@ -104,20 +97,6 @@ def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, nam
     with pytest.raises(RopescaleError, match=words):
         plotting.save(draw({"all": [SCHEDULED]}), tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("a\0b.png", "null (byte|character)"),
-        ("~no-such-user/a.png", "its home folder does not exist"),
-        ("", "must end in"),
-        ("n" * 300 + ".png", "cannot write a plot to n{300}.png: File name too long"),
-    ],
-    ids=range(4),
-)
-def test_a_name_that_cannot_be_is_one_sentence(model, capsys, name, words):
-    assert re.search(words, refused(capsys, ["inspect", "model", "--plot", name], "error: cannot write a plot to"))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
@@ -160,25 +139,14 @@ def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_
     assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
 
 
-NO_MEMORY = "not enough memory to draw plots"
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ImportError("matplotlib"), r"pip install 'ropescale\[plot\]'"),
-        (MemoryError(), NO_MEMORY),
-        (ImportError("a.so: failed to map segment: Cannot allocate memory"), NO_MEMORY),
-    ],
-)
-def test_without_matplotlib_the_extra_is_named_and_a_want_of_memory_is_told_apart(monkeypatch, error, words):
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *rest):
         if name.startswith("matplotlib"):
-            raise error
+            raise ImportError(name)
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(RopescaleError, match=words):
+    with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
         draw({"all": [SCHEDULED]})

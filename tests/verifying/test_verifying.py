@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from configurations import DEEPSEEK_YARN, edit, edit_rope
+from configurations import DEEPSEEK_V3, edit, edit_rope
 from tiny_models import build
 from transformers import LlamaConfig
 
@@ -16,30 +16,6 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError, VerificationError
 from ropescale.verifying.examining import examine
-
-DEEPSEEK_V3: dict[str, Any] = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "kv_lora_rank": 512,
-    "max_position_embeddings": 163840,
-    "moe_intermediate_size": 2048,
-    "n_group": 8,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_attention_heads": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 61,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "rope_scaling": DEEPSEEK_YARN,
-    "rope_theta": 10000,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-}
 
 
 @pytest.fixture

@@ -147,20 +147,6 @@ def test_windows_know_the_hash_of_the_text_and_their_places_in_it_if_that_is_wan
         assert KeySpans({whole: [(each.offset, each.offset + 9)]}).marks(each).sum() == 9
 
 
-@pytest.mark.parametrize("limits", [{"windows": 1}, {"windows": 3}, {"windows": 9999}, {"total": 7}, {}])
-def test_a_file_has_the_same_windows_and_hash_whether_or_not_key_tokens_are_measured(tmp_path, limits):
-    (tmp_path / "a.txt").write_bytes(LINES.replace("\n", "\r\n").encode())
-    plain, with_spans = (
-        Cutter(Limits(100, 100, **limits, placed=placed), TextEncoder(byte_tokenizer())).cuts(
-            [TextFile("a", tmp_path / "a.txt")]
-        )
-        for placed in (False, True)
-    )
-    assert ids_of(plain) == ids_of(with_spans)
-    assert [each.sha256 for each in plain[0].windows] == [each.sha256 for each in with_spans[0].windows]
-    assert (plain[0].measured, plain[0].whole) == (with_spans[0].measured, with_spans[0].whole)
-
-
 def vast(folder: Path) -> tuple[Path, Path, Path]:
     """Writes 30 kB and 200 MB of text, and 20 GB of JSON lines that take no room on the disk."""
     small, book, rows = (folder / name for name in ("small.txt", "book.txt", "rows.jsonl"))

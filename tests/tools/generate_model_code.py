@@ -1,6 +1,7 @@
 """Reads the content of ``ropescale/engines/model_code.json`` from the engines' own sources.
 
-``PYTHONPATH=tests/helpers/engines python -m engine_registries`` writes it again, after a change of the versions there.
+``PYTHONPATH=tests/helpers/engines python tests/tools/generate_model_code.py`` writes it again, after a change of the
+versions there.
 """
 
 from __future__ import annotations
