@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 from ..statistics.intervals import Estimate
 from . import against_truncation, best, paired, perplexity
-from .against_truncation import TRUNCATION, truncated
+from .against_truncation import FAR, TRUNCATION, truncated
 from .best import too_few, worse_than_a_guess
-from .cells import SENTENCE, around, digits, exp
+from .cells import SENTENCE, around, digits, exp, negligible
 from .far_repeats import distance_of
 from .paired import short_length
 from .stored import AS_IS, Stored
 
+_NOTHING, _UNSURE = "has no measurable effect", "has no significant effect"
+
+_UNIT = " nats"
+_EXPLAINED = " nats (0.01 = 1% of perplexity)"
+"""The unit at its first use."""
+
 
 def answer(stored: Stored) -> list[str]:
-    """Returns the lowest perplexity, a schedule's gain and cost, and its comparison with truncation.
+    """Returns the recommendation at the longest length, a schedule's gain and cost, and its comparison with truncation.
 
     Every conclusion is the sign of an interval that holds for all comparisons of the run together. The differences from
     the baseline are over the tokens of the perplexities. Those from truncation are over the tokens past the trained
@@ -21,106 +29,130 @@ def answer(stored: Stored) -> list[str]:
     """
     if guessed := worse_than_a_guess(stored):
         return [guessed]
-    longest = stored.lengths[-1]
-    rows = [row for row in perplexity.METRIC.rows(stored) if row.length == longest]
+    rows = [row for row in perplexity.METRIC.rows(stored) if row.length == stored.lengths[-1]]
     ppl = {row.schedule: row.ppl for row in rows}
     few = too_few(max(row.documents for row in rows))
-    lowest = min(ppl, key=ppl.__getitem__)
-    changed = min((label for label in ppl if label != stored.baseline), key=ppl.__getitem__, default=None)
-    if cut := truncated(stored).get((TRUNCATION, longest)):
-        ppl[TRUNCATION] = exp(cut.mean)
-    first, of_schedules = _lowest(stored, ppl, changed), ""
-    compared = next((row for row in best.METRIC.rows(stored) if row.length == longest), None)
-    if compared is not None:
-        lowest, of_schedules = compared.schedule, _below(stored, compared.not_apart, "every other schedule")
-    if few:
-        first += f", undecided: {few}" if len(ppl) > 1 else ""
-    elif min(ppl, key=ppl.__getitem__) == TRUNCATION:
-        past = [row for row in against_truncation.METRIC.rows(stored) if row.length == longest]
-        names = [row.schedule for row in past if (change := row.change()) and change.sign != 1]
-        first += f", {_below(stored, names, 'every schedule')} past {past[0].context:,} tokens"
-    elif of_schedules:
-        first, of_schedules = f"{first}, {of_schedules}", ""
-    second = _gain_and_cost(stored, changed, of_schedules if changed == lowest else "", few) if changed else ""
-    third = _past_trained_length(stored, lowest, few, explained=TRUNCATION in ppl)
-    return [f"{sentence}." for sentence in (first, second, third) if sentence]
+    sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
+    return "\n".join(f"{sentence}." for sentence in sentences if sentence).replace(_UNIT, _EXPLAINED, 1).split("\n")
 
 
-def _lowest(stored: Stored, ppl: dict[str, float], changed: str | None) -> str:
-    """Names the lowest perplexity, beside those of the baseline, the best changed schedule and truncation."""
+def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
+    """Recommends the lowest perplexity if it is decided; else names the other one that may be lower.
+
+    Beside it are those of the baseline, of the best changed schedule, and of truncation.
+    """
+    longest, cut = stored.lengths[-1], stored.truncation
+    of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
     first, *others = sorted(ppl, key=ppl.__getitem__)
-    cut = f"{AS_IS} on the last {stored.truncation.length:,} tokens" if stored.truncation else ""
+    not_apart = next((row.not_apart for row in best.METRIC.rows(stored) if row.length == longest), [])
+    compared = [row for row in against_truncation.METRIC.rows(stored) if row.length == longest]
+    past = {row.schedule: change.sign for row in compared if (change := row.change())}
+    if first == TRUNCATION:
+        rivals = [label for label, sign in past.items() if sign != 1]
+    else:
+        rivals = not_apart + [TRUNCATION] * (past.get(first, -1) != -1)
     names = {label: stored.markdown_name(label) for label in ppl}
-    shown = [label for label in others if label in (stored.baseline, changed, TRUNCATION)]
-    figures = [f"{names[each]}{f', {cut}' if each == TRUNCATION else ''}: {digits(ppl[each], 4)}" for each in shown]
-    beside = f" ({'; '.join(figures)})" if shown else ""
-    name = f"{names[first]}{f' ({cut})' if first == TRUNCATION else ''}"
-    verb = "has the lowest perplexity:" if others else "has a perplexity of"
-    return f"At {stored.lengths[-1]:,} tokens, {name} {verb} {digits(ppl[first], 4)}{beside}"
+    name, unchanged = names[first], f"{AS_IS}, the unchanged model"
+    if first == TRUNCATION and cut:
+        name += f" ({unchanged}, on the last {cut.length:,})"
+    elif cut:
+        names[TRUNCATION] = f"{TRUNCATION} to the last {cut.length:,}"
+    if first == AS_IS:
+        name += " (the unchanged model)"
+    elif first != TRUNCATION:
+        names[AS_IS] = unchanged
+    remarks = {}
+    if first == TRUNCATION and len(stored.schedules) > 1 and not (few or rivals):
+        apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
+        remarks = {of_schedules: f", {_undecided(stored, not_apart, ppl) or apart}"}
+    shown = [label for label in others if label in (stored.baseline, _changed(stored, ppl), TRUNCATION)]
+    parts = [f"{names[label]}: {digits(ppl[label], 4)}{remarks.get(label, '')}" for label in shown]
+    beside = f" ({'; '.join(parts)})" if parts else ""
+    figures = f"{digits(ppl[first], 4)}{beside}"
+    if not others:
+        return f"At {longest:,} tokens, {name} has a perplexity of {figures}"
+    if few or rivals:
+        why = f"but {few}" if few else _undecided(stored, rivals, ppl)
+        return f"At {longest:,} tokens, {name} has the lowest perplexity: {figures}, {why}"
+    return f"At {longest:,} tokens, use {name}: lowest perplexity, {figures}"
 
 
-def _below(stored: Stored, undecided: list[str], every: str) -> str:
-    """Names the schedules that the lowest loss is not significantly below; without any, it is below ``every``."""
-    if not undecided:
-        return f"significantly below {every}"
-    one = len(undecided) == 1
-    return (
-        f"not significantly below {stored.markdown_name(undecided[0]) if one else f'{len(undecided)} of the schedules'}"
-    )
+def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
+    """Names the lowest of the labels that may be lower than the one before it; "" without any."""
+    if not rivals:
+        return ""
+    nearest = stored.markdown_name(min(rivals, key=lambda label: ppl.get(label, math.inf)))
+    both = f"it and {nearest}" if len(rivals) == 1 else f"it, {nearest} and {len(rivals) - 1} more"
+    return f"undecided between {both}"
 
 
-def _gain_and_cost(stored: Stored, schedule: str, of_schedules: str, few: str) -> str:
-    """Compares a schedule with the baseline at the longest length and within the trained length."""
+def _truncated(stored: Stored) -> dict[str, float]:
+    """Returns truncation's perplexity at the longest length, by its label; empty if unknown."""
+    loss = truncated(stored).get((TRUNCATION, stored.lengths[-1]))
+    return {TRUNCATION: exp(loss.mean)} if loss else {}
+
+
+def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
+    """Returns the schedule with the lowest perplexity, the baseline apart; None without any."""
+    return min((label for label in stored.schedules if label != stored.baseline), key=ppl.__getitem__, default=None)
+
+
+def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
+    """Compares the best changed schedule with the baseline at the longest length and within the trained length."""
+    schedule = _changed(stored, ppl)
     changes = {row.length: row.change for row in paired.METRIC.rows(stored) if row.schedule == schedule}
     short = short_length(stored.lengths, stored.trained_length)
     lengths = [n for n in dict.fromkeys([stored.lengths[-1], short]) if n in changes]
-    parts: list[str] = []
-    for n in lengths:
-        change, unit, where = changes[n], "" if parts else " nats per token", f"at {n:,}{'' if parts else ' tokens'}"
-        if change.mean == change.low == change.high == 0:
-            parts.append(f"costs nothing {where}")
-        elif few or change.sign is not None:
-            verb = "gains" if change.mean < 0 else "costs"
-            parts.append(f"{verb} {_by(change, few, unit)} {where}{_undecided(change, few)}")
-    if not parts:
-        return ""
-    start = f"On {_documents(stored)} alone, " if few else ""
-    name = f"{stored.markdown_name(schedule)}{f', {of_schedules},' if of_schedules else ''}"
-    baseline = f"{stored.markdown_name(stored.baseline)}{', the unchanged model' if stored.baseline == AS_IS else ''}"
-    return f"{start}{name} {' and '.join(parts)}, against {baseline}"
+    parts = [_effect(changes[n], "costs", "gains", f"at {n:,} tokens", few) for n in lengths]
+    return _compared(stored, few, stored.markdown_name(stored.baseline), str(schedule), *parts)
 
 
-def _past_trained_length(stored: Stored, schedule: str, few: str, explained: bool) -> str:
-    """Compares a schedule with truncation, on the tokens past the trained length and on far repeats."""
+def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
+    """Compares the best schedule with truncation, on the tokens past the trained length and on far repeats.
+
+    Recommends it for far repeats if it is better there alone.
+    """
+    schedule = min(ppl, key=ppl.__getitem__)
     rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
     if not rows:
         beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
         return "Truncation was not measured" if beyond else ""
     row = max(rows, key=lambda row: row.length)
-    change, far = row.change(against_truncation.ALL), row.change(against_truncation.FAR)
+    change, far = row.change(), row.change(FAR)
+    whole = _effect(change, "loses", "wins", f"at positions past {row.context:,}", few)
+    repeats = _effect(far, "loses", "wins", f"on far repeats (of text {distance_of(stored):,}+ tokens back)")
+    if not whole or few or far is None:
+        repeats = ""
+    elif change and far.sign == -1 != change.sign and not negligible(far):
+        repeats = f", but {repeats}: use it there"
+    explained = "" if _truncated(stored) else f" to {row.context:,}"
+    return _compared(stored, few, f"{TRUNCATION}{explained}", schedule, whole, repeats)
+
+
+def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: str) -> str:
+    """Writes the effects of a schedule against a baseline, of the documents alone if they are too few for a verdict."""
+    first, *others = [*filter(None, effects)] or [""]
+    if not first:
+        return ""
+    number = stored.data["documents"]
+    verb = next((same for same in (_NOTHING, _UNSURE) if first.startswith(same)), first.split()[0])
+    for other in others:
+        first += other if other.startswith(",") else f" and {other.removeprefix(f'{verb} ')}"
+    start = f"On {'this document' if number == 1 else f'these {number} documents'} alone, against" if few else "Against"
+    return f"{start} {baseline}, {stored.markdown_name(schedule)} {first}"
+
+
+def _effect(change: Estimate | None, worse: str, better: str, where: str, few: str = "") -> str:
+    """Writes the size of a significant difference with its interval; without it for too few documents.
+
+    Empty for no difference, or if there should be an interval but is none.
+    """
     if change is None or (change.sign is None and not few):
         return ""
-    verb = "loses to" if change.mean > 0 else "beats"
-    truncation = "truncation" if explained else f"truncation ({AS_IS} on the last {row.context:,})"
-    by = f"{_by(change, few, ' nats')}{_undecided(change, few)}"
-    said = f"On the tokens past {row.context:,}, {stored.markdown_name(schedule)} {verb} {truncation} by {by}"
-    if far is not None and far.sign is not None and not few:
-        verb, distance = "loses" if far.mean > 0 else "wins", distance_of(stored)
-        said += f"; on far repeats ({distance:,}+ tokens back) it {verb} by {_by(far)}{_undecided(far)}"
-    return said
-
-
-def _documents(stored: Stored) -> str:
-    number = stored.data["documents"]
-    return "this document" if number == 1 else f"these {number} documents"
-
-
-def _undecided(change: Estimate, few: str = "") -> str:
-    """Marks an interval that contains zero, except with too few documents, which the first sentence states."""
-    return " (undecided)" if change.sign == 0 and not few else ""
-
-
-def _by(change: Estimate, few: str = "", unit: str = "") -> str:
-    """Writes the size of a difference, with its interval unless there are too few documents."""
+    if negligible(change):
+        return f"{_NOTHING} {where}"
+    if change.sign == 0 and not few:
+        return f"{_UNSURE} {where}"
     size = -change if change.mean < 0 else change
-    return f"{size.mean:{SENTENCE}}{'' if few else around(size.mean, size.low, size.high, SENTENCE)}{unit}"
+    interval = "" if few else around(size.mean, size.low, size.high, SENTENCE)
+    return f"{better if change.mean < 0 else worse} {size.mean:{SENTENCE}}{interval}{_UNIT} {where}"

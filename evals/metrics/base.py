@@ -227,16 +227,11 @@ def paired_change(stored: Stored, schedule: str, baseline: str, length: int, lev
     return estimated(stored, ours.minus(theirs), first, level)
 
 
-def ppl_table(stored: Stored, rows: Iterable[Any], others: Mapping[tuple[str, int], str] | None = None) -> str:
-    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds.
-
-    Args:
-        others: the cells of further lines, by label and length.
-    """
+def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
+    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds."""
     cells = {
         (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
     }
-    cells |= others or {}
     return table(stored.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in cells), name=stored.named)
 
 

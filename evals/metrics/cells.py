@@ -31,20 +31,15 @@ def table(
     corner: str,
     cells: Mapping[tuple[str, int], str],
     labels: Iterable[str],
-    last: Mapping[str, str] | None = None,
     name: Callable[[str], str] = str,
 ) -> str:
     """Returns a Markdown table with schedules as rows and lengths as columns.
 
     Args:
-        last: the effective length of each schedule, for a last column.
         name: the name of a label.
     """
-    header = [corner, *(f"{length:,}" for length in lengths), *(["effective length"] if last else [])]
-    rows = [
-        [escaped(name(label)), *(cells.get((label, n), "") for n in lengths), *([last[label]] if last else [])]
-        for label in labels
-    ]
+    header = [corner, *(f"{length:,}" for length in lengths)]
+    rows = [[escaped(name(label)), *(cells.get((label, n), "") for n in lengths)] for label in labels]
     return markdown(header, rows, right=range(1, len(header)))
 
 
@@ -115,6 +110,12 @@ def leans(value: float, low: float, high: float) -> bool:
     """Whether an interval is too asymmetric for a ±."""
     below, above = value - low, high - value
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
+
+
+def negligible(change: Estimate, form: str = SENTENCE) -> bool:
+    """Whether a difference and the bounds of its interval, if known, all round to zero."""
+    bounds = (change.mean, change.low or 0.0, change.high or 0.0)
+    return not any(float(f"{bound:{form}}".rstrip("%")) for bound in bounds)
 
 
 def misleads(low: float, high: float, mean: str, half: str) -> bool:

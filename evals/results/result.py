@@ -13,10 +13,10 @@ from ..data.chats import ASSISTANT
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TRUNCATION, TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import perplexities, ppl_table, rests_on
-from ..metrics.best import BestRow, together, worse_than_a_guess
+from ..metrics.base import rests_on
+from ..metrics.best import BestRow, worse_than_a_guess
 from ..metrics.by_position import PositionRow
-from ..metrics.cells import interval_cell
+from ..metrics.cells import digits, exp, table
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
@@ -147,31 +147,23 @@ class Result(Stored, Saved):
 
     def main_table(self) -> str:
         """Returns the perplexities, including truncation's, which up to the trained length is the unchanged model."""
-        losses = against_truncation.truncated(self)
-        cells = {key: interval_cell(*perplexities(loss), loss.over) for key, loss in losses.items()}
-        cells |= {(TRUNCATION, n): AS_IS for n in self.lengths if losses and (TRUNCATION, n) not in losses}
-        return ppl_table(self, self.rows, cells)
+        ppl = {(row.schedule, row.length): row.ppl for row in self.rows}
+        if losses := against_truncation.truncated(self):
+            ppl |= {(TRUNCATION, n): ppl[AS_IS, n] for n in self.lengths} | {
+                key: exp(losses[key].mean) for key in losses
+            }
+        cells = {key: digits(value, 4) for key, value in ppl.items()}
+        return table(self.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in ppl), self.named)
 
     def rests_on(self) -> str:
-        """Describes the sample, and its intervals in plain words; :meth:`protocol_line` names their method."""
-        number, figure = self.data["documents"], f"± or (low to high) is the {PERCENT} interval"
-        if self.comparisons:
-            said = (
-                f"In the table, {figure} of one perplexity, wide where documents differ. Differences are of the same "
-                f"tokens, and significant where 0 is outside their {together(self.comparisons)}."
-            )
-        elif self._blocks:
-            text = "this text" if number == 1 else "these texts"
-            said = (
-                f"{figure} for {text} alone, not for others (†). It is wide, because it rests on "
-                f"{self._blocks.rpartition(' in ')[2].replace('blocks', 'long stretches')} of {text} only."
-            )
-        elif any(row.ppl_low is not None for row in self.rows):
-            few = intervals.over_documents(number)
-            said = f"{figure} over documents{f', which {few}' if few else ''}."
-        else:
-            said = f"{self._interval_line()}."
-        return f"Measured on {rests_on(self)}. {said[0].upper()}{said[1:]}"
+        """Describes the sample, and the verdict's intervals in plain words; :meth:`protocol_line` has their method."""
+        number, pieces = self.data["documents"], self.data.get("windows")
+        said = f"Measured on {number:,} document{'s' * (number != 1)}"
+        if not self.sliding and pieces not in (None, number):
+            said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
+        if not self.comparisons:
+            return f"{said}; other texts may differ."
+        return f"{said}; all intervals together hold with {PERCENT} confidence."
 
     @property
     def _blocks(self) -> str | None:

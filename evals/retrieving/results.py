@@ -215,7 +215,6 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         """Returns a table of accuracies, and one of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
-        reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in effective}
         scores = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
         losses = {
             (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
@@ -227,13 +226,12 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
             at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
             parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
         corner = "score" if from_file else "accuracy"
-        parts.append(table(stored.lengths, corner, scores, stored.schedules, reach, stored.named))
+        parts.append(table(stored.lengths, corner, scores, stored.schedules, stored.named))
+        reached = {"": [f"{stored.named(row.schedule)} {_or_none(row.length)}" for row in effective]}
         if from_file:
-            by_ruler = ", ".join(
-                f"{stored.named(row.schedule)} {f'{row.ruler:,}' if row.ruler else 'none'}" for row in effective
-            )
-            threshold = f"a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096"
-            parts.append(f"Effective length by RULER's threshold ({threshold}): {by_ruler}.")
+            threshold = f" by RULER's threshold (a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096)"
+            reached[threshold] = [f"{stored.named(row.schedule)} {_or_none(row.ruler)}" for row in effective]
+        parts += [f"Effective length{bar}: {', '.join(found)}." for bar, found in reached.items()]
         chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
         parts.append(f"NLL of the whole answer in place (nats{chance}):")
         parts.append(table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named))
@@ -355,9 +353,13 @@ def _by_prompt(values: Iterable[tuple[Answer, float]], level: float = LEVEL) -> 
     return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()], level)
 
 
+def _or_none(length: int | None) -> str:
+    return "none" if length is None else f"{length:,}"
+
+
 def accuracy_cell(row: AccuracyRow) -> str:
     """Formats an accuracy with its interval."""
-    return f"{row.accuracy:.2f} [{row.accuracy_low:.2f}, {row.accuracy_high:.2f}]"
+    return f"{row.accuracy:.2f} ({row.accuracy_low:.2f} to {row.accuracy_high:.2f})"
 
 
 @dataclass(repr=False)
@@ -457,13 +459,13 @@ class Retrieval(Saved):
             alone = ", ".join(map(escaped, protocol["alone"]))
             left_out = [f"{count:,} {name.replace('_', ' ')}" for name, count in self.data.get("skipped", {}).items()]
             asked = (
-                f"{'; '.join([self.rests_on(), *left_out])}; {how}. Score: the share of the answers in the text of "
+                f"{'; '.join([self._sample(), *left_out])}; {how}. Score: the share of the answers in the text of "
                 f"greedy decoding, ignoring case (tokens: {tokens}). NLL: of the answers in place, joined like those "
                 f"of the example in the prompt{f'; each alone, and summed: {alone}' if alone else ''}"
             )
         else:
             asked = (
-                f"protocol {protocol['task']}: {TASKS[protocol['task']]}; {self.rests_on()}, seed {protocol['seed']}, "
+                f"protocol {protocol['task']}: {TASKS[protocol['task']]}; {self._sample()}, seed {protocol['seed']}, "
                 f"filler {escaped(self.data['source'])}, {how}. An answer counts when every token of it is ranked "
                 "first (greedy decoding would write it)"
             )
@@ -475,29 +477,32 @@ class Retrieval(Saved):
         )
         dependent = " (questions of one prompt taken as independent)" * (protocol["task"] == "multi-key")
         return (
-            f"{asked}. Brackets are Wilson {PERCENT} intervals{dependent}, others {PERCENT} t intervals over prompts "
+            f"{asked}. Scores have Wilson {PERCENT} intervals{dependent}, losses {PERCENT} t intervals over prompts "
             f"({LEAST_DOCUMENTS} or more). {bar}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def sentences(self) -> list[str]:
-        """Describes the accuracies and the largest significant gain in answer NLL at the longest length."""
+        """Describes the accuracies and the largest significant fall of the answers' loss at the longest length."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         if not rows:
             return said
-        at = f"{self.lengths[-1]:,} tokens"
+        loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.named(self.baseline)
         if few := too_few(rows[0].prompts, "prompts"):
-            return [*said, f"Which schedule's answers cost less at {at} is undecided: {few}."]
-        cheaper = [row for row in rows if row.low is not None and row.high is not None and row.high < 0]
-        if not cheaper:
-            baseline = self.named(self.baseline)
-            return [*said, f"At {at} no schedule's answers cost significantly less than those of {baseline}."]
-        best = min(cheaper, key=lambda row: row.delta_nll)
-        low, high = -cast(float, best.high), -cast(float, best.low)
-        less = f"{-best.delta_nll:.3g} nats less than {self.named(best.baseline)} ({low:.3g} to {high:.3g})"
-        return [*said, f"At {at} the answers cost {self.named(best.schedule)} {less}."]
+            return [*said, f"No schedule is shown to change {loss}: {few}."]
+        lower = [row for row in rows if row.low is not None and row.high is not None and row.high < 0]
+        if not lower:
+            return [*said, f"No schedule lowers {loss} significantly against {baseline}."]
+        row = min(lower, key=lambda row: row.delta_nll)
+        low, high = -cast(float, row.high), -cast(float, row.low)
+        by = f"{-row.delta_nll:.3g} ({low:.3g} to {high:.3g}) nats"
+        return [*said, f"{self.named(row.schedule)} lowers {loss} by {by} against {baseline}."]
 
     def rests_on(self) -> str:
+        """Describes the prompts and the level of the intervals."""
+        return f"{self._sample()}; intervals: {PERCENT}."
+
+    def _sample(self) -> str:
         """Describes the prompts."""
         if self.is_from_file:
             return f"{self.data['documents']:,} prompts of {escaped(self.data['source'])}"

@@ -119,7 +119,7 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
     assert f"Whether on far repeats reading further than the last 8 tokens pays off is undecided: {why}" in text
     assert result.best == []
     check_answer(result)
-    assert f", undecided: {why}" in headline(as_run(result))
+    assert f", but {why}" in headline(as_run(result))
 
 
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
@@ -184,21 +184,26 @@ def check_lowest(text: str, result: Result) -> None:
 
 
 PPL = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e\+\d+)?)"
-BY = r"(\d+\.\d{3})(?: ± [<\d.]+| \(\S+ to \S+\)| ± -)?(?: nats(?: per token)?)?"
+UNIT = r"(?: nats(?: \(0\.01 = 1% of perplexity\))?)"
+EFFECT = rf"(\d+\.\d{{3}})( ± [<\d.]+| \(\S+ to \S+\))?{UNIT}"
 
 
 def check_answer(result: Result) -> None:
     """Compares the answer that a terminal begins with to the tables, and every conclusion to its interval."""
     said, decides = result.sentences(), result.data["documents"] >= 10
     assert 1 <= len(said) <= 3 and all(len(each) <= 200 for each in said), said
+    assert " ".join(said).count("(0.01 = 1% of perplexity)") == any(" nats" in each for each in said)
     longest = result.lengths[-1]
     table = cells(result.main_table(), "perplexity")
-    ppl = {name: number(cell.split()[0]) for (name, at), cell in table.items() if at == str(longest)}
-    first = check_first(said.pop(0), result, ppl, decides)
-    if gain := next((each for each in said if each.endswith((" s0.", "the unchanged model."))), None):
-        check_gain(gain, result, ppl, decides, first)
+    ppl = {name: number(cell) for (name, at), cell in table.items() if at == str(longest)}
+    check_first(said.pop(0), result, ppl, decides)
+    alone = "" if decides else f"On these {result.data['documents']} documents alone, "
+    against = f"{alone}{'Against' if decides else 'against'} "
+    if gain := next((each for each in said if each.startswith(f"{against}{result.baseline}, ")), None):
+        check_gain(gain, result, ppl, decides)
         said.remove(gain)
     for sentence in said:
+        assert sentence.startswith(f"{against}truncation")
         check_past(sentence, result, decides)
     assert bool(gain) == (len(result.schedules) > 1) and len(said) == bool(result.against_truncation)
 
@@ -207,62 +212,94 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> str:
-    """The first sentence has the lowest number of the table's last column, truncation's too; returns its name."""
+def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> None:
+    """The first sentence recommends only what every interval shows; else it names the nearest that may be lower.
+
+    It has the numbers of the table's last column.
+    """
+    longest = result.lengths[-1]
     name, lowest, rest = re.match(
-        rf"At {result.lengths[-1]} tokens, (\S+)(?: \(as-is on .*?\))? has (?:the lowest perplexity:|a perplexity of) "
-        rf"{PPL}(.*)\.$", sentence
+        rf"At {longest} tokens, (?:use )?(\S+?)(?: \(.*?\))?(?: has the lowest perplexity:|: lowest perplexity,"
+        rf"| has a perplexity of) {PPL}(.*)\.$", sentence
     ).groups()  # type: ignore[union-attr]  # fmt: skip
-    assert ppl[name] == min(ppl.values()) == pytest.approx(number(lowest))
-    for other, value in re.findall(rf"[(;] ?(\S+?)(?:, as-is on [^:]*)?: {PPL}", rest):
-        assert ppl[other] == pytest.approx(number(value))
-    if len(ppl) == 1 or not decides:
-        assert ("undecided" in rest) == (len(ppl) > 1) and "significantly" not in sentence
-    elif name == "truncation":
-        past = [row.change().sign for row in result.against_truncation if row.length == result.lengths[-1]]
-        assert ("not significantly" in rest) == (set(past) != {1}) and "past 8 tokens" in rest
-    elif result.best:
-        assert ("not significantly" in rest) == bool(result.best[-1].not_apart)
-    return name
+    assert ppl[name] == min(ppl.values()) == number(lowest)
+    for other, value in re.findall(rf"[(;] ?(\S+?)(?:, the unchanged model| to the last 8)?: {PPL}", rest):
+        assert ppl[other] == number(value)
+    of_schedules = {label: value for label, value in ppl.items() if label != "truncation"}
+    signs = {row.schedule: row.change().sign for row in result.against_truncation if row.length == longest}
+    open_ = {*result.best[-1].not_apart} if result.best and len(of_schedules) > 1 else set()
+    rivals = {label for label, sign in signs.items() if sign != 1}
+    if name != "truncation":
+        rivals = open_ | ({"truncation"} if signs.get(name, -1) != -1 else set())
+    assert (", use " in sentence) == (decides and not rivals and len(ppl) > 1)
+    assert ("a verdict needs 10 documents" in rest) == (not decides and len(ppl) > 1)
+    undecided = re.search(r"undecided between it(?: and|,) (\S+?)(?: and (\d+) more)?(?:[;)]|$)", rest)
+    among = rivals if rivals else open_ if name == "truncation" else set()
+    assert bool(undecided) == (decides and bool(among) and len(ppl) > 1)
+    if undecided:
+        nearest, more = undecided.groups()
+        assert nearest in among and ppl.get(nearest) == min((ppl[each] for each in among & {*ppl}), default=None)
+        assert int(more or 0) == len(among) - 1
+    best = "the best schedule" in rest or "below every schedule" in rest
+    assert best == (name == "truncation" and decides and not rivals and not open_ and len(of_schedules) > 1)
 
 
-def check_gain(sentence: str, result: Result, ppl: dict[str, float], decides: bool, first: str) -> None:
+def whole_effect(text: str, first: str) -> str:
+    """Repeats the verb of the effect before it, which the sentence says once."""
+    verb = re.match(r"has no \w+ effect|\w+", first)[0]  # type: ignore[index]
+    return text if re.match("gains|costs|loses|wins|has", text) else f"{verb} {text}"
+
+
+def check_effect(text: str, cell: str, verbs: tuple[str, str], decides: bool) -> None:
+    """Compares a gain or cost with its cell: the size, the direction, and whether it is significant."""
+    change = CELL.search(cell)[1]  # type: ignore[index]
+    if "has no measurable effect" in text:
+        assert abs(float(change)) < 6e-4
+    elif "has no significant effect" in text:
+        assert decides and sign(cell) == 0
+    else:
+        verb, by, interval = re.match(rf"(\w+) {EFFECT}", text).groups()  # type: ignore[union-attr]
+        assert float(by) == pytest.approx(abs(float(change)), abs=6e-4) and bool(interval) == decides
+        assert verb == verbs[change.startswith("-")] and not (decides and sign(cell) == 0)
+
+
+def check_gain(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> None:
     """The best changed schedule's gain and cost are those of the table of changes, and of the perplexities."""
-    name = re.match(r"(?:On these \d+ documents alone, )?(\S+?),? ", sentence)[1]  # type: ignore[index]
+    name, effects = re.match(rf".*gainst {result.baseline}, (\S+) (.*)\.$", sentence).groups()  # type: ignore[union-attr]
     changed = {each: value for each, value in ppl.items() if each not in (result.baseline, "truncation")}
     assert changed[name] == min(changed.values())
     shown = cells(result.to_markdown(), "change")
-    parts = re.findall(rf"(gains|costs) {BY} at (\d+)(?: tokens)?( \(undecided\))?(?: and |, against )", sentence)
+    first, *rest = effects.split(" and ")
+    rest = [whole_effect(each, first) for each in rest]
     lengths = [result.lengths[-1], *({TRAINED} & {*result.lengths} - {result.lengths[-1]})]
-    assert [int(length) for _, _, length, _ in parts] == lengths
-    for verb, by, length, undecided in parts:
-        change = CELL.search(shown[name, length])[1]  # type: ignore[index]
-        assert float(by) == pytest.approx(abs(float(change)), abs=6e-4)
-        assert (verb == "gains") == change.startswith("-")
-        assert bool(undecided) == (decides and sign(shown[name, length]) == 0)
-    first_by = float(parts[0][1]) * (-1 if parts[0][0] == "gains" else 1)
-    assert first_by == pytest.approx(np.log(ppl[name] / ppl[result.baseline]), abs=2e-3)
-    if ", significantly" in sentence or "not significantly" in sentence:
-        assert first == "truncation" and ("not significantly" in sentence) == bool(result.best[-1].not_apart)
+    for part, length in zip([first, *rest], lengths, strict=True):
+        assert f" at {length} tokens" in part
+        check_effect(part, shown[name, str(length)], ("costs", "gains"), decides)
 
 
 def check_past(sentence: str, result: Result, decides: bool) -> None:
-    """The difference from truncation is that of its table, on the tokens that the sentence names."""
-    name, verb, by, undecided, _, far = re.match(
-        rf"On the tokens past 8, (\S+) (loses to|beats) truncation(?: \(as-is on the last 8\))? by {BY}"
-        r"( \(undecided\))?(; on far repeats \(8\+ tokens back\) it (.*))?\.$", sentence
+    """The difference from truncation is that of its table, on the tokens that the sentence names.
+
+    A schedule is recommended for far repeats alone only if it is better on them, and not elsewhere.
+    """
+    name, whole, link, far, use = re.match(
+        r".*gainst truncation(?: to 8)?, (\S+) (.* at positions past 8)"
+        r"(?:(, but | and )(.*on far repeats \(of text 8\+ tokens back\))"
+        r"(: use it there)?)?\.$", sentence
     ).groups()  # type: ignore[union-attr]  # fmt: skip
-    cell = cells(result.to_markdown(), "against truncation")[name, str(result.lengths[-1])]
-    change = CELL.search(cell)[1]  # type: ignore[index]
-    assert float(by) == pytest.approx(abs(float(change)), abs=6e-4) and (verb == "beats") == change.startswith("-")
-    assert bool(undecided) == (decides and sign(cell) == 0)
+    longest = str(result.lengths[-1])
+    shown = cells(result.to_markdown(), "against truncation")[name, longest]
+    check_effect(whole, shown, ("loses", "wins"), decides)
     row = next(row for row in result.against_truncation if (row.schedule, row.length) == (name, result.lengths[-1]))
     repeats = row.change("far_")
     assert bool(far) == (decides and repeats is not None and repeats.sign is not None)
+    assert bool(use) == (link == ", but ")
     if far:
-        assert far.startswith("wins by" if repeats.mean < 0 else "loses by") and ("undecided" in far) == (
-            not repeats.sign
-        )
+        last = cells(result.to_markdown(), f"at {longest}").items()
+        repeated = {label: cell for (label, column), cell in last if column.startswith("far repeats")}
+        far = whole_effect(far, whole)
+        check_effect(far, repeated[name], ("loses", "wins"), decides)
+        assert bool(use) == (repeats.sign == -1 and row.change().sign != -1)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -273,7 +310,7 @@ def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
     text, said = result.to_markdown(), headline(as_run(result)) or ""
     check_answer(result)
     if result.data["documents"] < 10:
-        assert "pays off at" not in text + said and "significantly" not in text + said
+        assert "pays off at" not in text + said and " use " not in text + said
         return
     if len(result.schedules) > 1:
         check_lowest(text, result)

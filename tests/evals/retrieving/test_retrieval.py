@@ -406,9 +406,7 @@ def test_the_paired_loss_is_the_known_one(result):
     found = {row.length: row for row in result.paired}
     assert found[1024].delta_nll == pytest.approx(-60 * 2 / 3, rel=1e-6)
     assert found[1024].low < found[1024].delta_nll < found[1024].high < 0
-    assert result.sentences()[1].startswith(
-        "At 1,024 tokens the answers cost linear:factor=4 40 nats less than as-is ("
-    )
+    assert result.sentences()[1].startswith("linear:factor=4 lowers the answers' loss at 1,024 tokens by 40 (")
 
 
 def gaining(result, gain, spread, prompts=12):
@@ -427,9 +425,9 @@ def test_the_sentence_about_the_loss_concludes_what_the_intervals_of_its_table_s
     """12 prompts whose changes are 1 nat around their mean; three lengths, so three comparisons."""
     error = math.sqrt(1 / 11)
     for gain, words in [
-        (1.2, "At 1,024 tokens the answers cost linear:factor=4 1.2 nats less than as-is (0.353 to 2.05)."),
-        (0.8, "At 1,024 tokens no schedule's answers cost significantly less than those of as-is."),
-        (-2, "At 1,024 tokens no schedule's answers cost significantly less than those of as-is."),
+        (1.2, "linear:factor=4 lowers the answers' loss at 1,024 tokens by 1.2 (0.353 to 2.05) nats against as-is."),
+        (0.8, "No schedule lowers the answers' loss at 1,024 tokens significantly against as-is."),
+        (-2, "No schedule lowers the answers' loss at 1,024 tokens significantly against as-is."),
     ]:
         found = gaining(result, gain, 1)
         row = found.paired[-1]
@@ -446,17 +444,20 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
     row = few.paired[-1]
     assert row.high < 0 and (row.prompts, row.comparisons) == (9, None)
     assert few.sentences()[1:] == [
-        "Which schedule's answers cost less at 1,024 tokens is undecided: a verdict needs 10 prompts, and there are 9."
+        "No schedule is shown to change the answers' loss at 1,024 tokens: a verdict needs 10 prompts, and there are 9."
     ]
     assert "on the same questions (nats; 95% intervals):" in few.to_markdown()
-    assert "cost linear:factor=4 15 nats less" in gaining(result, 15, 1, prompts=10).sentences()[1]
+    assert (
+        "linear:factor=4 lowers the answers' loss at 1,024 tokens by 15 ("
+        in gaining(result, 15, 1, prompts=10).sentences()[1]
+    )
 
 
 def test_questions_of_one_prompt_count_as_one_for_a_conclusion():
     asked = {"task": "multi-key", "trials": 6}
     found = ropescale.evals.retrieval(lookup_llama(), byte_tokenizer(), [700], 3, ["linear:factor=4"], **asked)
     assert [(row.answers, row.prompts, row.comparisons) for row in found.paired] == [(18, 6, None)]
-    assert found.sentences()[-1].endswith("undecided: a verdict needs 10 prompts, and there are 6.")
+    assert found.sentences()[-1].endswith(": a verdict needs 10 prompts, and there are 6.")
 
 
 @pytest.mark.parametrize("depths", [[0.5], 4])
