@@ -118,8 +118,8 @@ class FinalistRow:
         short_ppl: the perplexity at the trained length.
         delta, low, high: its objective minus that of ``baseline``, in nats, and an interval that holds simultaneously
             for all pairs of the table.
-        beyond, far, others: the mean loss of the tokens beyond the trained length: of all, of those that repeat text
-            further back than that length, and of the rest; None without tokens.
+        beyond, far: the mean loss of the tokens beyond the trained length: of all, and of those that repeat text
+            further back than that length; None without tokens.
         far_tokens: the number of tokens of ``far``.
     """
 
@@ -136,18 +136,7 @@ class FinalistRow:
     high: float | None
     beyond: float | None
     far: float | None
-    others: float | None
     far_tokens: Count
-    table_sha256: str = ""
-
-
-@dataclass(frozen=True)
-class RoundRow:
-    """A round of the race: the numbers of candidates, of new windows, and of survivors."""
-
-    candidates: Count
-    windows: Count
-    kept: Count
 
 
 @dataclass(frozen=True)
@@ -163,12 +152,12 @@ class AnswerRow:
     """The recommendation.
 
     Attributes:
-        schedule: the recommended schedule; ``as-is`` for no change. Undecided, the one with the lowest loss so far.
+        schedule: the recommended schedule; ``as-is`` for no change. Undecided, the one with the lowest loss.
         decided: whether the text suffices for a decision.
         answer: the recommendation in a few sentences.
         command: the command that patches a checkpoint; empty if no schedule is recommended.
         open, equal: the schedules that may be better, and those that are as good.
-        truncation: a sentence that compares the schedule with truncation on far repeats; empty if not measured.
+        note: a sentence on a schedule whose tables depend on the length; else empty.
         serve: the command that exports the checkpoint for the given engine; empty without one.
         guessed: whether the unchanged model predicts worse than a uniform guess; nothing is recommended then.
     """
@@ -179,7 +168,7 @@ class AnswerRow:
     command: str
     open: list[str]
     equal: list[str]
-    truncation: str
+    note: str
     serve: str = ""
     guessed: bool = False
 

@@ -18,9 +18,9 @@ from .options import Objective
 Column = int | str
 """A length, for the tokens up to it, or the name of another set of tokens."""
 
-BEYOND, FAR, OTHERS = "beyond", "far repeats", "others"
-"""Tokens at positions beyond the trained length, up to the target: all, those that repeat text further back than that
-length, and the rest."""
+BEYOND, FAR = "beyond", "far repeats"
+"""Tokens at positions beyond the trained length, up to the target: all, and those that repeat text further back than
+that length."""
 
 
 @dataclass
@@ -124,4 +124,4 @@ def column_masks(document: Document, objective: Objective, bos: bool) -> dict[Co
     masks: dict[Column, np.ndarray] = {n: counted & (positions < prefix(n, bos).count) for n in objective.lengths}
     beyond = counted & ~masks[objective.short]
     far = np.asarray(far_repeats(document.ids, objective.short)[whole.scored : whole.stop], bool)
-    return {**masks, BEYOND: beyond, FAR: beyond & far, OTHERS: beyond & ~far}
+    return {**masks, BEYOND: beyond, FAR: beyond & far}

@@ -12,14 +12,14 @@ from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
-from ..metrics.cells import SENTENCE, digits, exp, interval_cell, signed
+from ..metrics.cells import digits, exp
 from ..metrics.drawing import LINES, MARKERS, short, tokens
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
-from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, RoundRow, on_front
-from .losses import BEYOND, FAR, OTHERS
+from .evidence import TRUNCATION, AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
+from .losses import BEYOND, FAR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,11 +79,9 @@ class Advice(Metric["Recommendation", AnswerRow]):
         return [wording.answer(stored.measured)]
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns the recommendation, the command and remarks."""
+        """Returns the recommendation, the commands and a note."""
         (row,) = self.rows(stored)
-        parts = [sentence(row.answer)]
-        parts += [code_span(each) for each in (row.command, row.serve) if each]
-        return [*parts, sentence(row.truncation)] if row.truncation else parts
+        return [row.answer, *(code_span(each) for each in (row.command, row.serve) if each), *filter(None, [row.note])]
 
 
 class AllCandidates(Metric["Recommendation", CandidateRow]):
@@ -128,8 +126,8 @@ class Finalists(Metric["Recommendation", FinalistRow]):
             at_target = losses.estimate(label, held_out, goal.target)
             _, ppl_low, ppl_high = perplexities(at_target)
             change = losses.difference(label, chosen, held_out, evidence.level)
-            means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR, OTHERS))
-            beyond, far, others = (None if math.isnan(mean) else mean for mean in means)
+            means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR))
+            beyond, far = (None if math.isnan(mean) else mean for mean in means)
             row = FinalistRow(
                 schedule=label,
                 baseline=chosen,
@@ -144,7 +142,6 @@ class Finalists(Metric["Recommendation", FinalistRow]):
                 high=change.high,
                 beyond=beyond,
                 far=far,
-                others=others,
                 far_tokens=losses.tokens(held_out, FAR),
             )
             rows.append(row)
@@ -152,49 +149,29 @@ class Finalists(Metric["Recommendation", FinalistRow]):
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
         """Returns one table."""
-        rows = self.rows(stored)
-        if len(rows) < 2:
-            return []
-        goal, (first, *_) = stored.protocol, rows
-        header = [
-            "schedule",
-            f"perplexity at {goal['target_length']:,}",
-            f"at {goal['trained_length']:,}",
-            "difference (nats)",
-            "beyond, far repeats",
-            "others",
-        ]
-        lines = [[stored.markdown_name(row.schedule), *cells(row)] for row in rows]
-        chosen = stored.markdown_name(first.baseline)
-        title = (
-            f"On held-out text ({goal['held_out_windows']:,} windows): the objective minus that of "
-            f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
-            "loss in nats of the tokens beyond the trained length that repeat text further back "
-            f"({first.far_tokens:,}), and of the others:"
-        )
-        return [title, markdown(header, lines, right=range(1, len(header)))]
+        return finalists_table(stored, 5)
 
 
-class Rounds(Metric["Recommendation", RoundRow]):
-    """The rounds of the race."""
+def finalists_table(stored: Recommendation, columns: int) -> list[str]:
+    """Returns a caption and the first columns of the finalists' table, the chosen schedule first and truncation last;
+    nothing with one finalist.
 
-    row, key = RoundRow, "rounds"
-
-    def reduce(self, stored: Recommendation) -> list[RoundRow]:
-        """Returns one row per round."""
-        return [RoundRow(len(each.candidates), len(each.windows), len(each.kept)) for each in stored.measured.rounds]
-
-    def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns one sentence."""
-        rows = self.rows(stored)
-        if not rows:
-            return []
-        steps = ", ".join(f"{row.candidates} on {row.windows} window{'s' * (row.windows != 1)}" for row in rows)
-        fed, grid = stored.protocol["tokens_fed"], stored.protocol["grid_tokens"]
-        return [
-            f"Race: {steps}, new ones in each round; {fed:,} tokens fed in all, {fed / grid:.0%} of the full grid "
-            "(every candidate on all the text)."
-        ]
+    The difference is in the perplexity, weighted over both lengths."""
+    rows, protocol = FINALISTS.rows(stored), stored.protocol
+    if len(rows) < 2:
+        return []
+    target, trained = protocol["target_length"], protocol["trained_length"]
+    header = ["schedule", f"at {target:,}", f"at {trained:,}", "difference", "far repeats"]
+    labels = {row.schedule: stored.markdown_name(row.schedule) for row in rows}
+    labels[TRUNCATION] = f"truncation (last {trained:,})"
+    rows = sorted(rows, key=lambda row: (row.schedule == TRUNCATION, row.schedule != row.baseline, row.delta))
+    lines = [[labels[row.schedule], *cells(row)][:columns] for row in rows]
+    weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in protocol["weights"].items())
+    said = f"Perplexity, and its difference from that of the first row (below 0: better), which weighs {weights}"
+    if columns == len(header):
+        far = f"the {rows[0].far_tokens:,} tokens that repeat text further back than {trained:,}"
+        said += f"; and the perplexity of {far}"
+    return [f"{said}:", markdown(header[:columns], lines, right=range(1, columns))]
 
 
 class LeftOut(Metric["Recommendation", LeftOutRow]):
@@ -214,17 +191,14 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
 
 ANSWER, FINALISTS, CANDIDATES = Advice(), Finalists(), AllCandidates()
 
-METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, Rounds(), LeftOut())
+METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, LeftOut())
 
 
 def cells(row: FinalistRow) -> list[str]:
-    """Formats a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
-    own = row.schedule == row.baseline
-    bounds = "" if row.low is None or row.high is None else f" ({row.low:+{SENTENCE}} to {row.high:+{SENTENCE}})"
-    change = "-" if own else f"{signed(row.delta, SENTENCE)}{bounds}"
-    far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
-    ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
-    return [ppl, digits(row.short_ppl, 4), change, far, others]
+    """Formats a finalist's perplexities, its difference, and the perplexity of far repeats."""
+    change = "-" if row.schedule == row.baseline else wording.percent(Estimate(row.delta, row.low, row.high))
+    far = "-" if row.far is None else digits(exp(row.far), 4)
+    return [digits(row.ppl, 4), digits(row.short_ppl, 4), change, far]
 
 
 @dataclass(repr=False)
@@ -291,35 +265,30 @@ class Recommendation(Saved):
         return sentences_of(self.answer.answer)
 
     def main_table(self) -> str:
-        """Returns the command, and the finalists by perplexity and by their difference from the recommended one."""
-        parts, protocol = [f"```sh\n{self.command}\n```"] if self.command else [], self.protocol
-        if len(self.finalists) > 1:
-            lengths = (f"at {protocol[name]:,}" for name in ("target_length", "trained_length"))
-            rows = self.finalists
-            lines = [[self.markdown_name(row.schedule), digits(row.ppl, 4), *cells(row)[1:3]] for row in rows]
-            chosen = self.markdown_name(rows[0].baseline)
-            parts.append(f"Perplexity, and the loss minus that of {chosen} (above 0: worse):")
-            parts.append(markdown(["schedule", *lengths, "difference (nats)"], lines, right=range(1, 4)))
-        return "\n\n".join(parts)
+        """Returns the command, and the finalists by perplexity and by their difference from the chosen one."""
+        commands = [f"```sh\n{self.command}\n```"] if self.command else []
+        return "\n\n".join([*commands, *finalists_table(self, 4)])
 
     def rests_on(self) -> str:
-        """Describes the windows and the weights of the difference."""
-        number = self.protocol["held_out_windows"]
-        windows = f"{number:,} window{'s' * (number != 1)} not used to choose"
-        weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in self.protocol["weights"].items())
-        return f"On {windows}; {PERCENT} intervals for all pairs together. The difference weighs {weights}."
+        """Describes the windows and the intervals."""
+        number, length = self.protocol["held_out_windows"], self.protocol["target_length"]
+        on = f"Measured on {number:,} piece{'s' * (number != 1)} of the text ({length:,} tokens each)"
+        apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
+        note = f" {self.answer.note}" if self.answer.note else ""
+        said = f"{on}{', not used to choose schedules' if apart else ''}"
+        return f"{said}. {PERCENT} intervals, wide enough to hold for the whole table at once.{note}"
 
     def protocol_line(self) -> str:
-        """Returns a sentence on the protocol."""
+        """Returns sentences on the race and the protocol."""
         protocol, number = self.protocol, self.data["documents"]
-        weights = ", ".join(f"{float(weight):.3g} at {int(at):,}" for at, weight in protocol["weights"].items())
-        halves = (
-            f"{protocol['race_windows']:,} windows of the race, {protocol['held_out_windows']:,} others that decide"
-        )
+        rounds = ", ".join(f"{candidates} schedules on {windows} windows" for candidates, windows in protocol["rounds"])
+        share = protocol["tokens_fed"] / protocol["grid_tokens"]
+        race = f"Race: {rounds}, new ones in each round; {share:.0%} of the tokens of all schedules on all the text. "
         return (
-            f"objective: loss in nats per token, weighted {weights}; {number} document{'s' * (number != 1)}: {halves}; "
-            f"equally good: within {protocol['tolerance']:g} nats; {protocol['interval']} interval; "
-            f"{self.model['dtype']}; text sha256 {self.data['sha256'][:12]}"
+            f"{race if rounds else ''}{number} document{'s' * (number != 1)}: {protocol['race_windows']:,} windows of "
+            f"the race, {protocol['held_out_windows']:,} others that decide; equally good: within "
+            f"{protocol['tolerance']:g} nats per token; {protocol['interval']} interval; {self.model['dtype']}; text "
+            f"sha256 {self.data['sha256'][:12]}"
         )
 
     def _summary(self) -> str:

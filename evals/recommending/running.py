@@ -36,7 +36,7 @@ from . import wording
 from .candidates import Candidates, objective_and_candidates
 from .deployment import Deployment
 from .evidence import TRUNCATION, Evidence
-from .losses import BEYOND, FAR, OTHERS, CandidateLosses, column_masks
+from .losses import BEYOND, FAR, CandidateLosses, column_masks
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
@@ -199,7 +199,7 @@ class RecommendRun:
         for each in run.passes:
             # A pass with all needed lengths has one table, so it gives every length.
             shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
-            beyond = (BEYOND, FAR, OTHERS) if each.lengths[-1] == self.objective.target else ()
+            beyond = (BEYOND, FAR) if each.lengths[-1] == self.objective.target else ()
             self.fed += each.positions
             for number, nll in zip(windows, each.nll, strict=True):
                 masks = self._masks[number]
@@ -320,7 +320,7 @@ class RecommendRun:
             "engine": self.options.engine,
             **({"named": self.candidates.names} if self.candidates.names else {}),
             "bos": self.corpus.bos_option,
-            "rounds": [len(each.candidates) for each in self.rounds],
+            "rounds": [[len(each.candidates), len(each.windows)] for each in self.rounds],
             "race_windows": len(self.race),
             "held_out_windows": len(self.held_out),
             "tokens_fed": self.fed,

@@ -1,41 +1,54 @@
-"""The text of the recommendation: the schedule, the comparison with truncation, and open questions."""
+"""The text of the recommendation: the schedule, its perplexity and cost, and the alternative of truncation.
+
+All figures are perplexities and their relative changes; the rows have the losses in nats.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from ...output.formatting import listed
 from ..metrics.best import guessing, too_few
-from ..metrics.cells import SENTENCE, change_cell, digits, exp, signed
+from ..metrics.cells import around, digits, exp
 from ..metrics.stored import AS_IS
 from ..statistics import intervals
-from ..statistics.intervals import CONCLUSIVE
-from .candidates import Candidate
+from ..statistics.intervals import CONCLUSIVE, Estimate
 from .evidence import TRUNCATION, AnswerRow, Evidence
-from .losses import BEYOND, FAR
+from .losses import FAR
 from .options import Objective
-from .race import Decision
+
+_BROKEN = math.log(100)
+"""A change in nats that is shown as a multiple of the perplexity."""
+
+
+def percent(change: Estimate) -> str:
+    """Writes a change of the loss as one of the perplexity: ``+5.1% (+3.8% to +7.6%)``."""
+    known = [each for each in (change.mean, change.low, change.high) if each is not None]
+    if max(known) > _BROKEN:
+        return f"{digits(exp(change.mean), 3)} times"
+    mean, *bounds = (round(math.expm1(each), 5) for each in known)
+    if max(map(abs, (mean, *bounds))) < 0.0005:
+        return "no measurable change"
+    return f"{mean:+.1%}{around(mean, *bounds, form='.1%', sign='+') if bounds else ''}"
 
 
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision, goal = evidence.decision, evidence.objective
-    settled = not goal.is_beyond
+    settled, few = not goal.is_beyond, too_few(evidence.documents)
     chosen = AS_IS if settled else decision.chosen
-    guessed, text = worse_than_a_guess(evidence), _sentence(evidence, decision)
+    guessed, text = worse_than_a_guess(evidence), _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
         text = f"{guessed} {text}" if settled or decision.too_short else guessed
-    decided = settled or not (decision.open or decision.too_short or guessed or too_few(evidence.documents))
     named = not (decision.too_short or guessed) and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
-        decided=decided,
+        decided=settled or not (decision.open or decision.too_short or guessed or few),
         answer=text,
         command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
-        truncation="" if guessed else of_far_repeats(evidence, chosen),
+        note=_note(evidence, chosen) if named else "",
         serve=evidence.deployment.following(goal.target) if named else "",
         guessed=bool(guessed),
     )
@@ -45,26 +58,6 @@ def worse_than_a_guess(evidence: Evidence) -> str:
     """Returns a sentence if the unchanged model predicts worse than a guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
     return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
-
-
-def _sentence(evidence: Evidence, decision: Decision) -> str:
-    goal = evidence.objective
-    if not goal.is_beyond:
-        return not_needed(goal)
-    if decision.too_short:
-        return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
-    name, percent = evidence.candidates.named, f"{math.expm1(evidence.tolerance):.1%} of perplexity"
-    beside, more = beside_truncation(evidence, decision.chosen), _compared(evidence, decision.chosen)
-    lowest, few = f"The lowest loss so far is that of {name(decision.chosen)}{beside}.", too_few(evidence.documents)
-    if few:
-        return " ".join([f"This text does not decide: {few} held out.", lowest, *more])
-    if decision.open:
-        others = f"Schedules that may be better by more than {percent}: {listed(map(name, decision.open))}."
-        return " ".join(["This text does not decide.", lowest, *more, others])
-    use = "Leave the model unchanged" if decision.chosen == AS_IS else f"Use {name(decision.chosen)}"
-    return " ".join(
-        [f"{use}{beside}.", *more, f"No other schedule is better by more than {percent} ({goal.description})."]
-    )
 
 
 def not_needed(goal: Objective) -> str:
@@ -88,63 +81,70 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
     )
 
 
-def follows(candidate: Candidate, fixed: str | None, target: int) -> str:
-    """Describes how a schedule whose tables depend on the length differs from its measurement; names a fixed one."""
-    same = f"; {fixed} is that table at any length" if fixed else ""
-    return (
-        f"Its table depends on the length: the measurement used the table at {target:,}, the folder keeps "
-        f"max_position_embeddings {candidate.reach}, and cached decoding and most engines differ{same}."
-    )
+def _sentences(evidence: Evidence, few: str) -> str:
+    """Names the schedule, and compares it with the other schedules and with truncation."""
+    goal, decision, name = evidence.objective, evidence.decision, evidence.candidates.named
+    if not goal.is_beyond:
+        return not_needed(goal)
+    if decision.too_short:
+        return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
+    chosen, share = name(decision.chosen), f"{math.expm1(evidence.tolerance):.1%} of perplexity"
+    if few:
+        others = "" if evidence.candidates.served else " besides those that choose the finalists"
+        said = f"Undecided, because {few}{others}: of the schedules, {chosen} has the lowest loss."
+    elif decision.open:
+        first, *more = decision.open
+        others = f"{name(first)}{f' or {len(more)} more' if more else ''}"
+        said = f"Undecided between {chosen}, the lowest loss of the schedules, and {others}, which may be better by "
+        said += f"more than {share}."
+    elif decision.chosen == AS_IS:
+        said = f"Leave the model unchanged ({AS_IS}): no schedule is better by more than {share}."
+    else:
+        said = f"Of the schedules, use {chosen}: no other is better by more than {share}."
+    return " ".join(filter(None, [said, _perplexities(evidence), against_truncation(evidence, few)]))
 
 
-def _compared(evidence: Evidence, chosen: str) -> list[str]:
-    """Compares the perplexity at the target with that of the unchanged model and of YaRN's default, and states the cost
-    within the trained length; adds a note on a schedule whose tables follow the length."""
-    goal, losses, held_out, candidates = evidence.objective, evidence.losses, evidence.held_out, evidence.candidates
-
-    def perplexity(spec: str) -> str:
-        return digits(exp(losses.mean(spec, held_out, goal.target)), 4)
-
-    names = {AS_IS: AS_IS}
-    names.setdefault(candidates.usual, f"the usual {candidates.named(candidates.usual)}")
-    against = ", ".join(f"{name}: {perplexity(spec)}" for spec, name in names.items() if spec != chosen)
-    said = f"Perplexity at {goal.target:,} tokens is {perplexity(chosen)} on held-out text ({against})"
-    if chosen != AS_IS:
-        cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
-        mean, low, high = (
-            "" if each is None else f"{math.expm1(each):+.1%}" for each in (cost.mean, cost.low, cost.high)
-        )
-        said += f"; at {goal.short:,} it changes by {mean}{f' ({low} to {high})' if low else ''} against {AS_IS}"
-    found = candidates.following(chosen)
-    return [f"{said}.", *([follows(*found, goal.target)] if found else [])]
+def _perplexities(evidence: Evidence) -> str:
+    """States the perplexity at the target, those of the usual choices, and the cost within the trained length."""
+    goal, candidates, chosen = evidence.objective, evidence.candidates, evidence.decision.chosen
+    losses, held_out = evidence.losses, evidence.held_out
+    usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
+    own, *others = (digits(exp(losses.mean(each, held_out, goal.target)), 4) for each in (chosen, *usual))
+    against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others, strict=True))
+    said = f"At {goal.target:,} tokens its perplexity is {own}{f' ({against})' if against else ''}"
+    if chosen == AS_IS:
+        return f"{said}."
+    cost = percent(losses.difference(chosen, AS_IS, held_out, column=goal.short))
+    return f"{said}; at {goal.short:,}, {cost} against {AS_IS}."
 
 
-def beside_truncation(evidence: Evidence, chosen: str) -> str:
-    """Compares the chosen schedule with truncation, by the interval; "" if it was not measured."""
+def against_truncation(evidence: Evidence, few: str) -> str:
+    """Compares truncation with the chosen schedule, by the interval; "" if it was not measured."""
     if not evidence.truncates:
         return ""
-    change = evidence.losses.difference(chosen, TRUNCATION, evidence.held_out, evidence.level)
-    last = f"truncation (the unchanged model, only the last {evidence.objective.short:,} tokens)"
-    if change.sign is None or too_few(evidence.documents):
-        return f" ({signed(change.mean, SENTENCE)} nats per token against {last})"
-    by = change_cell(-change if change.mean < 0 else change, SENTENCE).lstrip("+")
-    if change.sign:
-        return f", {'but it loses to' if change.sign > 0 else 'which beats'} {last} by {by} nats per token"
-    where = "lower" if change.mean < 0 else "higher"
-    return f", but its loss is not significantly {where} than that of {last}: by {by} nats per token"
+    losses, chosen, held_out = evidence.losses, evidence.decision.chosen, evidence.held_out
+    change = losses.difference(TRUNCATION, chosen, held_out, evidence.level)
+    said, mean = f"Truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
+    if few or change.sign is None:
+        return f"{said} changes it by {percent(Estimate(change.mean, None, None))}, undecided."
+    if change.sign > 0:
+        return f"{said} is worse: {mean}."
+    said += f" is better still: {mean}" if change.sign else f" is not measurably better or worse: {mean}"
+    far = losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR)
+    if far.sign == -1:
+        return f"{said}; the schedule is worth it where text repeats what is further back ({percent(far)} there)."
+    return f"{said}; the schedule is worth it only where text further back must be read."
 
 
-def of_far_repeats(evidence: Evidence, chosen: str) -> str:
-    """Compares the chosen schedule with truncation on far repeats."""
-    losses, held_out = evidence.losses, evidence.held_out
-    tokens = losses.tokens(held_out, FAR)
-    if not evidence.truncates or evidence.decision.too_short or not tokens:
+def _note(evidence: Evidence, chosen: str) -> str:
+    """Describes how a schedule whose tables depend on the length differs from its measurement; names a fixed one."""
+    found = evidence.candidates.following(chosen)
+    if not found:
         return ""
-    change, share = (
-        losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR),
-        losses.tokens(held_out, BEYOND),
-    )
+    (candidate, fixed), target = found, evidence.objective.target
+    same = f"; {fixed} is that table at any length" if fixed else ""
     return (
-        f"On the {tokens:,} tokens that repeat text further back ({tokens / share:.1%} of those beyond the trained "
-        f"length), it differs from truncation by {change_cell(change, SENTENCE)} nats."
+        f"The table of {evidence.candidates.named(chosen)} depends on the length: the measurement used the table at "
+        f"{target:,}, the folder keeps max_position_embeddings {candidate.reach}, and cached decoding and most "
+        f"engines differ{same}."
     )

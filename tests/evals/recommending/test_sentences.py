@@ -12,13 +12,15 @@ from tiny import llama
 
 import ropescale
 from ropescale.evals.metrics.stored import AS_IS
+from ropescale.evals.recommending import wording
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.deployment import Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence
-from ropescale.evals.recommending.losses import BEYOND, FAR, OTHERS, CandidateLosses
+from ropescale.evals.recommending.losses import BEYOND, FAR, CandidateLosses
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import split_windows
 from ropescale.evals.recommending.results import ANSWER, FINALISTS, Recommendation
+from ropescale.evals.statistics.intervals import Estimate
 from ropescale.models.patching import configuration_before
 
 TOLERANCE = 0.005
@@ -36,8 +38,8 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     generator = np.random.default_rng(seed)
     windows = [1] * 2 * documents
     goal = objective_of(256, 64, short_weight=0)
-    counts = np.tile([*(length - 1.0 for length in goal.lengths), 191.0, 20.0, 171.0], (len(windows), 1))
-    losses = CandidateLosses(windows, [*goal.lengths, BEYOND, FAR, OTHERS], counts, goal.weights)
+    counts = np.tile([*(length - 1.0 for length in goal.lengths), 191.0, 20.0], (len(windows), 1))
+    losses = CandidateLosses(windows, [*goal.lengths, BEYOND, FAR], counts, goal.weights)
     shared = generator.normal(3, 0.5, (len(windows), 1))
     for name, shift in shifts.items():
         drawn = generator.exponential(1, shared.shape) - 1 if skewed else generator.normal(0, 1, shared.shape)
@@ -55,18 +57,22 @@ def check_table(stored, documents):
     """Compares the sentences of a recommendation with its rows; returns what they conclude of truncation."""
     (answer,), rows = ANSWER.rows(stored), {row.schedule: row for row in FINALISTS.rows(stored)}
     text, last = answer.answer, rows[TRUNCATION]
-    assert answer.decided == text.startswith(("Use ", "Leave the model")) == (not text.startswith("This text does not"))
-    claims = re.findall(r"which (beats)|but it (loses) to|but its loss is (not) significantly", text)
+    assert answer.decided == text.startswith(("Of the schedules, use ", "Leave the model"))
+    assert answer.decided != text.startswith("Undecided")
+    sentences = stored.sentences()
+    assert " ".join(sentences) == text and all(len(sentence) <= 200 for sentence in sentences), text
+    claims = re.findall(r"Truncating the input to its last 64 tokens is (better|worse|not measurably)", text)
     if documents < 10:
         assert not claims and not answer.decided
-        assert f"a verdict needs 10 documents, and there are {documents} held out" in text
+        assert f"a verdict needs 10 documents, and there are {documents} besides" in text
         return ""
-    (found,) = ("".join(words) for words in claims)
+    (found,) = claims
+    assert wording.percent(Estimate(last.delta, last.low, last.high)) in text
     apart = last.low is not None and (last.low > 0 or last.high < 0)
-    assert found == ("not" if not apart else "beats" if last.low > 0 else "loses"), text
+    assert found == ("not measurably" if not apart else "worse" if last.low > 0 else "better"), text
     open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -TOLERANCE}
     assert set(answer.open) == open_ and answer.decided == (not open_)
-    assert all(name in text.partition("may be ")[2] for name in open_)
+    assert not open_ or answer.open[0] in text.partition(", and ")[2].partition(", which may be better")[0]
     return found
 
 
@@ -86,30 +92,32 @@ def test_where_nothing_differs_few_tables_tell_truncation_apart(skewed, most):
     for seed in range(number):
         documents = int(draw.integers(10, 51))
         shifts = dict.fromkeys([*SIMPLE[: 2 + seed % 3], TRUNCATION], 0.0)
-        apart += check_table(table(documents, shifts, seed, skewed), documents) != "not"
+        apart += check_table(table(documents, shifts, seed, skewed), documents) != "not measurably"
     assert apart <= most * number
 
 
 @pytest.mark.parametrize(
     ("truncation", "said"),
     [
-        (0.0, "Use yarn:factor=4, but its loss is not significantly "),
-        (-0.5, "Use yarn:factor=4, but it loses to truncation (the unchanged model, only the last 64 tokens) by 0."),
-        (0.5, "Use yarn:factor=4, which beats truncation (the unchanged model, only the last 64 tokens) by 0."),
+        (0.0, "is not measurably better or worse: "),
+        (-0.5, "is better still: -39."),
+        (0.5, "is worse: +6"),
     ],
 )
-def test_how_it_stands_to_truncation_is_in_the_sentence_that_recommends(truncation, said):
+def test_what_truncation_does_is_said_after_the_schedule(truncation, said):
     shifts = {AS_IS: 1.0, "yarn:factor=4": 0.0, TRUNCATION: truncation}
-    assert ANSWER.rows(table(20, shifts, noise=0.002))[0].answer.startswith(said)
+    text = ANSWER.rows(table(20, shifts, noise=0.002))[0].answer
+    assert text.startswith("Of the schedules, use yarn:factor=4: no other is better by more than 0.5% of perplexity.")
+    assert f"Truncating the input to its last 64 tokens {said}" in text
 
 
 def test_a_schedule_that_follows_the_length_says_what_its_folder_does_and_which_fixed_one_is_the_same(tmp_path):
     shifts = {AS_IS: 1.0, "yarn:factor=4": 0.5, "dynamic:factor=1": 0.0, TRUNCATION: 1.0}
-    assert (
-        "Its table depends on the length: the measurement used the table at 256, the folder keeps "
+    assert ANSWER.rows(table(20, shifts))[0].note == (
+        "The table of dynamic:factor=1 depends on the length: the measurement used the table at 256, the folder keeps "
         "max_position_embeddings 64, and cached decoding and most engines differ; ntk:factor=4 is that table at any "
         "length."
-    ) in ANSWER.rows(table(20, shifts))[0].answer
+    )
     llama().save_pretrained(tmp_path / "model")
     ropescale.patch_checkpoint(tmp_path / "model", tmp_path / "out", "dynamic:factor=1")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 64
