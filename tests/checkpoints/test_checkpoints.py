@@ -17,7 +17,6 @@ import tiny
 import torch
 from configurations import as_cached, edit, read, write_checkpoint
 from crashing import failures, raising, tree, unchanged
-from launching import HELPERS, environment
 from own_schedules import Half
 from refusing import one_error, untouched
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -366,60 +365,6 @@ def test_a_failure_at_any_step_leaves_no_trace(source, tmp_path, error):
         assert tree(tmp_path) == before
     assert steps > 20
     assert (out / "ropescale.json").exists()
-
-
-KILLED = """
-import json, os, shutil, sys
-os.fsync = lambda handle: None  # against power cuts, which this is not
-from pathlib import Path
-from crashing import kills, tree
-from ropescale import patch_checkpoint, restore
-from ropescale.errors import RopescaleError
-root = Path(sys.argv[1])
-source, out = root / "source", root / "out"
-patch_checkpoint(source, out, "yarn:factor=4")  # imports everything once, and not in every child
-shutil.rmtree(out)
-patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-restore(source)
-before, steps = tree(source), 0
-whole = None
-for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4")):
-    if os.path.lexists(out):  # it has its place, and only the journal had to go
-        assert whole is None, step
-        whole = tree(out)
-        shutil.rmtree(out)
-    assert tree(source) == before, step
-    steps += 1
-assert (out / "ropescale.json").exists()
-assert whole in (None, tree(out))
-assert sorted(os.listdir(root)) == ["out", "source"], os.listdir(root)
-print(steps)
-def patched(): patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-def undo():
-    try: restore(source)
-    except RopescaleError as error: assert "nothing to restore" in str(error), error
-steps = 0
-for step in kills(root, patched):
-    undo()
-    assert tree(source) == before, (step, tree(source), before)
-    steps += 1
-print(steps)
-steps = 0
-for step in kills(root, undo):
-    undo()
-    assert tree(source) == before, step
-    patched()
-    steps += 1
-print(steps)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_kill_at_any_step_leaves_no_output_and_in_place_can_be_undone(source, tmp_path, python):
-    done = python("-c", KILLED, str(tmp_path), env=environment(HELPERS))
-    assert done.returncode == 0, done.stderr
-    assert all(int(steps) > 8 for steps in done.stdout.split()), done.stdout
-    assert len(done.stdout.split()) == 3
 
 
 # ---------------------------------------------------------------------------------------------------------

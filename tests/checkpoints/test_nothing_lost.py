@@ -366,14 +366,6 @@ def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (files.Terminated(signal.SIGTERM), 143)])
-def test_a_signal_that_python_wrapped_is_one_all_the_same(source, monkeypatch, error, code):
-    wrapper = RuntimeError("Error calling __set_name__ on 'x' instance")
-    wrapper.__cause__ = error
-    monkeypatch.setattr("ropescale.checkpoints.patching.patch_checkpoint", raising(wrapper))
-    assert main(["patch", str(source), "-o", "out", "--schedule", "yarn:factor=4"]) == code
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What is no place for a result, and what is no original
 
@@ -416,12 +408,3 @@ def test_what_somebody_put_where_the_backup_is_stays(source):
     assert os.listdir(source / backups.BACKUP) == ["thesis.txt"]
     shutil.rmtree(source / backups.BACKUP)
     assert tree(source) == before
-
-
-def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source):
-    with unchanged(source):
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-        (source / "ropescale.json").unlink()
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-        assert read(source / "config.json")["max_position_embeddings"] == 512
-        restore(source)

@@ -13,7 +13,6 @@ from configurations import read
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.errors import ConfigError
 
 FIRST = ("yarn:factor=4", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", "giraffe:scale_power=0.5")
 
@@ -81,18 +80,6 @@ def test_every_way_to_ask_builds_on_the_same_ground(source, tmp_path, ran):
     assert served[0]["length"] == served[1]["length"] == 512
 
 
-def test_what_is_measured_on_top_is_the_patched_folder(source, tmp_path, ran):
-    own, out = tmp_path / "own", tmp_path / "out"
-    ropescale.patch_checkpoint(source, own, "yarn:factor=4")
-    ropescale.patch_checkpoint(own, out, "linear:factor=2", on_top=True)
-    (tmp_path / "text.txt").write_text("".join(chr(32 + 7 * i * i % 90) for i in range(600)))
-    asked = ["--data", tmp_path / "text.txt", "--lengths", "512", "--no-truncation", "--no-short-context"]
-    ran("eval", own, *asked, "--schedule", "linear:factor=2", "--on-top", "-o", tmp_path / "on-top")
-    ran("eval", out, *asked, "-o", tmp_path / "folder")
-    found, wanted = (ropescale.evals.Result.load(tmp_path / each).rows for each in ("on-top", "folder"))
-    assert found[-1].nll == wanted[-1].nll
-
-
 def test_on_top_in_place_is_taken_back_byte_for_byte(source, tmp_path, ran):
     own = Path(shutil.copytree(source, tmp_path / "own"))
     before = (own / "config.json").read_bytes()
@@ -102,10 +89,3 @@ def test_on_top_in_place_is_taken_back_byte_for_byte(source, tmp_path, ran):
     assert read(own / "ropescale.json")["beneath"] == {"all": "yarn x4 of 64"}
     ropescale.restore(own)
     assert (own / "config.json").read_bytes() == before
-
-
-def test_on_top_of_our_schedule_that_follows_the_length_is_refused(source, tmp_path):
-    ropescale.patch_checkpoint(source, tmp_path / "own", "dynamic:factor=2")
-    with pytest.raises(ConfigError, match=r"changes with the length.*replace the scaling"):
-        ropescale.patch_checkpoint(tmp_path / "own", tmp_path / "out", "linear:factor=2", on_top=True)
-    assert not (tmp_path / "out").exists()

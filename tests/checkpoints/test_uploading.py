@@ -246,11 +246,6 @@ def test_a_token_that_may_only_read_is_refused_before_the_patch(hub, capsys):
     refused(capsys, [*PUSH, "-o", "out"], "the token for the Hub is read-only; give it write access")
 
 
-def test_a_file_that_the_hub_leaves_out_is_missed(hub, ran):
-    hub.ignored = {"nested/extra.json"}
-    assert f"{hub.url}/me/long lacks 1 of the files, such as nested/extra.json" in ran(*PUSH, code=1).err
-
-
 # ---------------------------------------------------------------------------------------------------------
 # The token is never said
 

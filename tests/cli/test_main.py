@@ -60,14 +60,12 @@ def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
     [
         (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
         (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
-        (["schedules", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
         (
             ["eval", "m", "--factor", "128k"],
             "invalid value for '--factor': '128k' is not a factor; write 4, or several like 2,4,8 "
             "(a length is --target-length); see `ropescale eval -h`",
         ),
-        (["inspect"], "missing argument 'MODEL'; see `ropescale inspect -h`"),
         (
             ["inspect", "m", "--set", "factor"],
             "invalid value for '--set': 'factor' is not key=value; see `ropescale inspect -h`",

@@ -37,12 +37,7 @@ LLAMA = {
 GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "v4 llama with only a theta": LLAMA | {"rope_theta": 500000.0, "rope_scaling": None},
     "v4 llama with an explicit head_dim": LLAMA | {"rope_theta": 1e6, "head_dim": 96},
-    "v5 llama": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
-    "v5 llama whose theta stands outside": LLAMA | {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default"}},
-    "v4 llama, linear, no theta": LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}},
-    "v5 llama, linear": LLAMA | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}},
     "v4 llama, dynamic": LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "llama 3.1": LLAMA31,
     "both views of llama 3.1": LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 500000.0}},
@@ -65,17 +60,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rotary_pct": 0.25,
         "rotary_emb_base": 25000,
     },
-    "gpt_neox whose rope_theta nobody reads": {"model_type": "gpt_neox", "rotary_pct": 0.5, "rope_theta": 77777.0},
-    "stablelm, partial": {
-        "model_type": "stablelm",
-        "hidden_size": 512,
-        "num_attention_heads": 8,
-        "partial_rotary_factor": 0.25,
-    },
-    "phi, v5, partial": {
-        "model_type": "phi",
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.4},
-    },
     "gemma 1 with heads wider than hidden_size / heads": {
         "model_type": "gemma",
         "hidden_size": 3072,
@@ -84,13 +68,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma3, v4": GEMMA3
     | {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-    "gemma3, v5": GEMMA3
-    | {
-        "rope_parameters": {
-            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        }
-    },
     "gemma3, v5, one layer type left out": GEMMA3
     | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3e6}}},
     "gemma3, multimodal": {
@@ -117,7 +94,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "beam": {"model_type": "beam"},
     "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
-    "deepseek_v4, v4, two labels": {"model_type": "deepseek_v4", "rope_theta": 2e4, "compress_rope_theta": 1.5e5},
     "ministral3": MINISTRAL3,
     "minimax_m2 in coordinates": {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},
     "mixtral without a head_dim": {
@@ -135,7 +111,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "bailing_hybrid",
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
     },
-    "apertus, scaled by its class": {"model_type": "apertus"},
     "qwen2-vl style mrope": LLAMA
     | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}, "rope_theta": 1e6},
 }

@@ -21,11 +21,9 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.configs import class_defaults
 from ropescale.engines import transformers4
-from ropescale.errors import RopescaleError
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.exporting import ENGINES, Export, export
+from ropescale.exporting import Export, export
 
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
@@ -425,21 +423,3 @@ def test_wrong_usage_exits_with_2_and_one_line(words: list[str], message: str, t
     out, err = ran("export", str(write_checkpoint(tmp_path, LLAMA)), *words, code=2)
     assert out == ""
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_model_type_can_be_asked_about(engine: str, tmp_path: Path) -> None:
-    specs = [None, "yarn:factor=4,truncate=false,attention_factor=1.3", "linear:factor=4", "ntk-su:factor=4"]
-    answered = set()
-    for model_type, entry in class_defaults.load().items():
-        for spec in specs if entry else ():
-            options = {"replace_scaling": True, "layers": "all"} if spec else {}
-            try:
-                done = export(write_checkpoint(tmp_path, {"model_type": model_type}), engine, spec, **options)
-            except RopescaleError:  # no rotary embeddings, or a schedule that does not fit
-                continue
-            answered.add(model_type)
-            assert (done.refusal is None) == bool(done.commands), (model_type, spec)
-            assert json.dumps(done.to_dict())
-    assert len(answered) >= 120

@@ -108,8 +108,6 @@ def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type: st
 
 ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "yarn": (LLAMA, "yarn:factor=8", {}),
-    "yarn with weights": (LLAMA, "yarn:factor=8,mscale=1,mscale_all_dim=0.5", {}),
-    "yarn with a scale": (LLAMA, "yarn:factor=8,attention_factor=1", {}),
     "no rounding": (
         LLAMA,
         "yarn:factor=8,truncate=false",
@@ -127,7 +125,6 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
         {"switch": ("dropped", "the long list, always")},
     ),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
-    "theta in a type that reads no more": (LLAMA | {"model_type": "mixtral"}, "ntk:factor=4", {}),
 }
 
 

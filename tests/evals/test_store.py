@@ -7,9 +7,7 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import time
-from contextlib import closing
 from functools import partial
 from unittest.mock import patch
 
@@ -473,19 +471,3 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
     with pytest.raises(CheckpointError):
         _stopping(tmp_path / "out", CheckpointError("no"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
-
-
-def test_a_file_without_our_tables_is_set_aside_and_a_note_that_is_no_text_is_no_note(tmp_path, capsys):
-    with opened(tmp_path / "run") as store:
-        store.begin({"kind": "perplexity"})
-    path = tmp_path / "run" / "resume" / "0.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE notes SET content = CAST(x'7bff7d' AS TEXT)")
-        connection.commit()
-    with opened(tmp_path / "run") as store:
-        assert store.last == {}
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("ALTER TABLE notes RENAME TO others")
-        connection.commit()
-    with opened(tmp_path / "run"):
-        assert path.with_name("0.sqlite~").exists() and "is now called 0.sqlite~" in capsys.readouterr().err

@@ -40,7 +40,6 @@ class Hub:
     )
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
-    ignored: set[str] = field(default_factory=set)
     commits: list[dict[str, Any]] = field(default_factory=list)
     through_lfs: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
@@ -196,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _mode(self, asked: dict[str, Any]) -> dict[str, Any]:
         mode = "lfs" if asked["path"].endswith(".safetensors") else "regular"
-        return {"path": asked["path"], "uploadMode": mode, "shouldIgnore": asked["path"] in self.hub.ignored}
+        return {"path": asked["path"], "uploadMode": mode, "shouldIgnore": False}
 
     def _way(self, asked: dict[str, Any]) -> dict[str, Any]:
         actions = {"upload": {"href": f"{self.hub.url}/lfs/{asked['oid']}"}}

@@ -6,7 +6,6 @@ import copy
 import json
 import logging
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -217,23 +216,6 @@ def test_base_takes_the_makers_scaling_out(tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------
 # Where the model came from
-
-V4 = {
-    "llama": {"rope_theta": 20000.0, "rope_scaling": None},
-    "gpt_neox": {"rotary_emb_base": 20000, "rotary_pct": 0.5, "rope_scaling": None},
-    "gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 20000.0, "rope_scaling": None},
-}
-
-
-@pytest.mark.parametrize("spec", ["abf:rope_theta=500000", "linear:factor=4", "yarn:factor=4", Half()])
-@pytest.mark.parametrize("model_type", V4)
-def test_a_model_of_a_transformers_4_configuration_is_patched_saved_and_reverted(model_type, spec, tmp_path):
-    config = {k: v for k, v in build(model_type).config.to_dict().items() if k not in ("rope_parameters", "rotary_pct")}
-    model = stock_from(config | V4[model_type], tmp_path / "v4")
-    assert min(float(table[1]) for _, table, _ in tables(model)) < 10000.0 ** (-1 / pairs(model))  # theta was read
-    with left_alone(model) as plain, ropescale.patch(model, spec):
-        assert not torch.equal(logits(model), plain)
-        assert torch.equal(logits(model), logits(reloaded(model, tmp_path / "out")))
 
 
 def test_the_language_part_of_a_multimodal_model_is_patched(tmp_path):
@@ -565,22 +547,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 # MLA
 
 
-def test_the_softmax_scale_of_mla_follows_mscale_all_dim_and_reverts(tmp_path):
-    model = build("deepseek_v3")
-    plain = softmax_scales(model)
-    assert plain == [16**-0.5] * 2
-    with left_alone(model), ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0"):
-        assert softmax_scales(model) == pytest.approx([1.8739 * s for s in plain], rel=3e-5)
-        assert tables(model)[0][2] == 1.0
-        assert torch.equal(logits(model), logits(reloaded(model, tmp_path)))
-        with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=0.5"):
-            assert softmax_scales(model) == pytest.approx([1.4029 * s for s in plain], rel=3e-5)
-            assert tables(model)[0][2] == pytest.approx(1.1557, rel=3e-5)
-    with left_alone(model), ropescale.patch(model, "yarn:factor=40"):
-        assert softmax_scales(model) == plain
-        assert tables(model)[0][2] == pytest.approx(1.3689, rel=3e-5)
-
-
 DEEPSEEK_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}
 
 
@@ -590,18 +556,6 @@ def test_taking_deepseeks_own_scaling_out_takes_the_softmax_scale_with_it():
     with ropescale.patch(model, "base", replace_scaling=True):
         assert softmax_scales(model) == [16**-0.5] * 2
     assert softmax_scales(model) == scaled and scaled[0] > 1.8 * 16**-0.5
-
-
-def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
-    model = build("deepseek_v3")
-    scaled = build("deepseek_v3", rope_parameters={**DEEPSEEK_YARN, "original_max_position_embeddings": TRAINED})
-    monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
-    with left_alone(model), pytest.raises(ConfigError, match="install a transformers that has yarn_apply_mscale"):
-        ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0")
-    with pytest.raises(ConfigError, match="install a transformers that has yarn_apply_mscale"):
-        ropescale.patch(scaled, "base", replace_scaling=True)
-    with ropescale.patch(model, "yarn:factor=40"):
-        assert softmax_scales(model) == [16**-0.5] * 2
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -106,17 +106,6 @@ def test_what_the_switch_explains_does_not_excuse_what_comes_before_it(monkeypat
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)[:2]} == {DIFFERS}
 
 
-def test_a_schedule_of_ours_that_follows_the_length_differs_as_well_and_held_it_does_not() -> None:
-    model = build()
-    with ropescale.patch(model, "dynamic-yarn", target_length=256):
-        report = ropescale.verify(model, generate=True)
-        assert [stretch.verdict for stretch in report.generation] == [EQUAL, EXPLAINED, EXPLAINED]
-        assert any("freeze the schedule at one length" in warning for warning in report.warnings)
-    with ropescale.patch(model, "dynamic-yarn", target_length=256, length=256):
-        report = ropescale.verify(model, generate=True)
-        assert {stretch.verdict for stretch in report.generation} == {EQUAL}
-
-
 FROZEN = [
     ("llama", "dynamic:factor=4", {}),
     ("qwen2", {key: TWO_LISTS[key] for key in ("short_factor", "long_factor", "factor")} | {"name": "longrope"}, {}),

@@ -47,19 +47,10 @@ def another_scaling(model):
         layer.set_scale("default", 1.0)
 
 
-@contextmanager
-def both_merged(model):
-    model.set_adapter("second")
-    model.merge_adapter(["second"])
-    yield
-    model.unmerge_adapter()
-    model.set_adapter("default")
+SWITCHES = [lambda model: model.disable_adapter(), another_adapter, another_scaling]
 
 
-SWITCHES = [lambda model: model.disable_adapter(), another_adapter, another_scaling, both_merged]
-
-
-@pytest.mark.parametrize("switched", SWITCHES, ids=["off", "another", "scaled", "merged"])
+@pytest.mark.parametrize("switched", SWITCHES, ids=["off", "another", "scaled"])
 def test_a_folder_of_before_is_not_taken_for_a_model_whose_adapters_were_switched(tmp_path, switched):
     model = with_adapters()
     before = nll(model, tmp_path)
@@ -67,18 +58,6 @@ def test_a_folder_of_before_is_not_taken_for_a_model_whose_adapters_were_switche
         alone = nll(model)
         assert nll(model, tmp_path) == alone
         assert abs(alone - before) > 1e-3
-
-
-def test_adapters_in_memory_count_also_where_the_files_of_a_folder_are_named(tmp_path):
-    model = with_adapters()
-    llama().save_pretrained(tmp_path / "model")
-    found = []
-    for _ in range(2):
-        found.append(
-            perplexity(model, IDS, [48], out=tmp_path / "out", path=tmp_path / "model", force=True).rows[0].nll
-        )
-        model.set_adapter("second")
-    assert found[1] == nll(model) != found[0]
 
 
 def places(model):
