@@ -102,13 +102,25 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     Raises:
         DataError: a field is missing or has another type.
     """
-    prompt = "".join(_text(row, field, name) for field in _prompt_field(row, fields, name))
+    has = f"it has {', '.join(row) or 'none'}"
+    names = (
+        (fields.prompt,) if fields.prompt else next((pair for pair in PROMPTS if all(each in row for each in pair)), ())
+    )
+    if not names or (fields.prompt is None and names == ("input",) and "context" in row):
+        # LongBench's input is the question alone.
+        raise DataError(f"the prompt field of {name} is unknown; name it: {', '.join(row) or 'none'}", "prompt_field")
     if fields.prompt is None and PREFIX in row:
-        prompt += _text(row, PREFIX, name)
+        names = (*names, PREFIX)
+    texts = [row.get(field) for field in names]
+    for field, text in zip(names, texts, strict=True):
+        if not isinstance(text, str):
+            what = f"holds {type(text).__name__}, not text" if field in row else f"is missing; {has}"
+            raise DataError(f"{name}: field {field!r} {what}", "prompt_field")
+    prompt = "".join(map(str, texts))
     field = fields.answer or next((each for each in ANSWERS if each in row), None)
     if field is None or field not in row:
         lacking = "field of answers" if field is None else f"field {field!r}"
-        raise DataError(f"{name} has no {lacking}; it has {_names(row)}", "answer_field")
+        raise DataError(f"{name} has no {lacking}; {has}", "answer_field")
     given = row[field]
     several = given if isinstance(given, (list, tuple)) else [given]
     answers = tuple(each for each in several if isinstance(each, str) and each.strip())
@@ -132,27 +144,6 @@ def task_of(source: str) -> str:
     """Names the task of a file: ``vt`` for ``vt/validation.jsonl`` and for ``vt.jsonl``."""
     path = Path(source)
     return path.parent.name or path.stem if path.stem in ("validation", "test", "train") else path.stem
-
-
-def _prompt_field(row: Mapping[str, object], fields: PromptFields, name: str) -> tuple[str, ...]:
-    if fields.prompt is not None:
-        return (fields.prompt,)
-    found = next((names for names in PROMPTS if all(each in row for each in names)), None)
-    if found is None or (found == ("input",) and "context" in row):  # LongBench's input is the question alone
-        raise DataError(f"the prompt field of {name} is unknown; name it: {_names(row)}", "prompt_field")
-    return found
-
-
-def _text(row: Mapping[str, object], field: str, name: str) -> str:
-    value = row.get(field)
-    if not isinstance(value, str):
-        what = f"holds {type(value).__name__}, not text" if field in row else f"is missing; it has {_names(row)}"
-        raise DataError(f"{name}: field {field!r} {what}", "prompt_field")
-    return value
-
-
-def _names(row: Mapping[str, object]) -> str:
-    return ", ".join(row) or "none"
 
 
 def _example(prompt: str) -> str:

@@ -14,7 +14,6 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +107,11 @@ class AnswerScorer:
             eos_token_id=ends or None, pad_token_id=ends[0] if ends else 0,
         )  # fmt: skip
         ids = self._tensor([prompt.generation.ids for prompt in prompts if prompt.generation])
-        generate: Any = partial(self.model.generate, ids, attention_mask=torch.ones_like(ids))
+        generate: Any = self.model.generate
+        given = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
         # Without the model's own settings, such as beams; it would warn of texts beyond max_position_embeddings.
         with unset(self.model), quiet_transformers("transformers.generation.stopping_criteria"):
-            written = self._within_memory(generate, generation_config=config)
+            written = self._within_memory(generate, **given, generation_config=config)
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 
