@@ -105,7 +105,7 @@ def _page(report: Verification) -> str:
         return ""
     parts = [report.verdict]
     if report.generation:
-        parts = [f"{report.verdict}\n{_decoded(report)}", _decoding(report.generation)]
+        parts = [f"{report.verdict}.\n{_decoded(report)}", _decoding(report.generation)]
     else:
         rows = [
             [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
@@ -132,14 +132,14 @@ def _decoded(report: Verification) -> str:
     left_out = [] if "across" in regions or "above" in regions else ["the trained length"]
     left_out += [f"the extended length of {report.length:,}"] if reached < report.length else []
     rest = f"; left out: {' and '.join(left_out)}" if left_out else ""
-    return f"decoding with the cache: {compared}{rest}"
+    return f"Decoding with the cache, against full passes: {compared}{rest}."
 
 
 def _decoding(stretches: Sequence[Stretch]) -> str:
     """Builds a table with one row per stretch: decoding with the cache against full passes."""
     rows = [
         [
-            f"{each.first:,} to {each.last:,} tokens",
+            f"{each.first:,} to {each.last:,}",
             f"{each.relative:.1e}",
             f"{each.tolerance:.1e}",
             f"{each.tokens_differ} of {each.last - each.first + 1}",
@@ -147,4 +147,6 @@ def _decoding(stretches: Sequence[Stretch]) -> str:
         ]
         for each in stretches
     ]
-    return markdown(["decoded", "over spread", "allowed", "tokens differ", "verdict"], rows, right=(1, 2, 3))
+    header = ["positions", "difference", "allowed", "tokens differ", "verdict"]
+    about = "The difference is the largest of a logit, as a share of the logits' spread (standard deviation)."
+    return f"{markdown(header, rows, right=(1, 2, 3))}\n\n{about}"

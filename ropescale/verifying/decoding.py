@@ -123,10 +123,13 @@ def compare(
     with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
         chosen = sorted(set(lengths)) or _usual(causal, trained, extended, say)
         if say is not None:
-            where, tokens = ", ".join(map(str, chosen)), sum(2 * (length + AROUND) for length in chosen)
+            where, tokens = (
+                ", ".join(f"{length:,}" for length in chosen),
+                sum(2 * (length + AROUND) for length in chosen),
+            )
             parameters = sum(parameter.numel() for parameter in causal.parameters())
             say(
-                f"decoding around {where} tokens and running the same text in full passes: {tokens} tokens through "
+                f"decoding around {where} tokens and running the same text in full passes: {tokens:,} tokens through "
                 f"{parameters:,} parameters"
             )
         ids = ids_of(causal, max(chosen) + AROUND, text)
@@ -159,7 +162,7 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say | None)
         left_out["extended"] = extended
     if say is not None:
         for name, length in left_out.items():
-            say(f"leaving out the {name} length: {length} tokens take long here; name that length to include it")
+            say(f"leaving out the {name} length: {length:,} tokens take long here; name that length to include it")
     return sorted(wanted)
 
 

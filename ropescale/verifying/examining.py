@@ -167,7 +167,7 @@ def _examine_generation(
         also = ". Below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
         report.problems.append(
             f"decoding with the cache differs from a full pass by {fault.relative:.1e} of the logits' spread after "
-            f"{fault.position + 1} tokens; rounding explains at most {fault.tolerance:.1e}, and the frequencies are "
+            f"{fault.position + 1:,} tokens; rounding explains at most {fault.tolerance:.1e}, and the frequencies are "
             f"constant{also}"
         )
     report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))
@@ -186,7 +186,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         other = sum(stretch.tokens_differ for stretch in changed)
         compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
         yield (
-            f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() "
+            f"{report.intended} changes its frequencies with the length, here from {first:,} tokens on: generate() "
             "keeps cached keys at their old angles, so it differs from a full pass by up to "
             f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} "
             "tokens chosen. transformers works this way; freeze the schedule at one length for one table at every "
@@ -194,7 +194,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         )
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
-            f"decoding cannot be judged after {stretch.position + 1} tokens: forward passes over longer and shorter "
+            f"decoding cannot be judged after {stretch.position + 1:,} tokens: forward passes over longer and shorter "
             "texts differ as well; rounding may change the routing to experts or the tokens that are attended to"
         )
     coarse = max(stretch.tolerance for stretch in report.generation)
@@ -386,9 +386,9 @@ def _stock_modules(
 def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> None:
     limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
     if limit is not None and limit < report.length:
-        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
+        shown = f"{limit:,g}" if abs(limit) < LARGEST else brief(limit)
         report.limits.append(
-            f"tokenizer_config.json: model_max_length is {shown}, below the target length of {report.length} tokens "
+            f"tokenizer_config.json: model_max_length is {shown}, below the target length of {report.length:,} tokens "
             f"({workaround})"
         )
 
@@ -400,11 +400,11 @@ def _check_limits(folder: Path, configuration: Configuration, report: Verificati
     kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(
-            f"max_position_embeddings stays {maximum} under {listed(kinds)}; an engine with this limit needs its own "
-            f"option for {length} tokens, which `ropescale export` prints"
+            f"max_position_embeddings stays {maximum:,} under {listed(kinds)}; an engine with this limit needs its own "
+            f"option for {length:,} tokens, which `ropescale export` prints"
         )
     elif maximum < length:
         report.limits.append(
-            f"config.json: max_position_embeddings is {maximum}, below the target length of {length} tokens"
+            f"config.json: max_position_embeddings is {maximum:,}, below the target length of {length:,} tokens"
         )
     report.warnings += other_limits(folder, length)

@@ -149,7 +149,7 @@ def compare_module(
         for length, wanted in intended.sides.get(key, {}).items():
             off = difference(*table_at(module, key, length), wanted)
             if not off <= RTOL:
-                report.problems.append(f"{_not_live(where, key, off)} at {length} tokens")
+                report.problems.append(f"{_not_live(where, key, off)} at {length:,} tokens")
     for key in keys:
         if key in positions and key in intended.tables and not any(where in problem for problem in report.problems):
             _compare_rotation(where, module, key, intended.tables[key], positions[key], report)
