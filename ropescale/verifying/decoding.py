@@ -123,10 +123,8 @@ def compare(
     with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
         chosen = sorted(set(lengths)) or _usual(causal, trained, extended, say)
         if say is not None:
-            where, tokens = (
-                ", ".join(f"{length:,}" for length in chosen),
-                sum(2 * (length + AROUND) for length in chosen),
-            )
+            where = ", ".join(f"{length:,}" for length in chosen)
+            tokens = sum(2 * (length + AROUND) for length in chosen)
             parameters = sum(parameter.numel() for parameter in causal.parameters())
             say(
                 f"decoding around {where} tokens and running the same text in full passes: {tokens:,} tokens through "
