@@ -64,7 +64,7 @@ _SECTIONS: Sections = {
     ],
     **request_sections("schedules baseline"),
     "The text": [
-        "split text_field prompt_field answer_field chat_template score glob encoding",
+        "split text_field prompt_field answer_field chat_template score glob",
         "concat min_tokens max_docs windows",
         option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows)."),
         "streaming split_special_tokens bos",

@@ -32,7 +32,7 @@ _SECTIONS: Sections = {
         option("--beta", "B", "Upper bound -B of the long-context NLL.", Real(), default=-2.0),
     ],
     "The text": [
-        "split text_field glob encoding concat",
+        "split text_field glob concat",
     ],
     **MODEL_SECTION,
     "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json"],

@@ -245,7 +245,6 @@ _OPTIONS = [
     option("--answer-field", "FIELD", "Field with the answer, or a list of answers."),
     option("--chat-template", "FILE", "The Jinja template of chats, instead of the tokenizer's."),
     option("--glob", "G", "Files of a folder: '*.txt' at any depth, 'notes/*.md' relative to it."),
-    option("--encoding", "E", "Encoding of text files (default: UTF-8)."),
     option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
@@ -278,11 +277,11 @@ REQUEST_OPTIONS = "factor target_length original_length overrides layers replace
 PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
 """The fields that apply to every candidate of a search."""
 
-READING = ("split", "text_field", "glob", "encoding")
+READING = ("split", "text_field", "glob")
 """Options for reading texts; every kind of source takes some of them."""
 
 SOURCE = ("concat", "streaming", "split_special_tokens")
-"""Options for reading, joining and encoding texts."""
+"""Options for reading, joining and tokenizing texts."""
 
 Sections = Mapping[str, Sequence[str | Option]]
 """A command's options by help section: its own options, and space-separated names of shared ones."""

@@ -41,7 +41,6 @@ class ReadOptions:
         text_field: the field of a row with the document.
         glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
             depth.
-        encoding: the encoding of text files. Default: UTF-8.
         prompt_field: the fields of a prompt and its answers, which are read from each row instead of a text.
         streaming: read a Hub dataset only as far as needed.
         left_out: collects the names of a folder's skipped files.
@@ -51,21 +50,12 @@ class ReadOptions:
     split: str | None = None
     text_field: str | None = None
     glob: str | None = None
-    encoding: str | None = None
     prompt_field: PromptFields | None = None
     streaming: bool = False
     left_out: list[str] = field(default_factory=list, compare=False)
     resolved: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            "".encode("utf-8" if self.encoding is None else self.encoding)
-        except (LookupError, ValueError):
-            raise DataError(
-                f"the encoding {self.encoding!r} is unknown; name one that Python supports, like latin-1, cp1252 or "
-                "utf-16",
-                "encoding",
-            ) from None
         if self.prompt_field is not None and self.text_field is not None:
             raise DataError("text_field is for texts, and each row is a prompt with answers; drop it", "text_field")
 
@@ -81,7 +71,7 @@ def json_lines(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     Raises:
         DataError: a line is not a JSON object, or lacks the field; names it.
     """
-    return documents_of(_json_lines(source, options), f"{source} line", options, source)
+    return documents_of(_json_lines(source), f"{source} line", options, source)
 
 
 def parquet(source: str, options: ReadOptions) -> Iterator[RowDocument]:
@@ -93,7 +83,7 @@ def parquet(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     return documents_of(_parquet(source, options), f"{source} row", options, source)
 
 
-def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
+def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
     """Yields the numbered rows of a file of JSON lines.
 
     Raises:
@@ -101,7 +91,7 @@ def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
     """
     number = 0
     try:
-        with local_path(source).open(encoding=options.encoding or "utf-8-sig") as file:
+        with local_path(source).open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 name = f"{source} line {number}"
                 if not line.strip():
@@ -116,7 +106,7 @@ def _json_lines(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
                     raise DataError(f'{name} is not a JSON object; write one per line, like {{"text": "..."}}')
                 yield number, row
     except UnicodeError:
-        raise NoText(f"{source} line {number + 1} does not decode; name its encoding", "encoding") from None
+        raise NoText(f"{source} line {number + 1} is not UTF-8; convert it (iconv)") from None
     except OSError as error:
         raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
 

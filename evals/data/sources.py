@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 def _text_file(source: str, options: ReadOptions) -> Iterator[Text | TextFile]:
-    text = text_of(local_path(source), options.encoding)
+    text = text_of(local_path(source))
     if isinstance(text, Text) and not text.text.strip():
         raise DataError(f"{source} is empty; give a file with text in it")
     yield text
@@ -60,16 +60,14 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFil
             options.left_out.append(f"{name} of a run")
             continue
         try:
-            text = text_of(path, options.encoding)
+            text = text_of(path)
         except NoText:
             options.left_out.append(name)
         else:
             count += 1
             yield text
     if not count:
-        raise DataError(
-            f"no text in {source}: {no_texts(options.left_out)}; give text files, or name their encoding", "encoding"
-        )
+        raise DataError(f"no text in {source}: {no_texts(options.left_out)}; give text files in UTF-8")
 
 
 def _files(source: str, glob: str | None) -> list[Path]:
@@ -132,19 +130,19 @@ KINDS = (
     Kind(
         "standard input",
         lambda source: source == "-",
-        lambda _, options: [decoded("standard input", sys.stdin.buffer.read(), options.encoding)],
-        ("encoding",),
+        lambda _, options: [decoded("standard input", sys.stdin.buffer.read())],
+        (),
     ),
     Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
     Kind(
         "a folder of text files",
         lambda source: bool(source) and local_path(source).is_dir(),
         _folder,
-        ("glob", "prompt_field", "encoding"),
+        ("glob", "prompt_field"),
     ),
-    Kind("a file of rows", _is_file(*JSON_LINES), json_lines, (*_ROWS, "encoding")),
+    Kind("a file of rows", _is_file(*JSON_LINES), json_lines, _ROWS),
     Kind("a file of rows", _is_file(".parquet"), parquet, _ROWS),
-    Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ("encoding",)),
+    Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ()),
     Kind("a dataset", named_datasets.is_name, named_datasets.read, (*_ROWS, "split", "streaming")),
 )
 """The kinds in order; the first one that takes a source reads it."""
@@ -185,7 +183,7 @@ class TextSource:
         """Names the skipped files of folders read so far; empty without any."""
         if not self.options.left_out:
             return ""
-        return f"{no_texts(self.options.left_out)}; name the encoding of text that is not UTF-8"
+        return f"{no_texts(self.options.left_out)}; text must be UTF-8"
 
     def refuse_endless(self, max_docs: int | None) -> None:
         """Refuses to read an unlimited stream.
@@ -236,7 +234,6 @@ def read_texts(
     split: str | None = None,
     text_field: str | None = None,
     glob: str | None = None,
-    encoding: str | None = None,
     concat: bool = False,
 ) -> list[Text | Chat | Document]:
     """Reads the documents of ``source`` into memory, including empty ones.
@@ -250,13 +247,12 @@ def read_texts(
             "messages", "input_ids" or the only field of strings.
         glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
             depth.
-        encoding: the encoding of text files; None for UTF-8.
         concat: join all documents into one, with blank lines between them.
 
     Raises:
         DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
     """
-    options = ReadOptions(split, text_field, glob, encoding)
+    options = ReadOptions(split, text_field, glob)
     documents = TextSource([str(source)], options, concat).texts()[str(source)]
     texts = [Text(text.name, text.text) if isinstance(text, TextFile) else text for text in documents]
     if options.left_out:

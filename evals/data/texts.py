@@ -173,7 +173,7 @@ class Reading:
             zero = -1 if self._plain else raw.find(b"\0")
             if zero >= 0:
                 raw, at = raw[:zero], self._at + zero
-                wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or name its encoding"
+                wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text"
             try:
                 piece = self._decoder.decode(raw, final=not raw and not wrong)
             except UnicodeDecodeError as error:
@@ -181,7 +181,7 @@ class Reading:
                     self._at + error.start - (len(error.object) - len(raw)),
                     error.object[: error.start].decode(),
                 )
-                wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; name its encoding, like latin-1"
+                wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; convert it (iconv)"
             if not self._plain:
                 self._digest.update(piece.encode())
                 if b"\r" in raw or self._open_pair:
@@ -195,7 +195,7 @@ class Reading:
                 yield piece
         self._file.close()
         if wrong:
-            raise NoText(wrong, "encoding")
+            raise NoText(wrong)
 
     @property
     def sha256(self) -> str:
@@ -232,13 +232,10 @@ class Reading:
             return self._file.read(count)
 
 
-def text_of(path: Path, encoding: str | None = None) -> Text | TextFile:
+def text_of(path: Path) -> Text | TextFile:
     """Reads a text file; refuses structured formats, whose syntax would be measured as text.
 
     A large UTF-8 file is read on demand. Its start must be text; later invalid bytes are refused when they are reached.
-
-    Args:
-        encoding: Default: UTF-8.
 
     Raises:
         NoText: it does not decode (checked at the start of a large file), is compressed, or is a table.
@@ -249,8 +246,8 @@ def text_of(path: Path, encoding: str | None = None) -> Text | TextFile:
         raise NoText(f"{path} is {kind}, or a text that should be called .txt")
     text: Text | TextFile = TextFile(str(path), path)
     with _readable(path):
-        if encoding is not None or text.size <= SMALL:
-            text = decoded(str(path), path.read_bytes(), encoding)
+        if text.size <= SMALL:
+            text = decoded(str(path), path.read_bytes())
     with text.reading() as reading:
         # An invalid byte at the end of the first block is detected in the second.
         begin = "".join(islice(reading, 2))
@@ -259,19 +256,10 @@ def text_of(path: Path, encoding: str | None = None) -> Text | TextFile:
     return text
 
 
-def decoded(name: str, raw: bytes, encoding: str | None) -> Text:
+def decoded(name: str, raw: bytes) -> Text:
     """Decodes a full text, with line ends of any kind.
 
     Raises:
         NoText: it does not decode, or holds a zero byte.
     """
-    if encoding is None:
-        return Text(name, "".join(Reading(name, io.BytesIO(raw))))
-    try:
-        text = raw.decode(encoding)
-    except UnicodeError as error:
-        at = f"byte {error.start} does not decode" if isinstance(error, UnicodeDecodeError) else f"{error}"
-        raise NoText(f"{name} is not {encoding} text: {at}; name another encoding", "encoding") from None
-    if "\0" in text:
-        raise NoText(f"{name} is not {encoding} text: it has a zero character; name another encoding", "encoding")
-    return Text(name, text.replace("\r\n", "\n").replace("\r", "\n"))
+    return Text(name, "".join(Reading(name, io.BytesIO(raw))))

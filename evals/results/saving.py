@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -22,7 +21,6 @@ from ..metrics.stored import Measured
 from . import folder
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 
@@ -107,20 +105,6 @@ class Saved(Measured, ABC):
             CheckpointError: the file cannot be written.
         """
         return shown(self._pictures()[0].draw(self), path)
-
-    def to_dataframe(self) -> pandas.DataFrame:
-        """Returns the lines of results.csv as a pandas ``DataFrame``; missing values are NaN.
-
-        Raises:
-            RopescaleError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise RopescaleError(f"to_dataframe() needs {error.name}; pip install pandas") from error
-        header, *lines = self._lines()
-        missing = [[math.nan if value is None else value for value in line] for line in lines]
-        return pandas.DataFrame(missing, columns=header)
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of results.csv; missing values are None."""

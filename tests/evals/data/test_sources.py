@@ -167,15 +167,11 @@ def test_a_glob_chooses_files_and_one_that_finds_no_text_or_leaves_the_folder_is
         read_texts(mixed, glob=glob)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8", "cp1252"])
-def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
-    text = "caf\u00e9\r\nna\u00efve"
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    (tmp_path / "a.jsonl").write_bytes(json.dumps({"text": text}, ensure_ascii=False).encode(encoding))
-    plain = text.replace("\r", "")
-    assert contents(read_texts(tmp_path / "a.txt", encoding=encoding)) == [plain]
-    assert contents(read_texts(tmp_path / "a.jsonl", encoding=encoding)) == [text]
-    assert contents(read_texts(tmp_path, glob="*.txt", encoding=encoding)) == [plain]
+def test_line_ends_and_a_byte_order_mark_are_not_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes("caf\u00e9\r\nna\u00efve".encode("utf-8-sig"))
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "first"}\r\n{"text": "second"}')
+    assert contents(read_texts(tmp_path / "a.txt")) == ["caf\u00e9\nna\u00efve"]
+    assert contents(read_texts(tmp_path / "a.jsonl")) == ["first", "second"]
 
 
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
@@ -198,8 +194,7 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint,
     out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 8
     assert len([line for line in err.splitlines() if "8 files are not text (c.png, d.txt" in line]) == 1
-    assert "the encoding 'klingon' is unknown" in refused(*words, mixed, "--encoding", "klingon")
-    assert "name its encoding, like latin-1 (--encoding)" in refused(*words, mixed / "d.txt")
+    assert "is not UTF-8 text: byte 3 does not decode; convert it" in refused(*words, mixed / "d.txt")
 
 
 def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):

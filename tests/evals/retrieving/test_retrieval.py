@@ -393,12 +393,8 @@ def test_without_a_score_of_the_baseline_there_is_no_relative_effective_length(r
     assert "as-is finds nothing at 256 tokens, so there is no relative effective length" in never.to_markdown()
 
 
-def test_a_retrieval_has_a_short_repr_and_a_dataframe(result):
-    pandas = pytest.importorskip("pandas")
+def test_a_retrieval_has_a_short_repr_and_a_page_for_notebooks(result):
     assert "passkey" in repr(result) and len(repr(result)) < 200
-    frame = result.to_dataframe()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["accuracy"].tolist() == [row.accuracy for row in result.rows]
     assert result._repr_html_().count("<table>") == 1 + 3 + 2
 
 
