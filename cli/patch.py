@@ -43,7 +43,7 @@ _SECTIONS: Sections = {
             click.Choice(LINKS),
             default="auto",
         ),
-        flag("--force", "Replace OUT or REPO if ropescale wrote it."),
+        flag("--force", "Replace OUT if ropescale wrote it."),
         flag("--dry-run", "Write nothing, only show the changes."),
         "as_json",
     ],

@@ -102,7 +102,7 @@ def patch_checkpoint(
         revision: branch, tag or commit of a Hub id.
         in_place: change ``model`` itself; :func:`restore` undoes it.
         dry_run: only plan, and change nothing.
-        force: replace ``out``, and the contents of ``push_to_hub``, if ropescale wrote them.
+        force: replace ``out`` if ropescale wrote it.
         push_to_hub: ``user/name`` of the Hub repository to upload the result to, with huggingface_hub's token. Without
             ``out``, nothing is written on this machine.
         private: make that repository private.
@@ -122,7 +122,7 @@ def patch_checkpoint(
         notes = ["an interrupted change in place was undone; patching starts from the originals"]
     to = None
     if push_to_hub is not None:  # check before downloading a model, which can take hours
-        to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
+        to = uploading.repository(push_to_hub, private=private, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to:
         refuse_leaving_links(source)

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import glob
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, RunError
-from ..files import sha256_of
-from ..output.formatting import argument, first_line, named, shell_word
-from ..record import NAME as RECORD
-from ..record import files_in
+from ..output.formatting import argument, first_line, shell_word
 from .locating import PATIENCE
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi, ModelInfo
-    from huggingface_hub.hf_api import RepoSibling
-
-_EMPTY = {".gitattributes"}
-"""Files that the Hub creates in a new repository."""
-
-_FORMALITIES = {*_EMPTY, "LICENSE", "README.md"}
-"""Files that the Hub or its web page may create."""
+    from huggingface_hub import HfApi
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
@@ -38,14 +25,12 @@ class Repository:
     Attributes:
         name: ``user/name``.
         private: whether to create it as private.
-        replaced: files in it that ropescale uploaded, which are deleted unless the checkpoint has them as well.
         commit: the checked commit, which must be the parent of the upload; None if the repository does not exist yet.
         token: never printed; every message goes through :meth:`hide`.
     """
 
     name: str
     private: bool = False
-    replaced: tuple[str, ...] = ()
     commit: str | None = None
     token: str = field(default="", repr=False)
 
@@ -77,13 +62,12 @@ class Upload:
     files: Mapping[str, int]
 
 
-def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
+def repository(name: str, *, private: bool = False, ask: bool = True) -> Repository:
     """Checks in advance whether a checkpoint can be uploaded to a repository.
 
     Args:
         name: ``user/name`` or ``organisation/name``.
         private: make it private; it must not exist as a public one.
-        force: replace its contents, if ropescale wrote them.
         ask: whether to query the Hub; False checks only locally, without a token.
 
     Raises:
@@ -99,7 +83,7 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
     info = None
     with _translated(to):
         with suppress(RepositoryNotFoundError):
-            info = to.api().model_info(name, timeout=PATIENCE, files_metadata=True)
+            info = to.api().model_info(name, timeout=PATIENCE)
         role = to.api().whoami().get("auth", {}).get("accessToken", {}).get("role")
     if role == "read":
         raise CheckpointError(
@@ -111,13 +95,12 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         raise CheckpointError(
             f"{name} exists on the Hub and is public; make it private there, or leave private out", "private"
         )
-    existing = {file.rfilename: file for file in info.siblings or ()}
-    if (count := len(existing.keys() - _EMPTY)) and not force:
+    count = len({file.rfilename for file in info.siblings or ()} - {".gitattributes"})  # the Hub creates that one
+    if count:
         raise CheckpointError(
-            f"{name} exists on the Hub and contains {count} file(s); choose another name, or replace it with force",
-            "force",
+            f"{name} exists on the Hub and contains {count} file(s); choose another name, or delete it there"
         )
-    return Repository(name, private, _sent_before(to, info, existing), info.sha, to.token)
+    return Repository(name, private, info.sha, to.token)
 
 
 Contents = Mapping[str, Path | bytes]
@@ -142,14 +125,13 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
     Raises:
         RunError: the upload failed or is incomplete; the message has the command to repeat it.
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub import CommitOperationAdd
 
     with _translated(to, _retry(folder, to)):
         api = to.api()
         url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
         added = [CommitOperationAdd(name, file) for name, file in contents.items()]
-        deleted = [CommitOperationDelete(name) for name in to.replaced if name not in contents]
-        api.create_commit(to.name, [*added, *deleted], commit_message=message, parent_commit=to.commit)
+        api.create_commit(to.name, added, commit_message=message, parent_commit=to.commit)
         missing = sorted(contents.keys() - set(api.list_repo_files(to.name)))
     if missing:
         raise RunError(f"{url} lacks {len(missing)} of the files, such as {missing[0]}; does a .gitignore name them?")
@@ -177,54 +159,6 @@ def _token() -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:  # the client's error would quote it
         raise CheckpointError(f"the token for the Hub is missing, or has invalid characters; {_LOGIN}")
     return token
-
-
-def _sent_before(to: Repository, info: ModelInfo, existing: Mapping[str, RepoSibling]) -> tuple[str, ...]:
-    """Returns the repository's files that its record lists, sorted.
-
-    Their old content stays in the repository's history.
-
-    Raises:
-        CheckpointError: it contains unlisted or changed files, so that replacing it would delete somebody's work.
-    """
-    from huggingface_hub.utils import tqdm
-
-    if existing.keys() <= _FORMALITIES:
-        return ()
-    if RECORD not in existing:
-        raise _refusal(f"{to.name} was not written by ropescale (no {RECORD})")
-    with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
-        bar: Any = partial(tqdm, disable=True)  # keep stderr for notes and warnings
-        options: dict[str, Any] = {"cache_dir": cache, "etag_timeout": PATIENCE, "tqdm_class": bar}
-        small = [name for name, file in existing.items() if name == RECORD or not file.lfs]
-        with _translated(to):
-            path = to.api().snapshot_download(
-                to.name, revision=info.sha, allow_patterns=[*map(glob.escape, small)], **options
-            )
-        listed = files_in(Path(path))
-        digests = {name: sha256_of(Path(path, name)) for name in small}
-    if listed is None:
-        raise _refusal(f"{to.name} on the Hub has an unreadable {RECORD}")
-    foreign = sorted(existing.keys() - _FORMALITIES - {RECORD, *listed})
-    if foreign:
-        more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
-        raise _refusal(f"{to.name} on the Hub contains {named(foreign[0])}{more} that ropescale did not upload")
-    for name in sorted(existing.keys() & listed.keys()):
-        file, entry = existing[name], listed[name]
-        if "how" in entry:  # weights are not read: copied ones are compared by size
-            same = entry.get("size", file.size) == file.size
-        else:
-            same = entry.get("sha256") == (file.lfs.sha256 if file.lfs else digests[name])
-        if not same:
-            raise _refusal(
-                f"{to.name} on the Hub contains {named(name)}, which was changed since ropescale uploaded it"
-            )
-    return tuple(sorted(existing.keys() & {RECORD, *listed}))
-
-
-def _refusal(why: str) -> CheckpointError:
-    what = "delete unneeded files there, or choose another name"
-    return CheckpointError(f"{why}, so force leaves it; {what}", "force")
 
 
 @contextmanager

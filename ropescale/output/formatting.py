@@ -182,19 +182,8 @@ def uncommented(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    r"""Quotes a word for a shell if needed, on one line and without invisible characters.
-
-    A word that is not printable becomes ``$'...'``, which bash and zsh read.
-    """
-    if word.isprintable():
-        return shlex.quote(word)
-    quoted = ""
-    for char in word:
-        # An undecodable byte of a path is half a surrogate pair.
-        kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
-        octal = "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an octal escape
-        quoted += f"\\{char}" if char in "'\\" else char if char.isprintable() else octal
-    return f"$'{quoted}'"
+    """Quotes a word for a shell if needed, on one line, with invisible characters escaped."""
+    return shlex.quote(visible(word))
 
 
 def argument(path: str | Path) -> str:

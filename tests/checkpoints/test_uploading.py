@@ -121,73 +121,8 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(hub, ran, tmp_path)
 def test_a_repository_that_holds_something_is_left_alone(hub, capsys):
     held = {".gitattributes": b"", "model.safetensors": b"theirs"}
     hub.repositories["me/long"] = dict(held)
-    words = [*PUSH, "-o", "out"]
-    refused(capsys, words, "me/long exists on the Hub", "1 file(s)", "another name", "--force")
-    refused(capsys, [*words, "--force"], "not written by ropescale", "no ropescale.json", "--force")
+    refused(capsys, [*PUSH, "-o", "out", "--force"], "me/long exists on the Hub", "1 file(s)", "another name")
     assert hub.repositories["me/long"] == held
-
-
-def sent_before(hub: fake_hub.Hub, *more: str) -> dict[str, bytes]:
-    """Sends an earlier patch, whose record lists ``more`` names as well; returns what the repository holds."""
-    assert main(["patch", "model", "--schedule", "linear:factor=2", "--push-to-hub", "me/long"]) == 0
-    held = hub.repositories["me/long"]
-    record = json.loads(held["ropescale.json"])
-    record["files"] |= {name: {"how": "copy", "sha256": "0" * 64} for name in more}
-    held["ropescale.json"] = json.dumps(record).encode()
-    hub.requests.clear()
-    return held
-
-
-def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd):
-    held = sent_before(hub, "model-3.safetensors", "old[1]*.json", "gone.json", "*")
-    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise"}
-    assert push("--force") == 0
-    assert set(sent(hub)) == FILES
-    assert sent(hub)["model-1.safetensors"] == Path("model", "model-1.safetensors").read_bytes()
-    assert "ropescale.json:" not in capfd.readouterr().err  # the client's progress bar
-
-
-REFUSED_BY_FORCE = {
-    "one file": ({"adapter.safetensors": b"theirs"}, "contains adapter.safetensors that ropescale did not upload"),
-    "an empty record": ({"ropescale.json": b""}, "has an unreadable ropescale.json, so force leaves it"),
-    "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "has an unreadable ropescale.json"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED_BY_FORCE)
-def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(hub, capsys, case):
-    theirs, words = REFUSED_BY_FORCE[case]
-    held = sent_before(hub)
-    held |= theirs
-    kept = dict(held)
-    capsys.readouterr()
-    refused(capsys, [*PUSH, "-o", "out", "--force"], "error: me/long ", words)
-    assert hub.repositories["me/long"] == kept
-
-
-@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
-def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
-    (model / "tokenizer.json").write_text("{}")
-    assert push("-o", "out", "--link", link) == 0
-    hub.through_lfs.add("tokenizer.json")  # which the Hub does with any file that is large
-    assert push("-o", "out", "--link", link, "--force") == 0
-    assert sent(hub) == contents(Path("out"))
-
-
-@pytest.mark.parametrize(
-    ("name", "lfs"),
-    [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
-)
-def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
-    assert push() == 0
-    hub.repositories["me/long"][name] = b"theirs"
-    hub.through_lfs |= {name} if lfs else set()
-    before = dict(hub.repositories["me/long"])
-    assert ran(*PUSH, "--force", code=2).err == (
-        f"error: me/long on the Hub contains {name}, which was changed since ropescale uploaded it, so force leaves "
-        "it; delete unneeded files there, or choose another name (--force)\n"
-    )
-    assert hub.repositories["me/long"] == before
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -198,10 +133,10 @@ def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, r
         return write(*args)
 
     if there:
-        sent_before(hub)
+        hub.repositories["me/long"] = {".gitattributes": b""}
     write = patching.build_folder
     monkeypatch.setattr(patching, "build_folder", meanwhile)
-    said = ran(*PUSH, "-o", "out", "--force", code=1).err
+    said = ran(*PUSH, "-o", "out", code=1).err
     words = "me/long on the Hub was changed meanwhile" if there else "the Hub refused me/long (409: You already created"
     assert words in said
     assert hub.repositories["me/long"] == {"config.json": b"theirs"}
@@ -350,14 +285,6 @@ def test_front_matter_gains_its_fields_and_loses_nothing_but_comments(card, want
     found = model_card.with_metadata(card.encode(), "org/base")
     assert found.decode() == wanted
     assert model_card.with_metadata(found, "org/base") == found
-
-
-def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):
-    assert push("-o", "out") == 0
-    for factor in (2, 3):
-        words = ["--schedule", f"yarn:factor={factor}", "--push-to-hub", "me/long", "--force", "--in-place"]
-        assert main(["patch", "out", *words]) == 0
-    assert sent(hub)["config.json"] == Path("out", "config.json").read_bytes()
 
 
 def test_the_token_is_not_in_what_a_debugger_shows(hub):
