@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from ..configs.configuration import Configuration
 from ..rope import Rope
 from ..schedules import Frequencies
 
@@ -152,71 +151,3 @@ def _kind(divisor: float, most: float) -> str:
     if divisor < 1:
         return "faster"
     return "divided" if divisor >= most * NEARLY_MOST else "blended"
-
-
-_BLOCK = 512
-_FEW = 1e-3
-"""The smallest share of the distances that is worth a warning; the paper's own thetas are below it."""
-
-_MOST = 2**18
-"""The most distances to check, evenly spaced: about a second of one core with 64 pairs."""
-
-
-@dataclass(frozen=True)
-class Reversals:
-    """Distances at which a random token gets more attention than a similar one.
-
-    Attributes:
-        first: the smallest such distance, in tokens.
-        share: their share among the checked distances.
-    """
-
-    first: int
-    share: float
-
-
-def reversals(inv_freq: Sequence[float], length: int, still: float = 0.0) -> Reversals | None:
-    """Finds the distances below ``length`` at which ``still + sum_i cos(m inv_freq_i)`` is negative.
-
-    Args:
-        inv_freq: radians per token, of each pair.
-        length: the context, in tokens.
-        still: pairs of coordinates that do not rotate.
-
-    Returns:
-        None if there are none. Above a length of 262,144, evenly spaced distances are checked.
-    """
-    step = -(-length // _MOST) | 1  # odd, so that it detects pairs with a power of two as their wavelength
-    distances = range(0, length, step)
-    # With e(x) = (cos x f, sin x f), sum cos((a - b) f) = e(a) . e(b) = pairs - |e(a) - e(b)|^2 / 2: one call in C.
-    farthest = math.sqrt(2 * (len(inv_freq) + still)) + SAME
-    near = [_embedding(-distance, inv_freq) for distance in distances[:_BLOCK]]
-    found: list[int] = []
-    for start in range(0, len(distances), _BLOCK):
-        block, here = distances[start : start + _BLOCK], _embedding(distances[start], inv_freq)
-        found += [distance for distance, each in zip(block, near) if math.dist(here, each) > farthest]
-    return Reversals(found[0], len(found) / len(distances)) if found else None
-
-
-def _embedding(position: int, inv_freq: Sequence[float]) -> tuple[float, ...]:
-    angles = [position * f for f in inv_freq]
-    return (*map(math.cos, angles), *map(math.sin, angles))
-
-
-def bound_warnings(geometries: Iterable[Geometry], configuration: Configuration) -> Iterator[str]:
-    """Yields a warning for every layer type whose frequencies are too fast for its target length."""
-    unrotated = configuration.section.get("qk_nope_head_dim")  # latent attention rotates a separate slice
-    beside = unrotated if isinstance(unrotated, int) and unrotated > 0 else 0
-    for geometry in geometries:
-        rope, length = geometry.rope, geometry.seen(geometry.target_length or geometry.rope.original_length)
-        table = list(geometry.frequencies.inv_freq) if geometry.frequencies else rope.inv_freq()
-        negative = reversals(table, length, (rope.head_dim - rope.rotary_dim + beside) / 2)
-        if negative is not None and negative.share >= _FEW:
-            under = f", under {geometry.schedule} too," if geometry.frequencies else ""
-            layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
-            yield (
-                f"theta {rope.theta:,.0f} is too small{under} for {length:,} tokens{layers}: at "
-                f"{100 * negative.share:.2g}% of the distances, first at {negative.first:,}, similar tokens get less "
-                "attention than random ones (Men et al. 2024, arXiv:2405.14591), which retrieval shows and perplexity "
-                "may not"
-            )

@@ -25,7 +25,7 @@ from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import length_dependent
 from ..schedules.specs import distinct, file_of, of_several, repeated, spelled_out
 from ..tables import configuration_of
-from .geometry import Geometry, bound_warnings
+from .geometry import Geometry
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,6 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     ]
     files = _read_files(folder)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
-    if request.target_length or not stays:
-        remarks += bound_warnings(geometries, now)
     # Patching with the schedule fixes one pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
     return Inspection(str(model), now.model_type, geometries, (*found, *remarks))
