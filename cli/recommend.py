@@ -39,12 +39,7 @@ _SECTIONS: Sections = {
         option("--tolerance", "NATS", "Schedules closer than this count as equal (default: 0.005).", Real()),
     ],
     "Candidates": [
-        option(
-            "--schedule schedules",
-            "SPEC",
-            "Add this schedule to the finalists. May be repeated.",
-            multiple=True,
-        ),
+        option("--schedule schedules", "SPEC", "Add this schedule to the finalists. May be repeated.", multiple=True),
         flag("--search", "Add the schedule of `ropescale search`."),
         option("--search-tokens", "N", "Token budget of that search (default: its own)."),
         option("--for engine", "ENGINE", "Leave out schedules that this engine would change."),
@@ -62,11 +57,7 @@ _SECTIONS: Sections = {
         option("--budget-tokens", "N", "Tokens to feed with a finalist (256k)."),
         "bos",
     ],
-    "The result": [
-        CONFIG,
-        out_option("Write results, plots and REPORT.md here."),
-        "fresh force verbose as_json",
-    ],
+    "The result": [CONFIG, out_option("Write results, plots and REPORT.md here."), "fresh force verbose as_json"],
     **MODEL_SECTION,
     **SERVER_SECTION,
     "Feeding": ["batch_tokens"],

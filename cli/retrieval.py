@@ -60,10 +60,7 @@ _SECTIONS: Sections = {
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "Feeding": [
-        "bos",
-        option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192),
-    ],
+    "Feeding": ["bos", option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192)],
 }
 
 

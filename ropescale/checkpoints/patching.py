@@ -118,8 +118,10 @@ def patch_checkpoint(
     specs.parse(schedule)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
     is_local, notes = local_path(model).is_dir(), list[str]()
-    if in_place and not dry_run and _undo_interrupted(local_path(model)):
-        notes = ["an interrupted change in place was undone; patching starts from the originals"]
+    if in_place and not dry_run:
+        with translated(folder := local_path(model)):
+            if is_interrupted(folder) and put_back(folder):
+                notes = ["an interrupted change in place was undone; patching starts from the originals"]
     to = None
     if push_to_hub is not None:  # check before downloading a model, which can take hours
         to = uploading.repository(push_to_hub, private=private, ask=not dry_run)
@@ -142,7 +144,11 @@ def patch_checkpoint(
                 result.upload = uploading.intended(_contents(source, files, record), to)
         return result
     if in_place:
-        _write_in_place(source, files, record)
+        listed = files_in(source)  # of a folder that ropescale built before
+        with translated(source):
+            kept = as_json(record, RECORD)
+            written = kept if listed is None else with_files(record, {**listed, **_digests(files)})
+            write_in_place(source, {**files, RECORD: written})
         result.folder = source
     else:
         with translated(source, "read"):
@@ -220,12 +226,6 @@ def _refuse_contradiction(
         )
 
 
-def _undo_interrupted(folder: Path) -> bool:
-    """Undoes an interrupted patch or restore in place, if any."""
-    with translated(folder):
-        return is_interrupted(folder) and put_back(folder)
-
-
 def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
     """Plans a schedule on the configuration without ropescale's scaling.
 
@@ -244,14 +244,6 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
             what = "the new schedule goes on top; patching the result again builds on both"
         notes = [*notes, f"ropescale patched this checkpoint before ({labels}); {what}"]
     return replace(plan, notes=(*notes, *plan.notes))
-
-
-def _write_in_place(source: Path, files: Mapping[str, bytes], record: Mapping[str, object]) -> None:
-    written, listed = as_json(record, RECORD), files_in(source)
-    if listed is not None:  # of a folder that ropescale built before
-        written = with_files(record, {**listed, **_digests(files)})
-    with translated(source):
-        write_in_place(source, {**files, RECORD: written})
 
 
 def _contents(

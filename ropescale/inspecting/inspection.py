@@ -286,12 +286,11 @@ def traps(configuration: Configuration, files: Files | None = None) -> list[str]
             ``ropescale.json``).
     """
     files = files or {}
-    found = [
-        *_scaling_traps(configuration, patched="ropescale.json" in files),
-        *_config_traps(configuration),
-        *_limit_traps(configuration, files),
-    ]
-    return list(dict.fromkeys(found))
+    found = [*_scaling_traps(configuration, patched="ropescale.json" in files)]
+    found += [ONLY_V5_KEYS] if unread_by_v4(configuration) else []
+    if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):
+        found.append("transformers ignores attn_factor; it reads attention_factor")
+    return list(dict.fromkeys([*found, *_limit_traps(configuration, files)]))
 
 
 def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]:
@@ -319,13 +318,6 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
                 f"{kind} without original_max_position_embeddings{where}: transformers takes "
                 f"max_position_embeddings ({rope.max_length}) for the trained length"
             )
-
-
-def _config_traps(configuration: Configuration) -> Iterator[str]:
-    if unread_by_v4(configuration):
-        yield ONLY_V5_KEYS
-    if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):
-        yield "transformers ignores attn_factor; it reads attention_factor"
 
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:

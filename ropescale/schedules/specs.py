@@ -144,8 +144,9 @@ class Spec:
 
     def _value(self, parameter: Parameter, value: object) -> object:
         where = f"{self.label}: {parameter.name}"
-        if not _holds_schedule(parameter.hint):
-            return check_value(where, parameter.hint, value)
+        hint = parameter.hint
+        if hint is not Schedule and not (isinstance(hint, type) and issubclass(hint, BuiltIn)):
+            return check_value(where, hint, value)
         if _is_schedule(value):
             return Spec.of(cast(Schedule, value))
         inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
@@ -163,11 +164,6 @@ ParsedSpec = Spec | Mapping[str, Spec]
 
 def _is_schedule(value: object) -> TypeGuard[Schedule]:
     return isinstance(value, Schedule) and not isinstance(value, type)
-
-
-def _holds_schedule(hint: object) -> bool:
-    """Whether a field of this annotation takes an inner schedule."""
-    return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn))
 
 
 def parse(spec: object) -> ParsedSpec:

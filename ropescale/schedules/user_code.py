@@ -39,15 +39,10 @@ def load(name: str) -> object:
         raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
 
 
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        exists = "is a folder" if path.is_dir() else "is not a regular file"
-        problem = exists if os.path.lexists(path) else "does not exist"
-        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
-
-
 def _from_file(path: Path) -> ModuleType:
-    _check_file(path)
+    if not path.is_file():
+        problem = "is not a file" if os.path.lexists(path) else "does not exist"
+        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
     unique = f"{path.stem}_{sha256(str(path.resolve()).encode())[:8]}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:
