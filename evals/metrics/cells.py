@@ -88,6 +88,17 @@ def change_cell(change: Estimate | None, form: str = TABLE) -> str:
     return f"{signed(change.mean, form)}{interval}{mark(change.over)}"
 
 
+def percent(change: Estimate) -> str:
+    """Writes a change of the loss as one of the perplexity: ``+5.1% (+3.8% to +7.6%)``; a huge one as a multiple."""
+    known = [each for each in (change.mean, change.low, change.high) if each is not None]
+    if max(known) > math.log(100):
+        return f"{digits(exp(change.mean), 3)} times"
+    mean, *bounds = (round(math.expm1(each), 5) for each in known)
+    if max(map(abs, (mean, *bounds))) < 0.0005:
+        return "no measurable change"
+    return f"{mean:+.1%}{around(mean, *bounds, form='.1%', sign='+') if bounds else ''}"
+
+
 def mark(interval: str | None) -> str:
     """Returns the mark of an interval that is not over documents, so does not generalise to other texts."""
     return "" if interval in (None, DOCUMENTS) else " †"

@@ -12,7 +12,7 @@ from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..metrics.base import Metric, Picture, perplexities
-from ..metrics.cells import digits, exp
+from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, short, tokens
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
@@ -196,7 +196,7 @@ METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, LeftOut(
 
 def cells(row: FinalistRow) -> list[str]:
     """Formats a finalist's perplexities, its difference, and the perplexity of far repeats."""
-    change = "-" if row.schedule == row.baseline else wording.percent(Estimate(row.delta, row.low, row.high))
+    change = "-" if row.schedule == row.baseline else percent(Estimate(row.delta, row.low, row.high))
     far = "-" if row.far is None else digits(exp(row.far), 4)
     return [digits(row.ppl, 4), digits(row.short_ppl, 4), change, far]
 

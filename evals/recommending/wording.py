@@ -9,27 +9,13 @@ import math
 from collections.abc import Sequence
 
 from ..metrics.best import guessing, too_few
-from ..metrics.cells import around, digits, exp
+from ..metrics.cells import digits, exp, percent
 from ..metrics.stored import AS_IS
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, Estimate
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .losses import FAR
 from .options import Objective
-
-_BROKEN = math.log(100)
-"""A change in nats that is shown as a multiple of the perplexity."""
-
-
-def percent(change: Estimate) -> str:
-    """Writes a change of the loss as one of the perplexity: ``+5.1% (+3.8% to +7.6%)``."""
-    known = [each for each in (change.mean, change.low, change.high) if each is not None]
-    if max(known) > _BROKEN:
-        return f"{digits(exp(change.mean), 3)} times"
-    mean, *bounds = (round(math.expm1(each), 5) for each in known)
-    if max(map(abs, (mean, *bounds))) < 0.0005:
-        return "no measurable change"
-    return f"{mean:+.1%}{around(mean, *bounds, form='.1%', sign='+') if bounds else ''}"
 
 
 def answer(evidence: Evidence) -> AnswerRow:

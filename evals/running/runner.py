@@ -164,7 +164,7 @@ class Runner:
         elif done:
             self.notes.tell(f"resuming: {done} of {total} batches are done")
         elif last and (changed := _changes(last, about)):
-            self.notes.tell(f"starting a new run with another {changed}; the old batches stay in resume/")
+            self.notes.tell(f"starting a new run, because this changed: {changed}; the old batches stay in resume/")
         return done < total
 
     def run(self, about: Facts) -> None:

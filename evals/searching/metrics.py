@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
-from ..metrics.cells import SENTENCE, change_cell, signed
+from ..metrics.against_truncation import TRUNCATION
+from ..metrics.cells import SENTENCE, change_cell, percent, signed
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
 from .windows import ENOUGH
@@ -116,47 +117,51 @@ def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, *
     axes.set_ylabel("weighted NLL\n(nats per token)")
 
 
-_STANDINGS = {-1: "better than", 0: "not significantly different from", 1: "worse than"}
+_STANDINGS = {-1: "better than", 0: "not measurably different from", 1: "worse than"}
 
 
-def verdict(changes: Mapping[str, Estimate], target: int, judges: int, *, unmoved: bool, kept: bool, held: str) -> str:
+def verdict(
+    changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, *, unmoved: bool, kept: bool, held: str
+) -> str:
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
         changes: the losses at the target minus those of the start and of the other baselines, in this order.
+        lengths: the measured lengths, from the trained one to the target.
         judges: the number of documents, or sets of prompts.
         unmoved: whether no check beat the start.
         kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
         held: the kind of held-out data, "text" or "prompts".
     """
-    start, over = next(iter(changes.items()))
-    others = {name: change for name, change in changes.items() if name != start}
-    nothing = [f"No check beat the start, {start}: nothing was gained."] if unmoved else []
+    (start, over), *others = changes.items()
+    of_text, at = held == "text", f"At {lengths[-1]:,} tokens"
+    said = [f"No check beat the start, {start}: nothing was gained."] if unmoved else []
+
+    def standing(name: str, change: Estimate, remark: str = "") -> str:
+        """Describes the change against a baseline: of the perplexity, or of an answer's loss in nats."""
+        figure = percent(change) if of_text else f"{change_cell(change, SENTENCE)} nats per answer"
+        if change.sign is None:
+            figure = percent(change) if of_text else f"{signed(change.mean, SENTENCE)} nats per answer"
+            return f"{figure} against {name}"
+        cut = f" to the last {lengths[0]:,} tokens" if name == TRUNCATION else ""
+        return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
+
     if over.sign is None:
-        shown = others if unmoved else changes
-        figures = ", ".join(f"{signed(change.mean, SENTENCE)} against {name}" for name, change in shown.items())
-        why = f"Not proved: the schedule was chosen on the documents that measure it (nats at {target:,}: {figures})."
-        return " ".join([*nothing, why, f"Give {ENOUGH} documents of {target:,} tokens or more."])
-    sample, unit = ("documents", "token") if held == "text" else (f"sets of {held}", "answer")
-    where = f"At {target:,} tokens, on {judges} {sample} that chose nothing, "
-
-    def standings(which: Mapping[str, Estimate], per: str = "") -> str:
-        return " and ".join(
-            f"{_STANDINGS[change.sign or 0]} {name} ({change_cell(change, SENTENCE)}{per})"
-            for name, change in which.items()
-        )
-
+        shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
+        said.append(f"Not proved, because the documents that measure the schedule also chose it. {at}: {shown}.")
+        return " ".join([*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."])
+    where = f"{at}, on {judges} {'documents' if of_text else 'sets of prompts'} not used to search"
     if unmoved:
-        said = [*nothing, f"{where}it is {standings(others)}."]
+        said.append(f"{where}, it is {', and '.join(standing(*each) for each in others)}.")
     else:
-        said = [f"{where}the found schedule is {standings({start: over}, f' nats per {unit}')}."]
-        said.append(f"It is {standings(others)}.")
+        first = standing(start, over, ", where the search started")
+        said.append(f"{where}, the found schedule is {first}{' of perplexity' if of_text else ''}.")
+        said.append(f"It is {', and '.join(standing(*each) for each in others)}.")
     worse = {name: change.mean for name, change in changes.items() if change.sign == 1 and not (kept and name == start)}
     if worse:
         said.append(f"Use {max(worse, key=worse.__getitem__)}.")
     elif over.sign == 0 and not kept:
-        more = "Test with `ropescale retrieval`; until then use" if held == "prompts" else "Use"
-        said.append(f"{more} {start}.")
+        said.append(f"{'Use' if of_text else 'Test with `ropescale retrieval`; until then use'} {start}.")
     return " ".join(said)
 
 

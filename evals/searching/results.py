@@ -15,17 +15,17 @@ from ...engines import ENGINES, deviations, engine_warnings
 from ...engines.exported import applied_options
 from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
-from ...output.formatting import code_span, cut, escaped
+from ...output.formatting import code_span, cut, escaped, markdown
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
 from ..checking import Wrong
-from ..metrics import METRICS, against_truncation, best
+from ..metrics import METRICS, best
 from ..metrics.against_truncation import TRUNCATION
 from ..metrics.base import Metric, Picture
 from ..metrics.best import worse_than_a_guess
-from ..metrics.cells import exp
+from ..metrics.cells import digits, exp, percent
 from ..metrics.stored import AS_IS, sums_of
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
@@ -69,11 +69,11 @@ class Finding(Metric["SearchResult", FoundRow]):
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns one row."""
         search, kept, note = stored.search, stored.protocol["keep_short"], ""
-        (short, *_, target), changes = stored.lengths, stored.changes()
+        short, changes = stored.lengths[0], stored.changes()
         if kept:
             note = f"Up to {short:,} tokens the found schedule keeps the model's own table, so nothing changes there."
         how = {"unmoved": search.found.point == search.checks[0].point, "kept": kept, "held": stored.held}
-        said = stored.guessed() or verdict(changes, target, stored.judges, **how)
+        said = stored.guessed() or verdict(changes, stored.lengths, stored.judges, **how)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
         return [FoundRow(search.spec, search.spent, said, note, figures, stored.beside)]
 
@@ -239,11 +239,15 @@ class SearchResult(Saved, ABC):
 
     def main_table(self) -> str:
         """Returns the command that patches with the schedule, and the main table of the measurement."""
-        return f"```sh\n{self.command}\n```\n\n{super().main_table()}"
+        return f"```sh\n{self.command}\n```\n\n{self.comparison()}"
+
+    def comparison(self) -> str:
+        """Returns the main table, without the command."""
+        return super().main_table()
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
-        return f"{self.search.spent:,} tokens in {self._fed}. {self._judged}."
+        return f"Searched with {self.search.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
         """Returns sentences on the protocol of the search."""
@@ -258,16 +262,17 @@ class SearchResult(Saved, ABC):
     def _judged(self) -> str:
         """Describes the selection data, the judging data, and the level of the intervals."""
         p, source = self.protocol, escaped(self.data["source"])
-        held = "windows" if self.held == "text" else "sets of prompts, one of each length,"
-        chose = f"Of {source}, {len(p['held_out'])} {held} chose among {len(self.search.checks)} checks"
+        held = "pieces" if self.held == "text" else "sets of prompts, one of each length,"
+        chose = f"{len(p['held_out'])} {held} of {source} chose among {len(self.search.checks)} schedules"
         if not p["judged"]:
-            return f"{chose}, and the table uses the same ones, so it is too favourable"
-        return f"{chose}; the table uses {len(p['judged'])} others; the conclusion's {PERCENT} intervals hold together"
+            return f"{chose} and also measured the table, so it is too favourable"
+        simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"
+        return f"{chose}, {len(p['judged'])} others measured the table. {simultaneous}"
 
     @property
     def _fed(self) -> str:
         if self.held == "text":
-            return f"windows of {self.protocol['target_length']:,}"
+            return f"pieces of {self.protocol['target_length']:,}"
         return f"prompts of up to {self.protocol['target_length']:,} (only their answers count)"
 
     def _summary(self) -> str:
@@ -308,14 +313,28 @@ class TextSearch(SearchResult, Result):
         return worse_than_a_guess(self)
 
     def held_out(self) -> dict[str, object]:
-        cells = {(self.named(row.schedule), row.length): row.ppl for row in self.rows}
-        cells |= {key: exp(loss.mean) for key, loss in against_truncation.truncated(self).items()}
-        names = dict.fromkeys(name for name, _ in cells)
-        return {
-            "held_out_perplexity": {
-                name: {str(n): ppl for (label, n), ppl in cells.items() if label == name} for name in names
-            }
-        }
+        return {"held_out_perplexity": self._perplexities}
+
+    @property
+    def _perplexities(self) -> dict[str, dict[str, float]]:
+        """The perplexities of the schedules and of truncation, by length as JSON writes it."""
+        found: dict[str, dict[str, float]] = {}
+        for row in self.rows:
+            found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
+        cut_off = {str(n): exp(sums_of(losses).mean) for n in self.lengths if (losses := self.truncated(n))}
+        return {**found, **({TRUNCATION: cut_off} if cut_off else {})}
+
+    def comparison(self) -> str:
+        """Returns the perplexities at the target and at the trained length, and the found schedule's changes."""
+        (short, *_, target), found, changes = self.lengths, self.named(self.label), self.changes()
+        lines = []
+        for name in dict.fromkeys([found, *self._perplexities]):
+            change = "-" if name == found else percent(changes[name]) if name in changes else ""
+            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
+            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
+        said = f"Perplexity, and how that of the found schedule at {target:,} differs from each (below 0: better):"
+        header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
+        return f"{said}\n\n{markdown(header, lines, right=range(1, 4))}"
 
 
 @dataclass(repr=False, kw_only=True)

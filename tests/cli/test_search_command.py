@@ -95,7 +95,7 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, 
     assert (tmp_path / "factors-search" / "search.png").stat().st_size > 10_000
     ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "gradient, from answers to prompts" in page and "on 10 sets of prompts that chose nothing" in page
+    assert "gradient, from answers to prompts" in page and "on 10 sets of prompts not used to search" in page
 
 
 def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):

@@ -291,7 +291,7 @@ CHANGES = [
 def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scored, change, sentence):
     before = records_in(out)
     measured(out, schedules=[], **change)
-    assert f"starting a new run with another {sentence}; the old batches stay in resume/" in lines
+    assert f"starting a new run, because this changed: {sentence}; the old batches stay in resume/" in lines
     assert len(scored) >= 6 and records_in(out) == before + len(scored)
 
 
@@ -363,7 +363,7 @@ def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, sc
         "ropescale.evals.running.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
     )
     measured(out, schedules=[])
-    assert scored and f"another {fact};" in lines[0]
+    assert scored and f"this changed: {fact};" in lines[0]
 
 
 def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):

@@ -11,8 +11,8 @@ import pytest
 from tiny import llama
 
 import ropescale
+from ropescale.evals.metrics.cells import percent
 from ropescale.evals.metrics.stored import AS_IS
-from ropescale.evals.recommending import wording
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.deployment import Deployment
 from ropescale.evals.recommending.evidence import TRUNCATION, Evidence
@@ -67,7 +67,7 @@ def check_table(stored, documents):
         assert f"a verdict needs 10 documents, and there are {documents} besides" in text
         return ""
     (found,) = claims
-    assert wording.percent(Estimate(last.delta, last.low, last.high)) in text
+    assert percent(Estimate(last.delta, last.low, last.high)) in text
     apart = last.low is not None and (last.low > 0 or last.high < 0)
     assert found == ("not measurably" if not apart else "worse" if last.low > 0 else "better"), text
     open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -TOLERANCE}

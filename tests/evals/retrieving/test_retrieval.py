@@ -649,7 +649,10 @@ def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, che
     words = ["retrieval", checkpoint, "--depths", "0,1", "--trials", "2", "-o", tmp_path]
     ran(*words, "--lengths", "700")
     assert "holds results of another seed" in ran(*words, "--lengths", "700", "--seed", "1", code=2)[1]
-    assert "starting a new run with another seed" in ran(*words, "--lengths", "700", "--seed", "1", "--force")[1]
+    assert (
+        "starting a new run, because this changed: seed;"
+        in ran(*words, "--lengths", "700", "--seed", "1", "--force")[1]
+    )
     ran(*words, "--lengths", "700", "--force")
     asked.clear()
     assert "resuming: 1 of 2 batches are done" in ran(*words, "--lengths", "700,800")[1] and len(asked) == 1

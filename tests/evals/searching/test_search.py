@@ -93,7 +93,7 @@ def test_with_too_few_documents_nothing_is_proved_and_the_sentence_says_so(found
     assert found.protocol["judged"] == [] and all(each.low is each.high is None for each in found.changes().values())
     own = search(markov_llama(torch.full((60, 60), 1 / 60, dtype=torch.float64)), MANY[:15], 128, **BUDGET)
     text = own.to_markdown()
-    assert "Not proved: the schedule was chosen on the documents that measure it (nats at 128: " in text
+    assert "Not proved, because the documents that measure the schedule also chose it. At 128 tokens: " in text
     assert "Give 16 documents of 128 tokens or more." in text and "so it is too favourable" in text
     assert "better than" not in text and "worse than" not in text
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from ropescale.evals.metrics.cells import SENTENCE, change_cell
+from ropescale.evals.metrics.cells import SENTENCE, change_cell, percent
 from ropescale.evals.searching.metrics import verdict
 from ropescale.evals.statistics.intervals import Estimate
 
@@ -17,7 +17,7 @@ OWN, CUT = ("as-is", -2.0, -2.1, -1.9), ("truncation", 0.09, 0.04, 0.14)
 
 def said(*changes, unmoved=False, kept=False, held="text"):
     found = {name: Estimate(*bounds) for name, *bounds in changes}
-    return verdict(found, 2048, 12, unmoved=unmoved, kept=kept, held=held)
+    return verdict(found, [256, 2048], 12, unmoved=unmoved, kept=kept, held=held)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ def said(*changes, unmoved=False, kept=False, held="text"):
     [
         (
             [(START, -0.05, -0.06, -0.04), OWN, CUT],
-            "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is better than yarn:factor=8 "
-            "(-0.050 ± 0.010 nats per token). It is better than as-is (-2.000 ± 0.100) and worse than "
-            "truncation (+0.090 ± 0.050). Use truncation.",
+            "At 2,048 tokens, on 12 documents not used to search, the found schedule is better than yarn:factor=8, "
+            "where the search started: -4.9% ± 1.0% of perplexity. It is better than as-is: -86.5% ± 1.4%, and worse "
+            "than truncation to the last 256 tokens: +9.4% ± 5.5%. Use truncation.",
         ),
         (
             [(START, -0.05, -0.11, 0.01), OWN],
-            "At 2,048 tokens, on 12 documents that chose nothing, the found schedule is not significantly different "
-            "from yarn:factor=8 (-0.050 ± 0.060 nats per token). It is better than as-is (-2.000 ± 0.100). "
-            "Use yarn:factor=8.",
+            "At 2,048 tokens, on 12 documents not used to search, the found schedule is not measurably different from "
+            "yarn:factor=8, where the search started: -4.9% ± 5.7% of perplexity. It is better than as-is: -86.5% ± "
+            "1.4%. Use yarn:factor=8.",
         ),
         (
             [
@@ -41,9 +41,9 @@ def said(*changes, unmoved=False, kept=False, held="text"):
                 ("as-is", -2.0, None, None),
                 ("truncation", 0.1, None, None),
             ],
-            "Not proved: the schedule was chosen on the documents that measure it (nats at 2,048: "
-            "-0.050 against yarn:factor=8, -2.000 against as-is, +0.100 against truncation). Give 16 "
-            "documents of 2,048 tokens or more.",
+            "Not proved, because the documents that measure the schedule also chose it. At 2,048 tokens: -4.9% against "
+            "yarn:factor=8, -86.5% against as-is, +10.5% against truncation. Give 16 documents of 2,048 tokens or "
+            "more.",
         ),
     ],
 )
@@ -53,17 +53,17 @@ def test_the_intervals_at_the_target_decide(changes, wanted):
 
 def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
     assert said((START, 0.0, 0.0, 0.0), OWN, CUT, unmoved=True) == (
-        "No check beat the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents that "
-        "chose nothing, it is better than as-is (-2.000 ± 0.100) and worse than truncation (+0.090 ± "
-        "0.050). Use truncation."
+        "No check beat the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents not used to "
+        "search, it is better than as-is: -86.5% ± 1.4%, and worse than truncation to the last 256 tokens: +9.4% ± "
+        "5.5%. Use truncation."
     )
 
 
 def test_of_prompts_it_speaks_of_answers_and_where_they_do_not_decide_of_more():
     assert said((START, -0.46, -1.64, 0.28), OWN, held="prompts") == (
-        "At 2,048 tokens, on 12 sets of prompts that chose nothing, the found schedule is not significantly different "
-        "from yarn:factor=8 (-0.460 (-1.640 to +0.280) nats per answer). It is better than as-is (-2.000 ± 0.100). "
-        "Test with `ropescale retrieval`; until then use yarn:factor=8."
+        "At 2,048 tokens, on 12 sets of prompts not used to search, the found schedule is not measurably different "
+        "from yarn:factor=8, where the search started: -0.460 (-1.640 to +0.280) nats per answer. It is better than "
+        "as-is: -2.000 ± 0.100 nats per answer. Test with `ropescale retrieval`; until then use yarn:factor=8."
     )
 
 
@@ -82,9 +82,10 @@ def test_no_sentence_contradicts_its_interval(held, kept):
             changes.append((name, mean, mean - half * draw.uniform(0.5, 2), mean + half))
         text = said(*changes, held=held, kept=kept)
         for name, mean, low, high in changes:
-            claims = rf"(better than|worse than|not significantly different from) {re.escape(name)}(?!\w)"
-            wanted = "better than" if high < 0 else "worse than" if low > 0 else "not significantly different from"
+            claims = rf"(better than|worse than|not measurably different from) {re.escape(name)}(?!\w)"
+            wanted = "better than" if high < 0 else "worse than" if low > 0 else "not measurably different from"
             assert re.findall(claims, text) == [wanted], text
-            assert change_cell(Estimate(mean, low, high), SENTENCE) in text
+            change = Estimate(mean, low, high)
+            assert (percent(change) if held == "text" else change_cell(change, SENTENCE)) in text
             assert f"use {name}." not in text.lower() or wanted != "better than"
         assert all(len(each) <= 200 for each in re.split(r"(?<=[.]) (?=[A-Z])", text)), text
