@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import click
@@ -35,12 +36,11 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
         if each is None:
             advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
             raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}; {advice}", "config")
-        values = [value] if isinstance(value, (str, int, float)) else value
-        if not isinstance(values, list) or not all(isinstance(inner, (str, int, float)) for inner in values):
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(inner, str) for inner in values):
             raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
-        texts = [{True: "yes", False: "no"}[inner] if isinstance(inner, bool) else str(inner) for inner in values]
         several = isinstance(each, click.Option) and each.multiple
-        ctx.default_map = {**(ctx.default_map or {}), str(each.name): texts if several else ",".join(texts)}
+        ctx.default_map = {**(ctx.default_map or {}), str(each.name): values if several else ",".join(values)}
 
 
 CONFIG = option(
@@ -58,8 +58,13 @@ CONFIG = option(
 def _read(path: str) -> Mapping[object, object]:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Reads every number, switch and date as text."""
+
+        yaml_implicit_resolvers: ClassVar = {}
+
     try:
-        content = yaml.safe_load(Path(path).read_bytes())
+        content = yaml.load(Path(path).read_bytes(), Loader)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}", "config") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from ...errors import DataError
 from ...lengths import parse_lengths
+from ...output.formatting import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,11 @@ def check_windows(windows: int | str | None) -> int | str | None:
     Raises:
         DataError: anything else.
     """
-    count = int(windows) if isinstance(windows, str) and windows.isdecimal() else windows
+    is_number = isinstance(windows, str) and windows.isdecimal() and len(windows) < 20
+    count = int(windows) if is_number else windows
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     if count not in (None, "all") and number < 1:
-        raise DataError(f"windows {count!r} is neither 'all' nor a number of 1 or more", "windows")
+        raise DataError(f"windows {brief(count)} is neither 'all' nor a number of 1 or more", "windows")
     return count
 
 

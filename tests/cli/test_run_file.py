@@ -68,6 +68,9 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
         ("- 1", "contains no options; write NAME: VALUE"),
         ("a: [", "is not YAML"),
         ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
+        (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
+        (f"stride: 0x{15:x}{0:06000}", "is not a length"),
+        ("lengths: !!int 32", "lengths is neither text nor a number"),
         ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
     ],
 )
