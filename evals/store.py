@@ -274,6 +274,9 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
     with _locked(folder):
         try:
             with _translated(folder):
+                for path in (*folder.glob("*.sqlite-journal"), *folder.glob("*.sqlite-wal")):
+                    if not _is_journal(path):  # SQLite would delete it
+                        move_aside(path, "was not written by a run")
                 for path in _files(folder):
                     if not _is_whole(path):
                         move_aside(path, "is damaged, or was not written by a run")
@@ -324,6 +327,15 @@ def _is_whole(path: Path) -> bool:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise  # an error of the disk, not of a file without our tables
         return False
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether a file beside a database is SQLite's own, which may hold the last transaction of a killed run."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        return False
+    with path.open("rb") as file:
+        start = file.read(4)
+    return start in (b"", b"\0\0\0\0", b"\xd9\xd5\x05\xf9")  # empty, not synced, or complete
 
 
 def _last_in(connection: sqlite3.Connection) -> dict[str, object]:

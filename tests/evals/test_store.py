@@ -116,7 +116,9 @@ def test_sigkill_loses_at_most_a_second_of_what_was_put(tmp_path):
     assert os.read(reader, 3) == b"put"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    assert (tmp_path / "resume" / "0.sqlite-journal").exists()
     found = plain(kept(tmp_path, a=1))
+    assert not list((tmp_path / "resume").glob("*~"))
     assert {0, 1} <= found.keys() and found.items() <= plain(eights()).items()
 
 
@@ -130,6 +132,15 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_p
     assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
     assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
     assert plain(kept(tmp_path, a=1)) == plain(put_)
+
+
+@pytest.mark.parametrize("name", ["0.sqlite-journal", "0.sqlite-wal"])
+def test_a_file_of_somebody_elses_that_sqlite_would_take_for_its_own_is_moved_aside(tmp_path, name, capsys):
+    write_files(tmp_path / "resume", {"lock": "", name: "years of work"})
+    with opened(tmp_path):
+        pass
+    assert f"it is now called {name}~" in capsys.readouterr().err
+    assert (tmp_path / "resume" / f"{name}~").read_text() == "years of work"
 
 
 # --- the lock ---
