@@ -115,6 +115,8 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     # Check idle schedules before the length, so that the error names the first cause.
     _refuse_idle(list(layers.values()), request.freeze_at)
     notes = [*_notes_on_start(original, layers, request)]
+    if request.freeze_at is not None and not any(layer.is_frozen for layer in layers.values()):
+        notes.append(f"freeze_at has no effect: {next(iter(layers.values())).label} has the same table at every length")
     reach = {key: layer.reach for key, layer in layers.items()}
     # Sliding-window layers do not determine the context, unless no other layers rotate.
     full = [key for key in original.ropes if not is_windowed(key)]
