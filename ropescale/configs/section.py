@@ -137,13 +137,23 @@ class Section:
         return next(((name, value) for name, value in stated if value is not None), None)
 
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
-        """Returns the dimension of a head: stated, the class's own, or hidden_size / num_attention_heads."""
+        """Returns the dimension of a head: stated, the class's own, or hidden_size / num_attention_heads.
+
+        Raises:
+            ConfigError: it is missing, or transformers builds a table of another size than the rotated slice.
+        """
         partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
         is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice's size before patching
         has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore this key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
-            return whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
+            sliced, stated = self.get("qk_rope_head_dim"), self.get("head_dim")  # MLA rotates a separate slice
+            if self.family.table_of_head_dim and stated is not None and stated != sliced:
+                raise ConfigError(
+                    f"head_dim is {brief(stated)} and qk_rope_head_dim {brief(sliced)}: {self.model_type} rotates "
+                    "qk_rope_head_dim coordinates, and transformers builds its table for head_dim; make them equal"
+                )
+            return whole(sliced, "qk_rope_head_dim")
         stated, default = self.get("head_dim"), self.defaults.get("head_dims", {}).get(key)
         if default is not None and default != self.defaults.get("head_dim"):  # Gemma 4's larger full-attention heads
             layers = self.stated.get("per_layer_config")

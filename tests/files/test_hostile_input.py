@@ -21,6 +21,7 @@ from transformers import CONFIG_MAPPING
 from ropescale import files
 from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
+from ropescale.errors import ConfigError
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
@@ -88,8 +89,12 @@ MLA = (
 def test_latent_attention_rotates_as_transformers_builds_it(model_type, stated):
     """The table has ``config.head_dim`` coordinates and attention rotates ``config.qk_rope_head_dim`` of each head."""
     built = CONFIG_MAPPING[model_type](**stated)
-    if built.head_dim == built.qk_rope_head_dim:  # transformers cannot run the others
-        assert read_rope({"model_type": model_type, **stated})["all"].rotary_dim == built.head_dim
+    config = {"model_type": model_type, **stated}
+    if built.head_dim == built.qk_rope_head_dim:
+        assert read_rope(config)["all"].rotary_dim == built.head_dim
+    else:  # transformers cannot run it
+        with pytest.raises(ConfigError, match=f"head_dim is {built.head_dim} and .* {built.qk_rope_head_dim}: "):
+            read_rope(config)
 
 
 # ---------------------------------------------------------------------------------------------------------
