@@ -155,6 +155,12 @@ def test_wrong_input_is_one_line(words, sentence, checkpoint, ran):
     one_error(ran("inspect", checkpoint(LLAMA), *words, code=2).err, sentence)
 
 
+@pytest.mark.parametrize(("stated", "window"), [(512, 512), (1, 1), (0, None), (True, None), (None, None)])
+def test_a_window_is_a_whole_number_of_tokens_or_none(checkpoint, stated, window):
+    geometries = inspect(checkpoint(GEMMA3 | {"sliding_window": stated})).geometries
+    assert [each.window for each in geometries] == [None, window]
+
+
 def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, ran):
     full, sliding = inspect(checkpoint(GEMMA3), "linear", factor=2.0).geometries
     assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)

@@ -574,6 +574,15 @@ def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
     assert make_plan(LLAMA, secret).unsavable
 
 
+@pytest.mark.parametrize("tokens", [1, 2 * 4096, 8 * 4096])
+def test_a_schedule_is_looked_at_below_and_beyond_the_length_too(tokens: int) -> None:
+    def odd(rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f / (3 if length == tokens else 2) for f in rope.inv_freq()])
+
+    with pytest.raises(ScheduleError, match=r"^odd changes .*length_dependent = True"):
+        make_plan(LLAMA, odd)
+
+
 def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused() -> None:
     phi3 = {**LLAMA, "model_type": "phi3"}
     with pytest.raises(ScheduleError, match="an attention scale of 100 needs a max_position_embeddings of e"):
