@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import configurations
 import pytest
 import tiny
 import torch
@@ -26,18 +27,11 @@ from ropescale.checkpoints import backups, folders
 from ropescale.checkpoints.patching import patch_checkpoint, restore
 from ropescale.errors import CheckpointError, RopescaleError
 
-CONFIG = {
+CONFIG = configurations.CONFIG | {
     "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
     "vocab_size": 61,
-    "hidden_size": 128,
-    "num_attention_heads": 2,
     "num_key_value_heads": 1,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
     "torch_dtype": "bfloat16",
-    "transformers_version": "4.40.0",
     "eos_token_id": [2, 3],
     "house_key": {"kept": [1, None, "ü"]},
 }

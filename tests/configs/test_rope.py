@@ -18,6 +18,7 @@ from configurations import (
     PHI3_128K,
     QWEN3,
     YARN_32,
+    plain,
 )
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, stock_tables
@@ -43,12 +44,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "both views of llama 3.1": LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 500000.0}},
     "phi3 128k": PHI3_128K,
     "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **LISTS}},
-    "phi3 4k": {
-        "model_type": "phi3",
-        "hidden_size": 128,
-        "num_attention_heads": 4,
-        "original_max_position_embeddings": 4096,
-    },
+    "phi3 4k": plain("phi3", 128, 4, 4096, original_max_position_embeddings=4096),
     "phi4 mini, partial": PHI3_128K
     | {"hidden_size": 128, "num_attention_heads": 3, "partial_rotary_factor": 0.77, "rope_scaling": None},
     "gpt-oss": GPT_OSS,
@@ -60,12 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rotary_pct": 0.25,
         "rotary_emb_base": 25000,
     },
-    "gemma 1 with heads wider than hidden_size / heads": {
-        "model_type": "gemma",
-        "hidden_size": 3072,
-        "num_attention_heads": 16,
-        "head_dim": 256,
-    },
+    "gemma 1 with heads wider than hidden_size / heads": plain("gemma", 3072, 16, 8192, head_dim=256),
     "gemma3, v4": GEMMA3
     | {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     "gemma3, v5, one layer type left out": GEMMA3
@@ -96,12 +87,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
     "ministral3": MINISTRAL3,
     "minimax_m2 in coordinates": {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},
-    "mixtral without a head_dim": {
-        "model_type": "mixtral",
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "rope_theta": 1e6,
-    },
+    "mixtral without a head_dim": plain("mixtral", 4096, 32, 32768, 1e6),
     "dbrx under its own names": {"model_type": "dbrx", "d_model": 96, "n_heads": 3, "max_seq_len": 1234},
     "llama4, multimodal": {
         "model_type": "llama4",

@@ -12,7 +12,7 @@ import pytest
 from crashing import failures, kills, raising
 
 from ropescale import files
-from ropescale.files import atomic_path, atomic_write, hidden_path, sweep_leftovers
+from ropescale.files import atomic_path, atomic_write
 
 linux = pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="needs the boot's id")
 
@@ -119,20 +119,6 @@ def test_a_writer_killed_at_any_step_leaves_a_whole_file_and_the_next_one_nothin
         assert os.listdir(tmp_path) == ["x"]
         path.unlink()
     assert seen == sorted(seen) and set(seen) == {False, True}
-
-
-@linux
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_what_a_killed_command_left_in_a_folder_is_swept_with_it(tmp_path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        with hidden_path(tmp_path / "out") as folder:
-            (folder / "half").mkdir(parents=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert len(os.listdir(tmp_path)) == 2
-    sweep_leftovers(tmp_path / "out")
-    assert os.listdir(tmp_path) == []
 
 
 # --- replacing what a check allows to go ---

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from configurations import DEEPSEEK_V3, GPT_OSS, LISTS, LLAMA, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3, in_v5
+from configurations import DEEPSEEK_V3, GPT_OSS, LISTS, LLAMA, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3, in_v5, plain, yarn
 from own_schedules import Half, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
@@ -24,15 +24,7 @@ from ropescale.schedules.as_is import stock_table
 from ropescale.schedules.base import with_theta
 
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "head_dim": 128,
-    "max_position_embeddings": 8192,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-}
+GEMMA3 = plain("gemma3_text", 64, 2, 8192, 1e6, head_dim=128, rope_local_base_freq=1e4)
 PARTS = "ntk-by-parts:factor=4"
 """A schedule without a form of its own in transformers, except where its betas are llama3's."""
 
@@ -149,23 +141,9 @@ def test_what_is_written_reads_back_the_same_here_and_in_stock_transformers(name
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
-OLMO3 = {
-    "model_type": "olmo3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
-    "max_position_embeddings": 65536,
-    "rope_theta": 500000,
-    "rope_scaling": {
-        "attention_factor": 1.2079441541679836,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "factor": 8.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "yarn",
-    },
-}
+OLMO3 = plain("olmo3", 4096, 32, 65536, 500000, num_hidden_layers=4, rope_scaling=yarn(8.0, rope_type="yarn"))
+OLMO3["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
+OLMO3["rope_scaling"] |= {"original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}
 """As Olmo 3 is published: only its full-attention layers are scaled."""
 
 
