@@ -188,6 +188,13 @@ def test_ntk_by_parts_is_linear_in_turns() -> None:
     assert slower == pytest.approx([1, *(1 / (k + (1 - k) / 4) for k in kept), 4], rel=1e-13)
 
 
+def test_yarn_of_factor_one_is_written_as_plain_rope_unless_it_scales_attention() -> None:
+    assert Yarn(1).rope_parameters(ROPE) == {"rope_type": "default"}
+    for scaled in (Yarn(2, attention_factor=1), Yarn(1, attention_factor=2)):
+        assert (scaled.rope_parameters(ROPE) or {})["rope_type"] == "yarn"
+    assert compute(Yarn(8, mscale=2), ROPE) == compute(Yarn(8), ROPE)  # DeepSeek's ratio takes both
+
+
 def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment() -> None:
     for length in (1, 4096):
         assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
