@@ -13,7 +13,7 @@ from .far_repeats import distance_of
 from .paired import short_length
 from .stored import AS_IS, Stored
 
-_NOTHING, _UNSURE = "has no measurable effect", "has no significant effect"
+_UNCHANGED = f"{AS_IS}, the unchanged model"
 
 _UNIT = " nats"
 _EXPLAINED = " nats (0.01 = 1% of perplexity)"
@@ -41,7 +41,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
     Beside it are those of the baseline, of the best changed schedule, and of truncation.
     """
-    longest, cut = stored.lengths[-1], stored.truncation
+    longest = stored.lengths[-1]
     of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
     first, *others = sorted(ppl, key=ppl.__getitem__)
     not_apart = next((row.not_apart for row in best.METRIC.rows(stored) if row.length == longest), [])
@@ -52,15 +52,11 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     else:
         rivals = not_apart + [TRUNCATION] * (past.get(first, -1) != -1)
     names = {label: stored.markdown_name(label) for label in ppl}
-    name, unchanged = names[first], f"{AS_IS}, the unchanged model"
-    if first == TRUNCATION and cut:
-        name += f" ({unchanged}, on the last {cut.length:,})"
-    elif cut:
-        names[TRUNCATION] = f"{TRUNCATION} to the last {cut.length:,}"
-    if first == AS_IS:
-        name += " (the unchanged model)"
-    elif first != TRUNCATION:
-        names[AS_IS] = unchanged
+    last = f"{stored.truncation.length:,}" if stored.truncation else ""
+    glosses = {AS_IS: " (the unchanged model)", TRUNCATION: f" ({_UNCHANGED}, on the last {last})"}
+    name = f"{names[first]}{glosses.get(first, '')}"
+    if first != TRUNCATION:
+        names |= {AS_IS: _UNCHANGED, TRUNCATION: f"{TRUNCATION} to the last {last}"}
     remarks = {}
     if first == TRUNCATION and len(stored.schedules) > 1 and not (few or rivals):
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
@@ -134,10 +130,9 @@ def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: 
     first, *others = [*filter(None, effects)] or [""]
     if not first:
         return ""
-    number = stored.data["documents"]
-    verb = next((same for same in (_NOTHING, _UNSURE) if first.startswith(same)), first.split()[0])
+    number, verb = stored.data["documents"], f"{first.split()[0]} "
     for other in others:
-        first += other if other.startswith(",") else f" and {other.removeprefix(f'{verb} ')}"
+        first += other if other.startswith(",") else f" and {other.removeprefix(verb)}"
     start = f"On {'this document' if number == 1 else f'these {number} documents'} alone, against" if few else "Against"
     return f"{start} {baseline}, {stored.markdown_name(schedule)} {first}"
 
@@ -150,9 +145,9 @@ def _effect(change: Estimate | None, worse: str, better: str, where: str, few: s
     if change is None or (change.sign is None and not few):
         return ""
     if negligible(change):
-        return f"{_NOTHING} {where}"
+        return f"has no measurable effect {where}"
     if change.sign == 0 and not few:
-        return f"{_UNSURE} {where}"
+        return f"has no significant effect {where}"
     size = -change if change.mean < 0 else change
     interval = "" if few else around(size.mean, size.low, size.high, SENTENCE)
     return f"{better if change.mean < 0 else worse} {size.mean:{SENTENCE}}{interval}{_UNIT} {where}"

@@ -123,10 +123,9 @@ def leans(value: float, low: float, high: float) -> bool:
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
-def negligible(change: Estimate, form: str = SENTENCE) -> bool:
-    """Whether a difference and the bounds of its interval, if known, all round to zero."""
-    bounds = (change.mean, change.low or 0.0, change.high or 0.0)
-    return not any(float(f"{bound:{form}}".rstrip("%")) for bound in bounds)
+def negligible(change: Estimate) -> bool:
+    """Whether a difference and the bounds of its interval, if known, all round to zero in a sentence."""
+    return not any(float(f"{bound or 0:{SENTENCE}}") for bound in (change.mean, change.low, change.high))
 
 
 def misleads(low: float, high: float, mean: str, half: str) -> bool:

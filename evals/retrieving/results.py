@@ -500,7 +500,8 @@ class Retrieval(Saved):
 
     def rests_on(self) -> str:
         """Describes the prompts and the level of the intervals."""
-        return f"{self._sample()}; intervals: {PERCENT}."
+        loss = "The loss of an answer is minus the natural logarithm of its probability, in nats."
+        return f"{self._sample()}; intervals: {PERCENT}. {loss}"
 
     def _sample(self) -> str:
         """Describes the prompts."""

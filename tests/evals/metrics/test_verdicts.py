@@ -246,8 +246,7 @@ def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: b
 
 def whole_effect(text: str, first: str) -> str:
     """Repeats the verb of the effect before it, which the sentence says once."""
-    verb = re.match(r"has no \w+ effect|\w+", first)[0]  # type: ignore[index]
-    return text if re.match("gains|costs|loses|wins|has", text) else f"{verb} {text}"
+    return text if re.match("gains|costs|loses|wins|has", text) else f"{first.split()[0]} {text}"
 
 
 def check_effect(text: str, cell: str, verbs: tuple[str, str], decides: bool) -> None:
