@@ -135,7 +135,7 @@ def measure(
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:
-            say(f"{here} {doing}{here.hint}")
+            say(f"{here} {doing}")
 
         def shown(result: Saved, kept: Path | None) -> None:
             where = "" if kept is None or kept.suffix == ".json" else f" or {kept / 'REPORT.md'}"

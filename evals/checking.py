@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from annotated_types import Interval
 
-from ..files import READING, parse_json, sha256, up_to
-from ..files import Damaged as Wrong
+from ..errors import CheckpointError
+from ..files import Damaged, parse_json, read_bytes, sha256
 
 T = TypeVar("T")
 
@@ -24,26 +22,20 @@ def content(path: Path, most: int = MOST) -> bytes:
     """Returns the content of a file. Refuses pipes and devices, which may never end.
 
     Raises:
-        Wrong: it cannot be read, is not a regular file, or is longer than ``most`` bytes.
+        Damaged: it cannot be read, is not a regular file, or is longer than ``most`` bytes.
     """
     try:
-        handle = os.open(path, READING)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise Wrong("is not a regular file")
-            found = up_to(file, most)
-    except OSError as error:
-        raise Wrong(f"cannot be read ({error.strerror or error})") from None
-    if found is None:
-        raise Wrong(f"is longer than {most:,} bytes")
-    return found
+        return read_bytes(path, most)
+    except CheckpointError as error:
+        why = str(error).removeprefix(f"{path} ").partition(";")[0]
+        raise Damaged(why) from None
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, object]:
     """Reads a JSON object from a file; NaN and infinity are refused.
 
     Raises:
-        Wrong: it cannot be read, or is not a JSON object.
+        Damaged: it cannot be read, or is not a JSON object.
     """
     return parse_json(content(path, most), finite=True)
 
@@ -63,11 +55,11 @@ def unsealed(path: Path) -> dict[str, object]:
     """Reads a JSON object that :func:`sealed` wrote.
 
     Raises:
-        Wrong: it cannot be read, or was changed since.
+        Damaged: it cannot be read, or was changed since.
     """
     found = parsed(path)
     if found.get(SEAL) != _seal(found):
-        raise Wrong("was changed or damaged (its checksum differs)")
+        raise Damaged("was changed or damaged (its checksum differs)")
     return found
 
 
@@ -91,7 +83,7 @@ def fitting(value: T, kind: object) -> T:
     """Validates a value strictly with pydantic; refuses unknown keys.
 
     Raises:
-        Wrong: names the first value that does not fit.
+        Damaged: names the first value that does not fit.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -100,5 +92,5 @@ def fitting(value: T, kind: object) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise Wrong(f"has a wrong value{f' in {place[:80]!r}' if place else ''}: {first['msg']}") from None
+        raise Damaged(f"has a wrong value{f' in {place[:80]!r}' if place else ''}: {first['msg']}") from None
     return value

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from ...errors import CheckpointError, DataError
 from ...files import local_path, sha256, write_checked
 from .. import checking
-from ..checking import Count, Wrong, fitting
+from ..checking import Count, Damaged, fitting
 from .documents import Document
 
 SCHEMA = 1
@@ -92,7 +92,7 @@ def check_replaceable(path: Path) -> None:
     try:
         if checking.content(path, MOST):
             load(path)
-    except (Wrong, DataError):
+    except (Damaged, DataError):
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
 
@@ -117,8 +117,8 @@ def load(path: str | Path) -> KeySpans:
         found = cast(SpansFile, fitting(checking.parsed(local_path(path), MOST), SpansFile))
         for ends in (list(itertools.chain(*spans)) for spans in found["spans"].values()):
             if ends != sorted(ends):
-                raise Wrong("holds spans that overlap or end before their start")
-    except Wrong as error:
+                raise Damaged("holds spans that overlap or end before their start")
+    except Damaged as error:
         raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
     spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}
     return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})

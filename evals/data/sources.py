@@ -92,7 +92,7 @@ def _files(source: str, glob: str | None) -> list[Path]:
 
 def _is_run(results: Path) -> bool:
     """Whether a file is the ``results.json`` of a run."""
-    with suppress(checking.Wrong):
+    with suppress(checking.Damaged):
         return {"schema", "versions", "rows"} <= checking.parsed(results).keys()
     return False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ..checking import Wrong, fitting
+from ..checking import Damaged, fitting
 from ..data.documents import Document
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Estimate, consecutive
@@ -72,7 +72,7 @@ class Option(Generic[T]):
             return self.read(given)
         try:
             return fitting(given, self.type)
-        except Wrong as error:
+        except Damaged as error:
             raise DataError(f"{self.name} {error}", self.name) from None
 
     def of(self, stored: Stored) -> T:

@@ -38,7 +38,6 @@ class World:
         size: the number of processes on all machines.
         local_rank: the rank on this machine; selects the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process.
-        hint: an explanation of an unexpected single process.
         team: the number of processes that share the same batches because the model is too large for one: all, or 1 for
             separate batches.
     """
@@ -47,7 +46,6 @@ class World:
     size: int = 1
     local_rank: int = 0
     launched: bool = False
-    hint: str = ""
     team: int = 1
 
     @property
@@ -95,11 +93,9 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
             f"{values} are not valid process numbers; start with torchrun, or unset these environment variables"
         )
     accelerate = any(name.startswith("ACCELERATE_") for name in environment)
-    hint = _LONELY if accelerate and size == 1 else ""
-    return World(rank, size, local, accelerate or "WORLD_SIZE" in environment, hint)
+    return World(rank, size, local, accelerate or "WORLD_SIZE" in environment)
 
 
-_LONELY = " (on the CPU, accelerate launch ignores --num_processes; torchrun starts the requested number)"
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 

@@ -15,7 +15,7 @@ from ...files import local_path, sha256, write_checked
 from ...output.formatting import finite
 from ...output.wrapping import to_html
 from .. import checking
-from ..checking import Wrong
+from ..checking import Damaged
 from ..metrics import METRICS, by_position
 from ..metrics.against_truncation import verdict
 from ..metrics.best import worse_than_a_guess
@@ -165,7 +165,7 @@ def check_ours(path: Path) -> None:
     """
     try:
         content = checking.content(path, _LARGEST)
-    except Wrong as error:
+    except Damaged as error:
         raise CheckpointError(f"cannot write {path}: the file there {error}; choose another file") from None
     if content and _MARK not in content[:1000]:
         raise CheckpointError(f"cannot write {path}: the file there is not a page of ropescale; choose another file")

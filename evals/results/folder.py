@@ -21,7 +21,7 @@ from ...errors import CheckpointError, DataError
 from ...files import atomic_write, local_path, sha256, sha256_of, translated
 from ...output.formatting import listed
 from .. import store
-from ..checking import Wrong, sealed, unsealed
+from ..checking import Damaged, sealed, unsealed
 from ..metrics import METRICS
 from ..metrics.stored import DataFacts, ModelFacts, Tables
 
@@ -65,7 +65,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
         found = cast(Results, unsealed(file))
         there = found.get("kind", "perplexity")
         if cast(dict[str, object], found).get("schema") != SCHEMA or there not in KINDS:
-            raise Wrong("has a schema or a kind of run that this version cannot read")
+            raise Damaged("has a schema or a kind of run that this version cannot read")
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found
@@ -83,7 +83,7 @@ def refusing_damage(file: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        why = error if isinstance(error, Wrong) else "lacks figures, or is of another version"
+        why = error if isinstance(error, Damaged) else "lacks figures, or is of another version"
         raise DataError(f"{file} {why}; move it away and run the evaluation again") from None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import DataError
 from ...files import parse_json, sha256
 from .. import checking
-from ..checking import Wrong
+from ..checking import Damaged
 from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
 from .folder import LOSSES, RESULTS, Results, refusing_damage
 
@@ -75,11 +75,11 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
     with refusing_damage(path):
         content = checking.content(path, _LARGEST)
         if sha256(content) != results["files"][LOSSES][0]:  # the second is of the results that these replace
-            raise Wrong("does not belong to the results beside it, or was changed (its checksum differs)")
+            raise Damaged("does not belong to the results beside it, or was changed (its checksum differs)")
         try:
             tensors = load(content)
         except SafetensorError as error:
-            raise Wrong(f"does not hold the losses of a run ({error})") from None
+            raise Damaged(f"does not hold the losses of a run ({error})") from None
         header: Any = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
         return _read(json.loads(header["__metadata__"][_KEY]), tensors)
 

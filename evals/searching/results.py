@@ -20,7 +20,7 @@ from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
-from ..checking import Wrong
+from ..checking import Damaged
 from ..metrics import METRICS, best
 from ..metrics.against_truncation import TRUNCATION
 from ..metrics.base import Metric, Picture
@@ -412,6 +412,6 @@ def check_ours(path: Path) -> None:
         if ours and known.get(checking.SEAL) == _seal(content, known):
             return
         why = "was changed since a search wrote it" if ours else "was not written by a search"
-    except Wrong as error:
+    except Damaged as error:
         why = str(error)
     raise CheckpointError(f"cannot write {path}: the file there {why}; choose another name")

@@ -7,7 +7,7 @@ import math
 import pytest
 from typing_extensions import TypedDict
 
-from ropescale.evals.checking import Length, Wrong, fitting
+from ropescale.evals.checking import Damaged, Length, fitting
 
 
 class Values(TypedDict, total=False):
@@ -29,7 +29,7 @@ class Values(TypedDict, total=False):
     ],
 )
 def test_a_wrong_value_is_named_by_its_place(value, said):
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(Damaged) as caught:
         fitting(value, Values)
     assert str(caught.value) == said
     assert fitting({"number": 1.5, "other": None}, Values) == {"number": 1.5, "other": None}

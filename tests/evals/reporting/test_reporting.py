@@ -235,8 +235,8 @@ FILES = {
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
     "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors does not belong"),
     "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
-    "a pipe": (lambda run: piped(run / "losses.safetensors"), "is not a regular file"),
-    "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "longer than 67,108,864 bytes"),
+    "a pipe": (lambda run: piped(run / "losses.safetensors"), "is a pipe or a device"),
+    "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "larger than 67.1 MB"),
     **{
         f"results {text[:8]!r}": (lambda run, text=text: (run / "results.json").write_text(text), "results.json ")
         for text in ("{", "[]", "null", '{"schema": 99}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}")
