@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from ..lengths import parse_length
 from ..models.patching import configuration_before
@@ -13,17 +13,17 @@ from .data.chats import Given
 from .metrics import OPTIONS
 from .metrics.stored import AS_IS
 from .recommending.candidates import objective_and_candidates
-from .recommending.options import RecommendKeywords, RecommendOptions
+from .recommending.options import RecommendOptions
 from .recommending.results import Recommendation
 from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
-from .retrieving.prompt_set import RetrievalKeywords, RetrievalOptions, make_prompts
+from .retrieving.prompt_set import RetrievalOptions, make_prompts
 from .retrieving.results import Retrieval
 from .retrieving.running import RetrievalRun, loaded_retrieval
 from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
-from .running.options import PerplexityKeywords, PerplexityOptions, Schedules, check_keywords
+from .running.options import PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
 from .servers.running import ServedModel, ServedRecommendRun, ServedRun, served_retrieval
@@ -45,7 +45,7 @@ def perplexity(
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
-    **options: Unpack[PerplexityKeywords],
+    **options: object,
 ) -> Result:
     """Measures the perplexity of ``model`` at every length with every schedule on the same tokens.
 
@@ -98,7 +98,7 @@ def retrieval(
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
-    **options: Unpack[RetrievalKeywords],
+    **options: object,
 ) -> Retrieval:
     """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
 
@@ -127,7 +127,7 @@ def retrieval(
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     check_keywords(retrieval, RetrievalOptions, options)
-    chosen = RetrievalOptions(**options)
+    chosen = RetrievalOptions.of(options)
     prompt_set = make_prompts(tokenizer, lengths, depths, chosen)
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
@@ -148,7 +148,7 @@ def recommend(
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
-    **options: Unpack[RecommendKeywords],
+    **options: object,
 ) -> Recommendation:
     """Recommends the schedule for a model, a text and a target length, by measuring all candidates.
 
@@ -176,7 +176,7 @@ def recommend(
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     check_keywords(recommend, RecommendOptions, options)
-    chosen, target = RecommendOptions(**options), parse_length(target_length)
+    chosen, target = RecommendOptions.of(options), parse_length(target_length)
     run: RecommendRun
     if isinstance(model, (Server, Sequence)):
         run = ServedRecommendRun(ServedModel(model, chosen.path, tokenizer), documents, target, bos, chosen)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DataError
-from ..running.options import TextKeywords, TextOptions
+from ..running.options import TextOptions
 
 TOLERANCE = 0.005
 """Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
@@ -46,19 +46,6 @@ class RecommendOptions(TextOptions):
         if self.search_tokens is not None and not self.search:
             raise DataError("search_tokens is given without search; add search", "search_tokens", "search")
         object.__setattr__(self, "schedules", tuple(self.schedules))
-
-
-class RecommendKeywords(TextKeywords, total=False):
-    """The fields of :class:`RecommendOptions`, for editors and type checkers."""
-
-    short_weight: float | None
-    schedules: Sequence[str]
-    search: bool
-    search_tokens: int | None
-    engine: str | None
-    tolerance: float
-    name: str | None
-    revision: str | None
 
 
 SHORT_WEIGHT = 0.1

@@ -22,7 +22,7 @@ from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
-from ..running.options import RunKeywords, RunOptions
+from ..running.options import RunOptions
 from .tasks import TASKS, CorpusFiller, Filler, Generation, Prompt, Question, prompts
 
 if TYPE_CHECKING:
@@ -86,23 +86,6 @@ class RetrievalOptions(RunOptions):
             )
         if self.match not in (None, "all", "any"):
             raise DataError(f"match must be all or any, not {self.match!r}", "match")
-
-
-class RetrievalKeywords(RunKeywords, total=False):
-    """The fields of :class:`RetrievalOptions`, for editors and type checkers."""
-
-    task: str
-    prompts: str | Path | Iterable[Mapping[str, object]] | None
-    bos: str | int
-    trials: int
-    seed: int
-    haystack: str | None
-    prompt_field: str | None
-    answer_field: str | None
-    new_tokens: int | None
-    max_prompts: int | None
-    match: str | None
-    batch_tokens: int
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import signature
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, Self
 
 from ...errors import DataError
 from ...request import RequestOptions, refuse_unknown
@@ -17,9 +16,6 @@ from ..data.windows import check_windows
 from ..metrics import OPTIONS
 from ..scoring.batches import LOGITS_BYTES
 from .progress import Notes
-
-if TYPE_CHECKING:
-    from ..data.key_tokens import KeySpans
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,11 @@ class RunOptions:
     source: str | None = None
     path: str | os.PathLike[str] | None = None
     progress: bool | Notes = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Builds the options from a public function's keywords, which :func:`check_keywords` has checked."""
+        return cls(**options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ class PerplexityOptions(TextOptions):
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], **more: Any) -> PerplexityOptions:
+    def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
         """Builds the options of a measurement from keywords, including those of metrics."""
         own = {name: value for name, value in options.items() if name not in OPTIONS}
         return cls(**own, **more, of_metrics={name: options[name] for name in OPTIONS if name in options})
@@ -154,43 +155,3 @@ def check_keywords(
     own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     known = [*own, *(each.name for each in fields(options)), *more]
     refuse_unknown(f"ropescale.evals.{function.__name__}", given, known)
-
-
-# --- Keywords of public functions, for editors and type checkers
-
-
-class RunKeywords(TypedDict, total=False):
-    """The fields of :class:`RunOptions`."""
-
-    patching: RequestOptions
-    source: str | None
-    path: str | os.PathLike[str] | None
-    progress: bool | Notes
-
-
-class TextKeywords(RunKeywords, total=False):
-    """The fields of :class:`TextOptions`."""
-
-    min_tokens: int
-    max_docs: int | None
-    score: str
-    windows: int | str | None
-    budget_tokens: int | None
-    split_special_tokens: bool
-    batch_tokens: int | None
-    logits_bytes: int
-    truncation: bool | None
-    truncation_stride: int | None
-
-
-class PerplexityKeywords(TextKeywords, total=False):
-    """The fields of :class:`PerplexityOptions`, which documents them, and the options of metrics.
-
-    Listing a metric's option here is optional, for editors and type checkers.
-    """
-
-    stride: int | None
-    short_context: bool
-    seed: int
-    repeat_distance: int | None
-    key_spans: str | Path | KeySpans | None

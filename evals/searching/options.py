@@ -13,7 +13,7 @@ from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
-from ..running.options import RunKeywords, RunOptions
+from ..running.options import RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")
@@ -84,22 +84,6 @@ class SearchOptions(RunOptions):
         for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
             if getattr(self, name):
                 raise DataError(f"{name} is for documents, and the objective keys has none; drop it", name, "objective")
-
-
-class SearchKeywords(RunKeywords, total=False):
-    """The fields of :class:`SearchOptions`, for editors and type checkers."""
-
-    objective: str
-    budget_tokens: int
-    seed: int
-    numbers: int
-    keep_short: bool
-    engine: str | None
-    within: float
-    haystack: str | None
-    max_docs: int | None
-    split_special_tokens: bool
-    logits_bytes: int
 
 
 def schedule_file(out: str | Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,7 +34,7 @@ from . import gradient
 from .gradient import Steps, Trials
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, Search, Trial
-from .options import SearchKeywords, SearchOptions, lengths_to, plan_of_start
+from .options import SearchOptions, lengths_to, plan_of_start
 from .prompts import make_data
 from .results import AnswerSearch, SearchResult, TextSearch, files_of, specs_of
 from .search_space import Learned, space_of
@@ -58,7 +58,7 @@ def search(
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
-    **options: Unpack[SearchKeywords],
+    **options: object,
 ) -> SearchResult:
     """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
 
@@ -86,7 +86,7 @@ def search(
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
     check_keywords(search, SearchOptions, options)
-    chosen, target = SearchOptions(**options), parse_length(target_length)
+    chosen, target = SearchOptions.of(options), parse_length(target_length)
     file, folder = (None, None) if out is None else files_of(out)
     plan = plan_of_start(
         patching.configuration_before(model, chosen.patching.get("on_top", False)), target, chosen.patching

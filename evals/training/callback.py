@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
@@ -15,7 +16,7 @@ from ...errors import DataError
 from ...models.patching import patch
 from ...request import refuse_unknown
 from ..metrics import OPTIONS
-from ..running.options import PerplexityKeywords, PerplexityOptions
+from ..running.options import PerplexityOptions
 from ..running.progress import Notes
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
@@ -83,10 +84,10 @@ class TrainingCallback(TrainerCallback):
         out: str | Path | None = None,
         save: bool = True,
         log: Callable[[Figures], object] | None = None,
-        **options: Unpack[PerplexityKeywords],
+        **options: object,
     ) -> None:
         own = [name for name in signature(TrainingCallback).parameters if name != "options"]
-        known = dict.fromkeys([*own, *PerplexityKeywords.__annotations__, *OPTIONS])
+        known = [*own, *(field.name for field in fields(PerplexityOptions)), *OPTIONS]
         refuse_unknown("ropescale.TrainingCallback", options, known)
         _refuse_useless(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs

@@ -9,28 +9,7 @@ from typing import Any
 import pytest
 
 import ropescale
-from ropescale.evals.metrics import OPTIONS
-from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
-from ropescale.evals.retrieving.prompt_set import RetrievalKeywords, RetrievalOptions
-from ropescale.evals.running.options import PerplexityKeywords, PerplexityOptions
-from ropescale.evals.searching.options import SearchKeywords, SearchOptions
 from ropescale.request import Request, RequestOptions
-
-
-@pytest.mark.parametrize(
-    ("typed", "checked"),
-    [
-        (PerplexityKeywords, PerplexityOptions),
-        (RetrievalKeywords, RetrievalOptions),
-        (SearchKeywords, SearchOptions),
-        (RecommendKeywords, RecommendOptions),
-    ],
-)
-def test_the_typed_keywords_are_the_options_that_are_checked(typed: Any, checked: Any) -> None:
-    said = {name: getattr(hint, "__forward_arg__", hint) for name, hint in typed.__annotations__.items()}
-    fields = {field.name: field.type for field in dataclasses.fields(checked) if field.name != "of_metrics"}
-    assert fields.items() <= said.items()
-    assert said.keys() - fields.keys() == (set(OPTIONS) if typed is PerplexityKeywords else set())
 
 
 def test_the_typed_keywords_of_a_request_are_its_fields() -> None:
