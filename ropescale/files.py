@@ -19,6 +19,7 @@ import secrets
 import shutil
 import signal
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -254,7 +255,7 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
         check: raises CheckpointError for a file that may not be replaced.
 
     Raises:
-        CheckpointError: it is a folder, its folder does not exist, or ``check`` refuses the file there.
+        CheckpointError: it is a folder, its folder does not exist or is read-only, or ``check`` refuses the file there.
     """
     path = local_path(out)
     try:
@@ -265,6 +266,8 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
             )
         if os.path.lexists(path):
             check(path)
+        with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not show a read-only file system
+            pass
     except CheckpointError:
         raise
     except (OSError, ValueError, RuntimeError) as error:

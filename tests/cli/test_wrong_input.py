@@ -13,7 +13,9 @@ import pyarrow.parquet
 import pytest
 import torch
 from configurations import edit
+from gguf_models import write_gguf
 from tiny import TEXT
+from transformers import AutoModelForCausalLM
 
 from ropescale.checkpoints import folders
 from ropescale.cli.main import main
@@ -155,3 +157,28 @@ def test_a_folder_that_another_command_replaces_meanwhile_is_no_foreign_one(ran,
     monkeypatch.setattr(folders, "files_in", replaced_after)
     ran(*words, "yarn:factor=8")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 512
+
+
+# --- folders that cannot be written ---
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that also root cannot write into")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "patch CHECKPOINT --schedule yarn:factor=2 -o /proc/new",
+        "gguf MODEL.gguf --schedule yarn:factor=2 -o /proc/new.gguf",
+        "eval nowhere --data TEXT --lengths 64 -o /proc/new",
+        "recommend CHECKPOINT --data TEXT --target-length 512 -o /proc/new",
+        "retrieval nowhere --lengths 256 -o /proc/new",
+        "report nowhere -o /proc/new.html",
+        "keys nowhere --data TEXT -o /proc/new.json",
+        "search CHECKPOINT --data TEXT --target-length 512 -o /proc/new.json",
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(words, refused, checkpoint, texts, tmp_path):
+    if "gguf" in words:
+        write_gguf(AutoModelForCausalLM.from_pretrained(checkpoint), tmp_path / "model.gguf")
+    named = {"CHECKPOINT": checkpoint, "TEXT": texts, "MODEL.gguf": tmp_path / "model.gguf"}
+    said = refused(*(named.get(word, word) for word in words.split()))
+    assert "/proc/new" in said and ("cannot write" in said or "cannot be written" in said)
