@@ -205,10 +205,6 @@ CONTRADICTIONS = {
         | {"rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6}, "rope_scaling": YARN_SNIPPET},
         ("rope_parameters says rope_theta is 1000000.0", "rope_scaling says 10000.0"),
     ),
-    "two factors": (
-        LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 5e5, "factor": 16.0}},
-        ("rope_parameters says factor is 16.0", "rope_scaling says 8.0"),
-    ),
     "an attention factor that v4's key lacks, and which would be lost": (
         LLAMA
         | {
@@ -217,10 +213,6 @@ CONTRADICTIONS = {
             "rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6, "attention_factor": 1.0},
         },
         ("rope_parameters says attention_factor is 1.0", "rope_scaling says None"),
-    ),
-    "two thetas": (
-        LLAMA | {"rope_theta": 5e5, "rope_parameters": THETA_INSIDE},
-        ("rope_parameters says rope_theta is 1000000.0", "top level says 500000.0"),
     ),
     "two partial factors": (
         {
@@ -262,12 +254,6 @@ CONTRADICTIONS = {
     "rope_scaling where the class does not read it": (
         {"model_type": "cohere2_moe", "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
         ("cohere2_moe does not read rope_scaling",),
-    ),
-    "scaling of the full layers in two ways": (
-        GEMMA3
-        | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}}
-        | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-        ("rope_parameters says factor is 8.0", "rope_scaling says 4.0"),
     ),
     "a theta of their own for some layers": (
         {"model_type": "granite_swa", "rope_theta": 1e4, "layer_rope_theta": [1e4, 5e5, 0]},
