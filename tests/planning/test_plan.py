@@ -273,6 +273,12 @@ def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
     }
 
 
+@pytest.mark.parametrize(("target_length", "factor"), [(16384, 4.0), (None, 1.0)])
+def test_per_pair_factors_are_written_with_the_stretch_of_the_length(target_length, factor):
+    table = Table(factors=tuple(1 + pair / 8 for pair in range(32)))
+    assert make_plan(LLAMA, table, target_length=target_length).config["rope_parameters"]["factor"] == factor
+
+
 def test_a_null_head_dim_is_written_out_because_transformers_cannot_read_it():
     for name in ("mixtral", "hunyuan"):
         assert make_plan(MODELS[name], "yarn:factor=4").config["head_dim"] == 64
@@ -563,7 +569,7 @@ def test_a_schedule_is_looked_at_below_and_beyond_the_length_too(tokens: int) ->
 
 def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused() -> None:
     phi3 = {**LLAMA, "model_type": "phi3"}
-    with pytest.raises(ScheduleError, match="an attention scale of 100 needs a max_position_embeddings of e"):
+    with pytest.raises(ScheduleError, match=r"an attention scale of 100 needs a max_position_embeddings of e\^83178"):
         make_plan(phi3, "yarn:factor=4,attention_factor=100")
 
 

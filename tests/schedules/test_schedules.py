@@ -412,6 +412,12 @@ def test_a_users_schedule_that_raises_is_named() -> None:
 # The edges of the formulas: defaults from the papers, limits of ramps, and where a native form would not be exact
 
 
+def test_defaults_are_those_of_the_papers():
+    assert (Llama3(2).low_freq_factor, Llama3(2).high_freq_factor) == (1, 4)
+    assert (NtkByParts(2).beta_fast, NtkByParts(2).beta_slow) == (Yarn(2).beta_fast, Yarn(2).beta_slow) == (32, 1)
+    assert (Yarn(2).truncate, Yarn(2).extrapolation_factor, Proportional(0.5).factor) == (True, 1, 1)
+
+
 @pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])
 def test_longrope_scales_attention_for_every_stretch(factor, scale):
     ones = (1.0,) * ROPE.pairs
