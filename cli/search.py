@@ -47,7 +47,6 @@ _SECTIONS: Sections = {
         option("--haystack", "FILE", "Hide the keys in this text instead of generated ones."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
-        option("--numbers", "N", "The searched numbers: 4, or 2 (the factor and the scale).", Whole(1), default=4),
         option("--within", "W", "The weight of tokens within the trained length; others have 1.", Real(), default=2.0),
         flag("--keep-short", "Two tables: the model's own up to the trained length, another beyond."),
         option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
+from pathlib import Path
 
+from ...output.formatting import argument
+from ...request import Request, RequestOptions
 from ..checking import Count, Length
 from ..running.corpus import windows_by_document
+from ..searching.results import patch_command
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
-from .deployment import Deployment
 from .losses import CandidateLosses
 from .race import Decision, Round, decide
 
 TRUNCATION = "truncation"
 """The label of truncation: the unchanged model on only the last tokens, up to its trained length."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The checkpoint and the engine that the commands are for.
+
+    Attributes:
+        model, revision: the checkpoint's folder or name, and its revision.
+        request: how schedules were applied, such as ``layers``.
+        engine: the target engine; None without one.
+    """
+
+    model: str
+    revision: str | None
+    request: RequestOptions
+    engine: str | None
+
+    def command(self, schedule: str, target: int) -> str:
+        """Returns the ``ropescale patch`` command of a schedule."""
+        request = Request.of(schedule, **self.request)
+        return patch_command(argument(self.model), schedule, request, self._folder(target), self.revision)
+
+    def following(self, target: int) -> str:
+        """Returns the ``ropescale export`` command for the patched folder; "" without an engine."""
+        words = ["ropescale", "export", self._folder(target), "--for"]
+        return "" if self.engine is None else shlex.join([*words, self.engine])
+
+    def _folder(self, target: int) -> str:
+        length = f"{target // 1024}k" if target >= 1024 and target % 1024 == 0 else target
+        return argument(f"{Path(self.model).name or 'model'}-{length}")
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
 from .candidates import Candidates, objective_and_candidates
-from .deployment import Deployment
-from .evidence import TRUNCATION, Evidence
+from .evidence import TRUNCATION, Deployment, Evidence
 from .losses import BEYOND, FAR, CandidateLosses, column_masks
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
@@ -140,6 +139,8 @@ class RecommendRun:
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
+        options, path = self.options, self.model_facts["path"]
+        deployment = Deployment(options.name or path, options.revision, options.patching, options.engine)
         evidence = Evidence(
             losses=self.losses,
             candidates=self.candidates,
@@ -147,7 +148,7 @@ class RecommendRun:
             rounds=self.rounds,
             finalists=self.finalists,
             held_out=self.held_out,
-            deployment=self._deployment(),
+            deployment=deployment,
             tolerance=self.options.tolerance,
             vocabulary=self.model_facts.get("vocabulary"),
         )
@@ -328,15 +329,6 @@ class RecommendRun:
             "interval": f"{self.corpus.interval}, {PERCENT}",
             "batch_tokens": self.batch_tokens,
         }
-
-    def _deployment(self) -> Deployment:
-        options = self.options
-        return Deployment(
-            model=options.name or self.model_facts["path"],
-            revision=options.revision,
-            request=options.patching,
-            engine=options.engine,
-        )
 
 
 def _sum(nll: np.ndarray, mask: np.ndarray) -> float:

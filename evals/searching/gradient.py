@@ -45,7 +45,7 @@ def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Tria
         trials: computes the losses.
     """
     point, starts = space.start, [space.start, *space.later_starts]
-    compared = samples[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))] if len(starts) > 1 else []
+    compared = samples[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))]
     besides = len(starts) * len(compared) + CHECKS * budget.held_out
     steps = max(0, (budget.windows - besides) // BATCH)
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them

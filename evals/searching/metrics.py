@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
 from ..metrics.against_truncation import TRUNCATION
-from ..metrics.cells import SENTENCE, change_cell, percent, signed
+from ..metrics.cells import SENTENCE, change_cell, percent
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
 from .windows import ENOUGH
@@ -134,23 +134,22 @@ def verdict(
         held: the kind of held-out data, "text" or "prompts".
     """
     (start, over), *others = changes.items()
-    of_text, at = held == "text", f"At {lengths[-1]:,} tokens"
+    of_text, at = held == "text", f"at {lengths[-1]:,} tokens"
     said = [f"No check beat the start, {start}: nothing was gained."] if unmoved else []
 
     def standing(name: str, change: Estimate, remark: str = "") -> str:
         """Describes the change against a baseline: of the perplexity, or of an answer's loss in nats."""
         figure = percent(change) if of_text else f"{change_cell(change, SENTENCE)} nats per answer"
         if change.sign is None:
-            figure = percent(change) if of_text else f"{signed(change.mean, SENTENCE)} nats per answer"
             return f"{figure} against {name}"
         cut = f" to the last {lengths[0]:,} tokens" if name == TRUNCATION else ""
         return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
 
     if over.sign is None:
         shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
-        said.append(f"Not proved, because the documents that measure the schedule also chose it. {at}: {shown}.")
+        said.append(f"Not proved {at}, because the documents that measure the schedule also chose it: {shown}.")
         return " ".join([*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."])
-    where = f"{at}, on {judges} {'documents' if of_text else 'sets of prompts'} not used to search"
+    where = f"{at.capitalize()}, on {judges} {'documents' if of_text else 'sets of prompts'} not used to search"
     if unmoved:
         said.append(f"{where}, it is {', and '.join(standing(*each) for each in others)}.")
     else:

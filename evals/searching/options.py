@@ -29,7 +29,6 @@ class SearchOptions(RunOptions):
             number, as in ``ropescale retrieval``.
         budget_tokens: the most tokens to feed, with or without a gradient, including the checks on held-out text.
         seed: determines the order of the windows and the held-out documents, or the prompts.
-        numbers: the number of searched parameters: 4, or 2 (the factor and the scale).
         keep_short: use two tables: the model's own up to the trained length, and the found one beyond it.
         engine: search only schedules that this engine computes; see ``ropescale export``.
         within: the weight of a token within the trained length; tokens beyond it have weight 1. Only for the objective
@@ -47,7 +46,6 @@ class SearchOptions(RunOptions):
     objective: str = TEXT
     budget_tokens: int = 500_000
     seed: int = 0
-    numbers: int = 4
     keep_short: bool = False
     engine: str | None = None
     within: float = 2.0
@@ -58,10 +56,6 @@ class SearchOptions(RunOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
-        if self.numbers not in (2, 4):
-            raise DataError(
-                f"numbers must be 4 (ramp, factor and scale) or 2 (factor and scale), not {self.numbers}", "numbers"
-            )
         if not self.within > 0:
             raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
         if self.engine is not None and self.engine not in ENGINES:

@@ -17,6 +17,7 @@ from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
 from ...output.formatting import code_span, cut, escaped, markdown
 from ...planning.plan import Plan
+from ...request import Request
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def patch_command(model: str, schedule: str, request: Request, out: str = "OUT", revision: str | None = None) -> str:
+    """Returns the command that patches a checkpoint with a schedule, as ``--schedule`` takes it."""
+    at = [] if revision is None else ["--revision", revision]
+    words = ["ropescale", "patch", model, "-o", out, "--schedule", schedule, *at]
+    return shlex.join([*words, *applied_options(request)])
+
+
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
     """Returns the commands that patch a folder with a schedule, and export it for an engine.
 
@@ -48,7 +56,7 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
         engine: a key of ``ENGINES``.
     """
     using = ["--schedule", schedule, *applied_options(plan.request)]
-    patch = shlex.join(["ropescale", "patch", model, "-o", "OUT", *using])
+    patch = patch_command(model, schedule, plan.request)
     if engine is None:
         return [patch]
     if not deviations(ENGINES[engine], plan):  # the engine computes a patched folder as planned
@@ -262,8 +270,10 @@ class SearchResult(Saved, ABC):
     def _judged(self) -> str:
         """Describes the selection data, the judging data, and the level of the intervals."""
         p, source = self.protocol, escaped(self.data["source"])
-        held = "pieces" if self.held == "text" else "sets of prompts, one of each length,"
-        chose = f"{len(p['held_out'])} {held} of {source} chose among {len(self.search.checks)} schedules"
+        held = (
+            f"pieces of {source}" if self.held == "text" else f"sets of prompts, one of each length, in {source} text"
+        )
+        chose = f"{len(p['held_out'])} {held} chose among {len(self.search.checks)} schedules"
         if not p["judged"]:
             return f"{chose} and also measured the table, so it is too favourable"
         simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"

@@ -261,7 +261,7 @@ class SearchRun:
     def facts(self) -> Facts:
         """The facts that determine the losses."""
         options = self.options
-        named = ("budget_tokens", "seed", "numbers", "keep_short", "engine", "within", "logits_bytes")
+        named = ("budget_tokens", "seed", "keep_short", "engine", "within", "logits_bytes")
         return {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
             **fingerprints.arithmetic(self.learner.model),

@@ -53,13 +53,11 @@ class RampShape:
     """The searched parameters, and those fixed by an engine or an option.
 
     Attributes:
-        ends: whether the ends of the ramp are searched; else they are those of YaRN's default.
         scale: the attention scale.
         whole: whether the ends are whole pairs: the start is rounded down and the end up, as YaRN's ``truncate`` does.
         form: the form of the schedule.
     """
 
-    ends: bool = True
     scale: Scale = "free"
     whole: bool = False
     form: Form = "yarn"
@@ -82,8 +80,7 @@ class Ramp:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the searched parameters."""
-        ends = ("start", "end") if self.shape.ends else ()
-        return (*ends, "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
+        return ("start", "end", "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -99,8 +96,6 @@ class Ramp:
     @property
     def later_starts(self) -> list[Point]:
         """YaRN's default with a ramp that starts later, by one to three eighths of its width."""
-        if not self.shape.ends:
-            return []
         start, end, *others = self.start
         return [self.nearest((start + (end - start) * eighths / 8, end, *others)) for eighths in (1, 2, 3)]
 
@@ -314,11 +309,11 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     """
     shapes = [RampShape(scale="one", form="two tables")] if options.keep_short else [RampShape()]
     if options.engine is None:
-        return _space(plan, target, options, shapes[0])
+        return _space(plan, target, shapes[0])
     if not options.keep_short:  # those with most freedom first
         shapes += [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
         shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
-    spaces, engine = [_space(plan, target, options, shape) for shape in shapes], ENGINES[options.engine]
+    spaces, engine = [_space(plan, target, shape) for shape in shapes], ENGINES[options.engine]
     for differs in (_in_the_folder, _with_commands):
         for space in spaces:
             if not differs(space, plan, engine):
@@ -331,8 +326,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     )
 
 
-def _space(plan: Plan, target: int, options: SearchOptions, shape: RampShape) -> Space:
-    shape = replace(shape, ends=options.numbers == 4)
+def _space(plan: Plan, target: int, shape: RampShape) -> Space:
     ropes = {key: layer.rope for key, layer in plan.layers.items()}
     return Space({key: Ramp(rope, target / rope.original_length, shape) for key, rope in ropes.items()})
 

@@ -14,8 +14,7 @@ import ropescale
 from ropescale.evals.metrics.cells import percent
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.deployment import Deployment
-from ropescale.evals.recommending.evidence import TRUNCATION, Evidence
+from ropescale.evals.recommending.evidence import TRUNCATION, Deployment, Evidence
 from ropescale.evals.recommending.losses import BEYOND, FAR, CandidateLosses
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import split_windows

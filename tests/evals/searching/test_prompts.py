@@ -150,7 +150,10 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
     assert "(only their answers count)" in text
-    assert "2 sets of prompts, one of each length, of generated" in text and "10 others measured the table" in text
+    assert (
+        "2 sets of prompts, one of each length, in generated text chose" in text
+        and "10 others measured the table" in text
+    )
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}

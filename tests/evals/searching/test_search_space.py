@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 import ropescale
 from ropescale.engines import ENGINES
 from ropescale.engines.base import layers_of
-from ropescale.errors import ConfigError, DataError
+from ropescale.errors import ConfigError
 from ropescale.evals import search
 from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.results import commands
@@ -104,12 +104,6 @@ def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
     written = ramp.schedule(point)(rope, 1)
     assert relative(written.inv_freq, table(ramp, point)[0]) < 1e-12
     assert written.attention_scale == pytest.approx(1.1 * math.exp(0.1), rel=1e-12)
-
-
-def test_other_numbers_of_numbers():
-    assert Ramp(ROPE, 8.0, RampShape(ends=False)).names == ("log_factor", "log_scale")
-    with pytest.raises(DataError, match="numbers must be 4"):
-        SearchOptions(numbers=5)
 
 
 def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):

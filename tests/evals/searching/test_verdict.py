@@ -41,7 +41,7 @@ def said(*changes, unmoved=False, kept=False, held="text"):
                 ("as-is", -2.0, None, None),
                 ("truncation", 0.1, None, None),
             ],
-            "Not proved, because the documents that measure the schedule also chose it. At 2,048 tokens: -4.9% against "
+            "Not proved at 2,048 tokens, because the documents that measure the schedule also chose it: -4.9% against "
             "yarn:factor=8, -86.5% against as-is, +10.5% against truncation. Give 16 documents of 2,048 tokens or "
             "more.",
         ),
