@@ -67,7 +67,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     assert answer.answer.startswith("The unchanged model predicts this text worse than a uniform guess over its 61 ")
     assert f"(perplexity {math.exp(mean_loss(texts)):.4g} at 32 tokens, against 61)" in answer.answer
     assert answer.answer.endswith("no figure here shows which schedule is better.")
-    assert (answer.guessed, answer.decided, answer.command, answer.truncation) == (True, False, "", "")
+    assert (answer.guessed, answer.decided, answer.command) == (True, False, "")
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60])
     assert page_data(load([tmp_path / "run"]))["headlines"] == [answer.answer]
