@@ -16,7 +16,7 @@ FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore"]
 @pytest.mark.parametrize(
     ("words", "strikes"),
     [
-        ([*FILES, "--signals", "SIGKILL", "--kills", "3"], ["3 strikes"] * 4),
+        ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 4),
         pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 12, marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
