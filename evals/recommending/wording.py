@@ -81,8 +81,8 @@ def _sentences(evidence: Evidence, few: str) -> str:
     elif decision.open:
         first, *more = decision.open
         others = f"{name(first)}{f' or {len(more)} more' if more else ''}"
-        said = f"Undecided between {chosen}, the lowest loss of the schedules, and {others}, which may be better by "
-        said += f"more than {share}."
+        said = f"Undecided: of the schedules, {chosen} has the lowest loss, but {others} may be better by more than "
+        said += f"{share}."
     elif decision.chosen == AS_IS:
         said = f"Leave the model unchanged ({AS_IS}): no schedule is better by more than {share}."
     else:

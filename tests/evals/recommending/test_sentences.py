@@ -71,7 +71,7 @@ def check_table(stored, documents):
     assert found == ("not measurably" if not apart else "worse" if last.low > 0 else "better"), text
     open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -TOLERANCE}
     assert set(answer.open) == open_ and answer.decided == (not open_)
-    assert not open_ or answer.open[0] in text.partition(", and ")[2].partition(", which may be better")[0]
+    assert not open_ or answer.open[0] in text.partition(", but ")[2].partition(" may be better")[0]
     return found
 
 
