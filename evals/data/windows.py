@@ -101,8 +101,7 @@ def check_windows(windows: int | str | None) -> int | str | None:
     Raises:
         DataError: anything else.
     """
-    is_number = isinstance(windows, str) and windows.isdecimal() and len(windows) < 20
-    count = int(windows) if is_number else windows
+    count = int(windows) if isinstance(windows, str) and windows.isdecimal() and len(windows) < 20 else windows
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     if count not in (None, "all") and number < 1:
         raise DataError(f"windows {brief(count)} is neither 'all' nor a number of 1 or more", "windows")
