@@ -346,17 +346,6 @@ def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.Ca
     assert all(said in printed.out for said in guide.said), printed.out
 
 
-def test_the_table_of_small_thetas_is_what_inspect_warns_of(workplace: Path, ran: Any) -> None:
-    a_configuration()
-    table = text_of("command-line").split("| at 32,768 tokens")[1].split("\n\n")[0]
-    rows = re.findall(r"^\| (?:as-is|`([^`]+)`[^|]*) \| ([\d.]+%) \| ([\d,]+) \|$", table, re.MULTILINE)
-    assert len(rows) == table.count("\n| ") == 4
-    for spec, share, first in rows:
-        schedule = ["--schedule", spec] if spec else []
-        _, err = ran("inspect", "llama", "--target-length", "32k", *schedule)
-        assert f"at {share} of the distances, first at {first}," in err
-
-
 def test_the_notebook_runs_and_shows_its_plots(workplace: Path) -> None:
     cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
     names_so_far: dict[str, object] = {}
