@@ -131,14 +131,3 @@ def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, shown
     assert [text.get_text() for text in legend.get_texts()] == ["as trained", *SCHEDULES]
     levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
     assert levels == {256, 1024, 2048}
-
-
-def test_many_schedules_are_told_apart(checkpoint, figure, shown):
-    many = [f"yarn:factor={factor}" for factor in range(2, 16)]
-    shown(checkpoint(GEMMA3), *asked(many), "--plot", "unused.png")
-    panels = figure[0].axes
-    assert len(panels) == 4
-    drawn = [line for line in panels[0].lines if line.get_label() in many]
-    looks = {(line.get_color(), line.get_marker(), str(line.get_linestyle())) for line in drawn}
-    assert len(looks) == len(many)
-    assert "unchanged layers" in [text.get_text() for text in panels[3].texts]

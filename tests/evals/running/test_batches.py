@@ -27,7 +27,8 @@ def test_batches_hold_every_window_once_and_what_they_gave_is_put_back_in_the_or
     scored = Counter()
     for batch in plan.batches:
         assert all(feed.window.stop - feed.window.start + bos == batch.positions for feed in batch.feeds)
-        assert len(batch.feeds) == 1 or len(batch.feeds) * batch.positions <= batch_tokens
+        assert batch.fed == sum(feed.window.stop - feed.window.start + bos for feed in batch.feeds)
+        assert len(batch.feeds) == 1 or batch.fed <= batch_tokens
         scored.update((f.document, t) for f in batch.feeds for t in range(f.window.scored, f.window.stop))
     assert scored == Counter((d, t) for d, n in enumerate(tokens) for t in range(0 if bos else 1, n))
     assert plan.sizes == tuple(max(0, n - (not bos)) for n in tokens)
