@@ -346,6 +346,8 @@ class _Maker:
                 if ids and size < room:
                     sentences.append(ids)
                     size += len(ids)
+            if not sentences:
+                raise DataError("the tokenizer makes no tokens of the haystack; use another haystack", "haystack")
         while size - room >= len(sentences[0]):  # the last sentence may be longer than the first
             size -= len(sentences.pop(0))
         return [sentences[0][size - room :], *sentences[1:]]

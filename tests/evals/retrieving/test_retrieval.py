@@ -194,6 +194,11 @@ def test_a_tokenizer_that_cannot_ask_is_refused(tokenizer, words):
         made("multi-key", tokenizer=tokenizer)
 
 
+def test_a_haystack_of_which_the_tokenizer_knows_no_character_is_refused():
+    with pytest.raises(DataError, match="makes no tokens of the haystack"):
+        made(tokenizer=word_tokenizer("0123456789."), filler=CorpusFiller("長い物語。"))
+
+
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_a_length_that_is_too_short_names_one_that_is_not(task):
     with pytest.raises(DataError, match="too short") as caught:
