@@ -196,7 +196,7 @@ def test_a_tokenizer_that_cannot_ask_is_refused(tokenizer, words):
 
 def test_a_haystack_of_which_the_tokenizer_knows_no_character_is_refused():
     with pytest.raises(DataError, match="makes no tokens of the haystack"):
-        made(tokenizer=word_tokenizer("0123456789."), filler=CorpusFiller("長い物語。"))
+        made(tokenizer=word_tokenizer("0123456789.", unknown=None), filler=CorpusFiller("長い物語。"))
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
