@@ -40,7 +40,8 @@ TARGETS: dict[str, tuple[str, int, str]] = {
     "scoring": (
         "evals/scoring/{scorer,batches}.py",
         12,
-        "tests/evals/scoring/test_scorer.py tests/evals/running/test_batches.py tests/evals/scoring/test_executor.py",
+        "tests/evals/scoring/test_scorer.py tests/evals/running/test_batches.py tests/evals/scoring/test_executor.py "
+        "tests/evals/running/test_comparing.py",
     ),
     "statistics": (
         "evals/statistics/intervals.py",

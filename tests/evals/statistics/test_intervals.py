@@ -12,6 +12,7 @@ from ropescale.evals.statistics.intervals import (
     familywise,
     incomplete_beta,
     ratio,
+    rests_on_windows,
     t_quantile,
     wilson,
 )
@@ -121,6 +122,8 @@ def test_consecutive_windows_are_cut_into_blocks():
 
 def test_too_few_windows_have_no_interval():
     assert consecutive([1.0] * 7, [2] * 7) == Estimate(0.5, None, None)
+    assert consecutive([1.0, 2.0] * 4, [1] * 8).low is not None
+    assert [rests_on_windows([2] * documents) for documents in (7, 8)] == [True, False]
 
 
 def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():
