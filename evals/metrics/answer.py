@@ -16,7 +16,7 @@ from .stored import AS_IS, Stored
 _UNCHANGED = f"{AS_IS}, the unchanged model"
 
 _UNIT = " nats"
-_EXPLAINED = " nats (0.01 = 1% of perplexity)"
+_EXPLAINED = " nats (of log perplexity)"
 """The unit at its first use."""
 
 
@@ -120,7 +120,7 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
     if not whole or few or far is None:
         repeats = ""
     elif change and far.sign == -1 != change.sign and not negligible(far):
-        repeats = f", but {repeats}: use it there"
+        repeats = f", but {repeats}: use it if those matter"
     explained = "" if _truncated(stored) else f" to {row.context:,}"
     return _compared(stored, few, f"{TRUNCATION}{explained}", schedule, whole, repeats)
 

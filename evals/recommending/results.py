@@ -166,8 +166,8 @@ def finalists_table(stored: Recommendation, columns: int) -> list[str]:
     labels[TRUNCATION] = f"truncation (last {trained:,})"
     rows = sorted(rows, key=lambda row: (row.schedule == TRUNCATION, row.schedule != row.baseline, row.delta))
     lines = [[labels[row.schedule], *cells(row)][:columns] for row in rows]
-    weights = " and ".join(f"{int(at):,} tokens by {weight:.3g}" for at, weight in protocol["weights"].items())
-    said = f"Perplexity, and its difference from that of the first row (below 0: better), which weighs {weights}"
+    weights = " and ".join(f"{weight:.3g} at {int(at):,}" for at, weight in protocol["weights"].items())
+    said = f"Perplexity, and its difference from that of the first row (below 0: better), with a weight of {weights}"
     if columns == len(header):
         far = f"the {rows[0].far_tokens:,} tokens that repeat text further back than {trained:,}"
         said += f"; and the perplexity of {far}"

@@ -76,7 +76,7 @@ def _sentences(evidence: Evidence, few: str) -> str:
         return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
     chosen, share = name(decision.chosen), f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     if few:
-        others = "" if evidence.candidates.served else " besides those that choose the finalists"
+        others = "" if evidence.candidates.served else " to test on"
         said = f"Undecided, because {few}{others}: of the schedules, {chosen} has the lowest loss."
     elif decision.open:
         first, *more = decision.open
@@ -110,16 +110,16 @@ def against_truncation(evidence: Evidence, few: str) -> str:
         return ""
     losses, chosen, held_out = evidence.losses, evidence.decision.chosen, evidence.held_out
     change = losses.difference(TRUNCATION, chosen, held_out, evidence.level)
-    said, mean = f"Truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
+    said, mean = f"truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
     if few or change.sign is None:
-        return f"{said} changes it by {percent(Estimate(change.mean, None, None))}, undecided."
+        return f"Whether {said} is better is undecided: {percent(Estimate(change.mean, None, None))}."
     if change.sign > 0:
-        return f"{said} is worse: {mean}."
-    said += f" is better still: {mean}" if change.sign else f" is not measurably better or worse: {mean}"
+        return f"T{said[1:]} is worse: {mean}."
+    said = f"T{said[1:]} is better: {mean}" if change.sign else f"Whether {said} is better is undecided: {mean}"
     far = losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR)
     if far.sign == -1:
-        return f"{said}; the schedule is worth it where text repeats what is further back ({percent(far)} there)."
-    return f"{said}; the schedule is worth it only where text further back must be read."
+        return f"{said}; choose the schedule if text repeats what is further back ({percent(far)} there)."
+    return f"{said}; choose the schedule if the task needs text further back."
 
 
 def _note(evidence: Evidence, chosen: str) -> str:

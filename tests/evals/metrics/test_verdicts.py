@@ -184,7 +184,7 @@ def check_lowest(text: str, result: Result) -> None:
 
 
 PPL = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e\+\d+)?)"
-UNIT = r"(?: nats(?: \(0\.01 = 1% of perplexity\))?)"
+UNIT = r"(?: nats(?: \(of log perplexity\))?)"
 EFFECT = rf"(\d+\.\d{{3}})( ± [<\d.]+| \(\S+ to \S+\))?{UNIT}"
 
 
@@ -192,7 +192,7 @@ def check_answer(result: Result) -> None:
     """Compares the answer that a terminal begins with to the tables, and every conclusion to its interval."""
     said, decides = result.sentences(), result.data["documents"] >= 10
     assert 1 <= len(said) <= 3 and all(len(each) <= 200 for each in said), said
-    assert " ".join(said).count("(0.01 = 1% of perplexity)") == any(" nats" in each for each in said)
+    assert " ".join(said).count("(of log perplexity)") == any(" nats" in each for each in said)
     longest = result.lengths[-1]
     table = cells(result.main_table(), "perplexity")
     ppl = {name: number(cell) for (name, at), cell in table.items() if at == str(longest)}
@@ -284,7 +284,7 @@ def check_past(sentence: str, result: Result, decides: bool) -> None:
     name, whole, link, far, use = re.match(
         r".*gainst truncation(?: to 8)?, (\S+) (.* at positions past 8)"
         r"(?:(, but | and )(.*on far repeats \(of text 8\+ tokens back\))"
-        r"(: use it there)?)?\.$", sentence
+        r"(: use it if those matter)?)?\.$", sentence
     ).groups()  # type: ignore[union-attr]  # fmt: skip
     longest = str(result.lengths[-1])
     shown = cells(result.to_markdown(), "against truncation")[name, longest]
