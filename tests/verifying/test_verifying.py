@@ -248,13 +248,6 @@ def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(
     assert ropescale.verify(model).softmax_factor == 1.0
 
 
-def test_a_table_of_another_size_than_the_heads_rotate_is_named(tmp_path: Path) -> None:
-    tiny_mla("deepseek_v3").save_pretrained(tmp_path)
-    edit(tmp_path, head_dim=16)  # transformers builds its table by this, and rotates qk_rope_head_dim
-    with pytest.raises(VerificationError, match=r"rotary_emb has a table for 8 pairs, and the model rotates 4"):
-        ropescale.verify(tmp_path)
-
-
 def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path) -> None:
     tiny_mla("deepseek_v3").save_pretrained(tmp_path / "in")
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=40,mscale=1,mscale_all_dim=1")
