@@ -1,9 +1,10 @@
-"""Chats: rendered by the tokenizer's template, with a mask of the assistant's tokens.
+"""Chats, rendered by the tokenizer's template, with a mask of the assistant's tokens.
 
-The assistant's tokens are those that a template marks with ``{% generation %}``. Without that mark, a message of the
-assistant is the text that it adds to the rendering of all previous messages with the generation prompt, up to the
-special token that ends it. Both must agree with the rendering of the full chat: a template may render earlier messages
-differently from the last one, and a tokenizer may merge the assistant's first characters with the template's last.
+The assistant's tokens are those that a template marks with ``{% generation %}``. If the template has no such mark, an
+assistant's message is the text that this message adds to the rendering of all previous messages with the generation
+prompt, up to and including the special token that ends the message. Either way, the rendering of the full chat must
+contain the same text: a template may render earlier messages differently from the last one, and a tokenizer may merge
+the assistant's first characters with the template's last.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Span = tuple[int, int]
 """Characters ``[start, stop)`` of a rendered chat."""
 
 ALL, ASSISTANT = SCORES = ("all", "assistant")
-"""The choices of scored tokens."""
+"""The choices of tokens to score."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Chat:
 
     Attributes:
         name: the origin of the chat.
-        messages: objects with ``role``, ``content`` and further keys for the template.
+        messages: mappings with ``role``, ``content`` and further keys for the template.
         tools: descriptions of the assistant's tools for the template.
     """
 
@@ -51,24 +52,24 @@ class Chat:
 
 
 Unread = Text | TextFile | Chat | Document | PromptRow
-"""A document before reading."""
+"""A document before it is rendered and encoded."""
 
 Given = Document | Text | TextFile | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
-"""A document as a Python argument."""
+"""A document as users pass it to Python functions."""
 
 
 def sources_of(
     documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
 ) -> Iterator[Document | Text | TextFile]:
-    """Renders chats and prompts, names texts and wraps token ids lazily.
+    """Lazily renders chats and prompts, names texts and wraps token ids.
 
     Args:
-        documents: one text alone is a list of one.
+        documents: the documents; a single text counts as a list of one.
         score: one of :data:`SCORES`.
 
     Raises:
-        DataError: as for :func:`rendered`; or texts have no tokenizer, or the assistant's tokens are requested
-            for a document that is not a chat.
+        DataError: as for :func:`rendered`; or there is no tokenizer to encode the documents, or the assistant's tokens
+            are requested for a document that is not a chat.
     """
     for number, each in enumerate([documents] if isinstance(documents, (str, Text, TextFile)) else documents):
         made = named(f"document {number}", each)
@@ -90,10 +91,10 @@ def sources_of(
 
 
 def named(name: str, given: Given) -> Unread:
-    """Returns a given document with a name.
+    """Returns a given document, with this name if it has none.
 
     Raises:
-        DataError: neither a text nor messages nor token ids.
+        DataError: the document is neither a text nor messages nor token ids.
     """
     if isinstance(given, (Text, TextFile, Chat, Document, PromptRow)):
         return given
@@ -105,13 +106,14 @@ def named(name: str, given: Given) -> Unread:
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
-    """Returns the tokens of a chat rendered by the tokenizer's template, including its BOS, if any.
+    """Renders a chat by the tokenizer's template and returns its tokens, including the template's BOS, if any.
 
     Args:
         assistant: whether to score only the assistant's tokens.
 
     Raises:
-        DataError: the template is missing or refuses the chat, or the assistant's tokens cannot be identified exactly.
+        DataError: the template is missing or cannot render the chat, or the assistant's tokens cannot be identified
+            exactly.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
@@ -143,13 +145,13 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
 
 
 def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None]) -> None:
-    """Refuses lengths at which no document has a token to score.
+    """Checks that some document has a token to score at each length.
 
     Args:
         stops: by length, the number of fed tokens; None for the full document.
 
     Raises:
-        DataError: names the first such length.
+        DataError: no document has a token to score; the message names the first such length.
     """
     for length, stop in stops.items():
         scored = (each.scored is None or not len(each.ids) or each.scored[:stop].any() for each in documents)
@@ -170,7 +172,7 @@ def _written(
     """Renders messages of a chat.
 
     Raises:
-        DataError: the template refuses them, or renders a lone surrogate.
+        DataError: the template cannot render the messages, or the rendered text has a lone surrogate.
     """
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
@@ -198,13 +200,13 @@ def _written(
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _START, _STOP = "\ufdd0", "\ufdd1"
-"""Noncharacters, which no text contains (Unicode 3.4, D14)."""
+"""Markers: noncharacters, which no text contains (Unicode 3.4, D14)."""
 
 
 def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> Iterable[Span]:
-    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``, by rendering a marker at each.
+    """Returns the spans between ``{% generation %}`` and ``{% endgeneration %}``, by rendering a marker for each tag.
 
-    The places that transformers reports are wrong inside a macro or a ``{% set %}`` block.
+    transformers also reports these spans, but they are wrong inside a macro or a ``{% set %}`` block.
     """
 
     def mark(tag: re.Match[str]) -> str:
@@ -218,7 +220,7 @@ def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: st
 
 
 def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:
-    """Yields the span of each message of the assistant, up to its final special token."""
+    """Yields the span of each message of the assistant, up to and including its final special token."""
     for number, message in enumerate(chat.messages):
         if message.get("role") != "assistant":
             continue
@@ -233,18 +235,18 @@ def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[st
 
 
 def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
-    """Returns the text up to the end of a message; None if it is not a prefix of the full chat.
+    """Returns the full chat's text up to the end of a message; None if the message cannot be found in the full chat.
 
     Args:
-        alone: the chat that ends with this message.
-        start: the chat before it, with the generation prompt.
-        text: the full chat.
+        alone: the rendering of the chat that ends with this message.
+        start: the rendering of the chat before the message, with the generation prompt.
+        text: the rendering of the full chat.
     """
     if alone.startswith(start) and text.startswith(alone):
         return alone
     content = str(message.get("content") or "")
     for written in filter(str.strip, (content, content.strip())):
-        _, separator, end = alone[len(start) :].rpartition(written)  # the text after the content, whatever precedes it
+        _, separator, end = alone[len(start) :].rpartition(written)  # the text after the message's content
         if separator and end and text.startswith(start + written + end):
             return start + written + end
     return None
@@ -253,8 +255,8 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
 def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
     """Returns a mask of the tokens inside the spans, bool [tokens].
 
-    A token starts at the end of the previous one, or earlier if both are parts of one character, because offsets may
-    omit the space before a word.
+    Each token is taken to start at the end of the previous one, because offsets may omit the space before a word, or
+    earlier if both tokens are parts of one character.
 
     Args:
         offsets: int64 [tokens, 2], in characters.

@@ -1,8 +1,8 @@
 """Cuts texts into windows to measure, up to a budget.
 
 The windows of a text do not overlap, and have the size of the largest length. A text within its share of the budget is
-tokenized completely and cut from its start. For a longer text, the windows start at evenly spaced bytes, moved to the
-start of the next line, and are read and tokenized separately, so that little more text is read than measured.
+tokenized completely and cut from its start. In a longer text, windows start at evenly spaced bytes, each moved to the
+start of the next line. They are read and tokenized separately, so that little more text is read than measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUDGET = 2**18
 """The default number of tokens to feed per schedule."""
 
 _CLEARLY = 1.5
-"""The multiple of its share above which a text is not tokenized completely."""
+"""A text larger than this multiple of its share is not tokenized completely."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Limits:
     """Limits on the measured part of each text.
 
     Attributes:
-        size: tokens of a window, without BOS.
-        needed: the minimum tokens of a text; at least ``size``.
+        size: the number of tokens of a window, without BOS.
+        needed: the fewest tokens that a text needs; at least ``size``.
         windows: the most windows per text; None for no limit.
-        total: the most windows of all texts, but at least one per text; None for no limit.
-        placed: whether windows need their full text's hash and their positions in it, for which a file is read
-            completely.
+        total: the most windows of all texts together, but at least one per text; None for no limit.
+        placed: whether each window needs the hash of the full text and its position in the text. To find them, files
+            are read completely.
     """
 
     size: int
@@ -56,9 +56,9 @@ class Cut:
 
     Attributes:
         windows: the windows, with the hash of their text.
-        measured, whole: bytes of the windows and of the text, or tokens of a text that was given as tokens;
-            ``measured`` is None if the tokens' positions in the text are unknown.
-        in_bytes: whether these are bytes.
+        measured, whole: the size of the windows and of the text, in bytes, or in tokens if the text was given as
+            tokens; ``measured`` is None if the tokens' positions in the text are unknown.
+        in_bytes: whether these sizes are in bytes.
     """
 
     windows: Sequence[Document]
@@ -68,13 +68,14 @@ class Cut:
 
 
 class Cutter:
-    """Cuts texts, and counts texts that are too short.
+    """A cutter of texts, which counts those that it skips.
 
     Args:
-        encoder: the text encoder; None if all documents are tokens.
+        encoder: the text encoder; None if all documents are given as tokens.
 
     Attributes:
-        longest: name and number of tokens of the longest text that is too short.
+        longest: the name and the number of tokens of the longest text that is too short.
+        skipped: the number of skipped texts, by reason.
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
@@ -86,8 +87,8 @@ class Cutter:
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
         """Returns the windows of the first ``most`` sufficiently long texts.
 
-        If a budget is shared, texts stay in memory until their number is known, or one window per text exhausts the
-        budget.
+        If the texts share a budget, they stay in memory until their number is known, or until one window per text uses
+        up the budget.
         """
         cuts: list[Cut] = []
         kept: list[Source] = []
@@ -105,7 +106,7 @@ class Cutter:
         return self._shared_out(cuts, kept) if len(kept) == len(cuts) else cuts
 
     def _is_known(self, text: Source, first: Cut) -> bool:
-        """Whether the text is a duplicate; counts it, because duplicates are not independent."""
+        """Returns whether a text is a duplicate, and counts it if so; duplicates are skipped as not independent."""
         path = text.path if isinstance(text, TextFile) else None
         begins = first.windows[0].ids_sha256 if path else first.windows[0].sha256
         alike = self._known.setdefault((first.whole, begins), [])  # texts in memory are hashed completely
@@ -115,7 +116,7 @@ class Cutter:
         return known
 
     def _shared_out(self, cuts: list[Cut], texts: Sequence[Source]) -> list[Cut]:
-        """Shares windows equally among texts; longer texts get the unused share of shorter ones."""
+        """Cuts texts that share a budget equally; longer texts get what shorter ones do not use."""
         left = self.limits.total or 0
         for done, number in enumerate(sorted(range(len(cuts)), key=lambda number: cuts[number].whole)):
             share = max(1, left // (len(cuts) - done))
@@ -125,13 +126,13 @@ class Cutter:
         return cuts
 
     def _first(self, text: Source) -> Cut | None:
-        """Returns the first window of a text; counts a text that is too short, and returns None."""
+        """Returns the first window of a text, or counts the text as skipped and returns None if it is too short."""
         size, needed = self.limits.size, self.limits.needed
         if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= PIECE:
             text = _document(text, self._encoder.whole([text.text]), 0, _identity(text, []))
         if isinstance(text, Document):
             tokens, cut = len(text.ids), _of_document(text, size, 1)
-            if self.limits.windows == 1:  # the plan feeds its first window; its hash is that of all its tokens
+            if self.limits.windows == 1:  # keep the whole document for its hash; only the first window is fed
                 cut = replace(cut, windows=[text])
         else:
             head = _alone(text, self._encoder, 0, size, needed)
@@ -146,7 +147,7 @@ class Cutter:
     def _cut(self, text: Source, most: int | None, first: Cut) -> Cut:
         """Cuts a text into at most ``most`` windows, given the first one.
 
-        If token positions are unknown, tokenizes the full text.
+        Tokenizes the full text if the tokens' positions are unknown.
         """
         if most == 1:
             return first
@@ -159,7 +160,7 @@ class Cutter:
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
-    """Cuts tokens from the start if all windows are requested, else evenly spaced."""
+    """Cuts a document into windows, from its start if all windows are requested, else evenly spaced."""
     tokens, ends = len(document.ids), document.byte_ends
     holds = tokens // size
     count = holds if most is None else min(holds, most)
@@ -175,12 +176,12 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 
 @dataclass(frozen=True)
 class _Window:
-    """The first tokens of a reading of a text.
+    """The tokens of a window that was read separately.
 
     Attributes:
-        read: the closed reading of the tokens.
-        bytes: the number of the tokens' bytes in the text; None if token positions are unknown.
-        found: the total number of tokens, which start with these.
+        read: the reading of the window's text, closed.
+        bytes: the bytes that the window's tokens cover in the text; None if the tokens' positions are unknown.
+        found: the number of tokens found from the window's start on, up to the number needed.
     """
 
     tokens: Encoded
@@ -190,7 +191,7 @@ class _Window:
 
 
 def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, needed: int = 0) -> _Window:
-    """Tokenizes a window separately, with as many following tokens as needed."""
+    """Tokenizes a window from a byte offset on, and looks for ``needed`` tokens if these are more than the window's."""
     with text.reading(offset) as reading:
         found = encoder.first(reading, max(size, needed))
     tokens = found.part(0, size)
@@ -200,7 +201,7 @@ def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, 
 
 
 def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
-    """Returns windows that start at evenly spaced bytes, without overlap."""
+    """Returns windows without overlap that start at evenly spaced bytes."""
     windows: list[_Window] = []
     reached = 0
     for number in range(most):
@@ -222,10 +223,11 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
-    """Cuts the full text's tokens from the start; returns None if it has more windows than requested.
+    """Tokenizes and cuts a full text; returns None if the text has more windows than requested.
 
     Args:
-        placed: whether its token positions are known; otherwise the requested windows are evenly spaced in it.
+        placed: whether the tokens' positions are known. If they are not, a text with more windows is not given up, but
+            the requested windows are evenly spaced.
     """
     parts: list[Encoded] = []
     count = 0
@@ -236,7 +238,7 @@ def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | N
             if placed and most and count >= (most + 1) * size:
                 return None
     tokens = joined(parts)
-    ids = cast(Sequence[int], tokens.ids)  # encoding them one by one takes five times as much memory
+    ids = cast(Sequence[int], tokens.ids)  # a list of all ids would take five times as much memory
     cut = _of_document(Document(text.name, ids, tokens.byte_ends, _identity(text, [reading])), size, most)
     cut = replace(cut, windows=[replace(each, ids=np.asarray(each.ids).tolist()) for each in cut.windows])
     return replace(cut, measured=reading.taken(cut.measured or 0), whole=text.size) if placed else cut
@@ -247,7 +249,10 @@ def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -
 
 
 def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
-    """Hashes the read part of a text; adds size and modification time if it was not read completely."""
+    """Returns the hash of the part of a text that was read.
+
+    The hash also covers the file's size and modification time if the file was not read completely.
+    """
     if isinstance(text, Text):
         return sha256(text.encoded)
     read = [each.sha256 for each in readings]

@@ -1,6 +1,6 @@
 """Documents and their tokenization.
 
-Ids are encoded without special tokens; BOS is prepended once when they are fed.
+Token ids contain no added special tokens; BOS is prepended once, when a document is fed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ class Document:
     Attributes:
         name: the origin of the document.
         ids: the tokens.
-        byte_ends: per token, the number of UTF-8 bytes of the text before its end, int64; None if unknown (ids without
-            a text, or a tokenizer without offsets).
-        sha256: the hash of the text's UTF-8 bytes, or of the ids as little-endian int64; for a window, the hash of its
+        byte_ends: per token, the number of the text's UTF-8 bytes up to the token's end, int64; None if unknown (for
+            ids without a text, or a tokenizer without offsets).
+        sha256: the hash of the text's UTF-8 bytes, or of the ids as little-endian int64; for a window, the hash of the
             whole text.
-        kind: "ids" or "chat" if its source determines the fed tokens, including BOS; "prompt" for a prompt with a
+        kind: "ids" or "chat" if the source determines all fed tokens, including BOS; "prompt" for a prompt with a
             scored answer; else empty.
-        scored: mask of the scored tokens, bool [tokens]; None for all.
-        offset: bytes of the text before a window of it.
-        source: the document's source, if there are several.
-        text_sha256: the hash of the full text's UTF-8 bytes, if requested and ``sha256`` may differ; else empty.
+        scored: a mask of the scored tokens, bool [tokens]; None if all are scored.
+        offset: for a window, the number of the text's bytes before the window.
+        source: the document's source, if there are several sources.
+        text_sha256: the hash of the full text's UTF-8 bytes, if requested and ``sha256`` may differ from it; else
+            empty.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Document:
     text_sha256: str = ""
 
     def part(self, start: int, stop: int | None) -> Document:
-        """Returns a window of its tokens."""
+        """Returns the window of the document's tokens ``[start, stop)``."""
         ends, scored = self.byte_ends, self.scored
         before = int(ends[start - 1]) if ends is not None and start else 0
         return replace(
@@ -84,14 +85,14 @@ def tokenize(
 ) -> list[Document]:
     """Encodes texts without adding special tokens, with byte offsets if the tokenizer is fast.
 
-    Leaves documents of tokens unchanged.
+    Documents that are already tokens are returned unchanged.
 
     Args:
-        split_special_tokens: encode a special token's name in the text, such as ``<|endoftext|>``, as text like any
-            other; by default it becomes that token.
+        split_special_tokens: whether to encode a special token's name in the text, such as ``<|endoftext|>``, as
+            ordinary text; by default, the name becomes that token.
 
     Raises:
-        DataError: a text that UTF-8 cannot hold (a lone surrogate).
+        DataError: UTF-8 cannot encode a text, because it has a lone surrogate.
     """
     encoder = TextEncoder(tokenizer, split_special_tokens)
     given = (Text(f"document {number}", each) if isinstance(each, str) else each for number, each in enumerate(texts))
@@ -99,7 +100,7 @@ def tokenize(
 
 
 def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Document:
-    """Encodes a whole text in memory; tokens stay as they are, and need no encoder."""
+    """Encodes a whole text in memory. A document of tokens is returned unchanged and needs no encoder."""
     if isinstance(text, Document):
         return text
     in_memory = text if isinstance(text, Text) else Text(text.name, text.text)
@@ -108,7 +109,7 @@ def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Do
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """Counts special tokens in the documents, such as ends of text, except the one for unknown text."""
+    """Counts special tokens in the documents, such as ``<|endoftext|>``, except the token for unknown text."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
@@ -118,10 +119,10 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
 
 
 def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
-    """Wraps token ids (a list, an array or a tensor of whole numbers).
+    """Returns a document of token ids, given as a list, an array or a tensor of whole numbers.
 
     Raises:
-        DataError: not a list of whole numbers.
+        DataError: the ids are not a list of whole numbers.
     """
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
@@ -134,10 +135,11 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
     """Returns the id to prepend to every document, or None.
 
     Args:
-        bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
+        bos: "auto" (the tokenizer's BOS token, if any), "yes" (the tokenizer's BOS token, which must exist), "no", or a
+            token id.
 
     Raises:
-        DataError: "yes" without a BOS token, or any other value.
+        DataError: ``bos`` is "yes" and the tokenizer has no BOS token, or ``bos`` has another value.
     """
     if isinstance(bos, int) and not isinstance(bos, bool):
         return bos
@@ -152,10 +154,10 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
 
 
 def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = None) -> None:
-    """Refuses ids outside the model's vocabulary before the run starts.
+    """Checks, before the run starts, that all ids are in the model's vocabulary.
 
     Raises:
-        DataError: names the document, the position and the id.
+        DataError: an id is outside the vocabulary; the message names the document, the position and the id.
     """
     if bos is not None and not 0 <= bos < vocabulary:
         raise DataError(f"bos id {bos} is outside the model's vocabulary of {vocabulary}")
@@ -173,7 +175,7 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
 
 
 def documents_sha256(documents: Iterable[Document]) -> str:
-    """Hashes the documents' hashes, in order."""
+    """Returns the hash of the documents' hashes, in order."""
     return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
 
 
@@ -181,7 +183,9 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
     """Returns the error for documents that are all too short.
 
     Args:
-        longest: the name and the tokens of the longest.
+        longest: the name and the number of tokens of the longest document.
+        needed: the number of tokens that a document needs.
+        instead: what the user can use instead, such as shorter lengths.
     """
     if longest is None or not longest[1]:
         return DataError("every document is empty; give documents with text in them")
@@ -195,9 +199,9 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
 def placed(
     document: Document, bos: str | int, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[Document, int | None]:
-    """Strips a leading BOS from a document, because every window gets one, and returns its id.
+    """Returns a document without its leading BOS, and the id of the BOS that every window gets; None for no BOS.
 
-    Unless requested, chats whose template writes no BOS get none, as in training.
+    With ``bos`` "auto", chats whose template writes no BOS get none, as in training.
     """
     found = bos_id(bos, tokenizer)
     begins = list(document.ids[:1]) == [found]
@@ -207,10 +211,10 @@ def placed(
 
 
 def unequal_bos(name: str) -> DataError:
-    """Returns the error for documents that disagree on BOS.
+    """Returns the error for documents of which only some begin with BOS.
 
     Args:
-        name: a chat whose template writes none.
+        name: the name of a chat whose template writes no BOS.
     """
     return DataError(
         f"the chat template writes no BOS in front of {name}, and other documents begin with one; put a BOS "

@@ -1,12 +1,12 @@
-"""Tokenizes a text in pieces, with the same ids as tokenizing it at once.
+"""Tokenizes a text in pieces, with the same ids as tokenizing the whole text at once.
 
-Two neighbouring pieces overlap, and are joined inside the overlap where both have the same tokens at the same places,
-:data:`SAME` on either side of the joint. For BPE this proves the joint: a merge across a boundary that neither piece
-merges would need another neighbour first, and the nearest tokens on both sides are the same in both pieces, so in the
-whole text nothing can begin to cross a boundary of the left piece before the joint, or of the right one after it. A
-tokenizer that splits at words first is the same within each word. For Unigram, whose best path might shift as a whole,
-the joint must also stand before a word, at a boundary that no token of the vocabulary covers. Pieces that do not agree
-are merged into a longer one, up to the full text.
+Two neighbouring pieces overlap, and are joined inside the overlap at a boundary with the same tokens at the same places
+in both pieces, :data:`SAME` on either side of the joint. For BPE this proves that the joint is correct. A merge across
+a boundary that neither piece merges would first need a different neighbour, but the nearest tokens on both sides are
+the same in both pieces. So in the whole text, no merge can cross a boundary of the left piece before the joint, or of
+the right piece after the joint. The same holds within each word for a tokenizer that splits at words first. Unigram's
+best path might shift as a whole, so there the joint must also be directly before a word, at a boundary that no token of
+the vocabulary covers. Pieces without such a joint are merged into a longer piece, up to the full text.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PIECE = 2**16
-"""The most characters per piece; a tokenizer takes up to 250 bytes per character."""
+"""The most characters per piece; tokenization needs up to 250 bytes of memory per character."""
 
 OVERLAP = 2**11
 """The overlap of two pieces in characters."""
 
 SAME = 16
-"""Tokens that must be equal on both sides of a joint."""
+"""The number of tokens that must be equal on each side of a joint."""
 
 MARGIN = 64
-"""Tokens at the end of a piece that the following text may change."""
+"""The number of tokens at the end of a piece that the following text may change."""
 
 _WORD = "\u2581"
 """The character that SentencePiece writes for a space, in front of a word."""
@@ -39,7 +39,7 @@ _WORD = "\u2581"
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokens of a text, or of a part of it.
+    """The tokens of a text or of a part of a text.
 
     Attributes:
         ids: int64 [tokens].
@@ -63,10 +63,10 @@ class _Piece:
     """A tokenized piece of text.
 
     Attributes:
-        text: its characters.
+        text: the piece's text.
         ids: int64 [tokens].
-        ends: per token, the characters of the text before its end.
-        begun: the number of its tokens that belong to the previous piece.
+        ends: per token, the number of the piece's characters up to the token's end.
+        begun: the number of tokens at the start that the previous piece has already provided.
     """
 
     text: str
@@ -79,7 +79,7 @@ class TextEncoder:
     """A tokenizer that encodes texts in pieces, without adding special tokens.
 
     Args:
-        split_special_tokens: encode a special token's name in the text as text like any other.
+        split_special_tokens: whether to encode a special token's name in the text as ordinary text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool = False) -> None:
@@ -92,7 +92,7 @@ class TextEncoder:
         return joined(list(self.stream(reading)))
 
     def first(self, reading: Iterable[str], count: int) -> Encoded:
-        """Encodes the first ``count`` tokens of a text, or fewer if it is short, and reads little more than needed."""
+        """Returns the first ``count`` tokens of a text, or all if it has fewer; reads little more text than needed."""
         parts: list[Encoded] = []
         for tokens in self.stream(reading):
             parts.append(tokens)
@@ -101,7 +101,7 @@ class TextEncoder:
         return joined(parts).part(0, count)
 
     def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
-        """Yields the tokens of a text in pieces; concatenated, they equal those of the full text."""
+        """Yields the tokens of a text in pieces; concatenated, they equal the tokens of the full text."""
         if not self.fast or not self._joints_known:
             text = "".join(reading)
             if self.fast:
@@ -109,11 +109,11 @@ class TextEncoder:
             else:
                 yield Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
             return
-        texts, before = _pieces(reading), 0  # bytes of the text before the piece
+        texts, before = _pieces(reading), 0  # the number of the text's bytes before the left piece
         left = self._piece(next(texts, ""))
         for more in texts:
             joint = self._joined(left, more)
-            if joint is None:  # no place to join: both become one piece
+            if joint is None:  # both pieces become one
                 whole = self._piece(left.text + more)
                 begun = int(np.searchsorted(whole.ends, left.ends[left.begun - 1], "right")) if left.begun else 0
                 left = _Piece(whole.text, whole.ids, whole.ends, begun)
@@ -125,15 +125,15 @@ class TextEncoder:
         yield self._settled(left, len(left.ids), before)
 
     def _joined(self, left: _Piece, more: str) -> tuple[int, _Piece, int] | None:
-        """Tokenizes the end of a piece together with the following text.
+        """Tokenizes the end of a piece together with the following text, and looks for a joint.
 
         Returns:
-            The number of used tokens of ``left``, the next piece, and the start of its text in ``left``; None without a
-            joint.
+            The number of tokens of ``left`` before the joint, the next piece, and the character of ``left`` at which
+            the next piece starts; None if there is no joint.
         """
         place = max(0, len(left.text) - OVERLAP)
         line, space = (left.text.rfind(blank, max(0, place - OVERLAP // 2), place) for blank in "\n ")
-        start = line + 1 if line >= 0 else max(space, 0) or place  # where a line or else a word begins
+        start = line + 1 if line >= 0 else max(space, 0) or place  # the start of a line, or else of a word
         right = self._piece(left.text[start:] + more)
         for end in np.unique(right.ends[SAME:]):
             i = int(np.searchsorted(left.ends, end + start, "right"))
@@ -174,12 +174,12 @@ class TextEncoder:
 
     @cached_property
     def _joints_known(self) -> bool:
-        """Whether no token of a Unigram tokenizer extends into another word."""
+        """Whether joints can be found: no token of a Unigram tokenizer may extend into another word."""
         vocabulary = self.tokenizer.get_vocab() if self._unigram else ()
         return not any(_WORD in token.lstrip(_WORD) for token in vocabulary)
 
     def _is_certain(self, before: int, after: int) -> bool:
-        """Whether a boundary between two tokens is independent of the surrounding text."""
+        """Returns whether a boundary between two tokens is independent of the surrounding text."""
         if not self._unigram:
             return True
         last, first = self.tokenizer.convert_ids_to_tokens([int(before), int(after)])
@@ -187,7 +187,7 @@ class TextEncoder:
 
 
 def joined(parts: Sequence[Encoded]) -> Encoded:
-    """Concatenates tokens."""
+    """Concatenates the tokens of consecutive parts of a text."""
     parts = [each for each in parts if len(each)] or [Encoded(np.empty(0, np.int64), np.empty(0, np.int64))]
     ends = [each.byte_ends for each in parts if each.byte_ends is not None]
     ids = np.concatenate([each.ids for each in parts])
@@ -195,14 +195,17 @@ def joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Counts the UTF-8 bytes before each token's end; one that ends inside a character counts the whole character."""
+    """Returns the number of UTF-8 bytes before each token's end.
+
+    For a token that ends inside a character, this includes the whole character.
+    """
     return byte_places(text, _ends(offsets))
 
 
 def _ends(offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns the characters before each token's end, int64."""
+    """Returns the number of characters before each token's end, int64."""
     ends = np.fromiter((end for _, end in offsets), np.int64, len(offsets))
-    # A token without characters (a dummy prefix) reports (0, 0), but the ends never decrease.
+    # A token without characters (a dummy prefix) has the offsets (0, 0), so the maximum keeps the ends ascending.
     return np.maximum.accumulate(ends) if ends.size else ends
 
 

@@ -1,8 +1,9 @@
-"""Finds tokens that repeat distant context, by token ids, independent of model, schedule and length.
+"""Finds tokens that repeat distant context. The result depends only on the token ids.
 
-A token is a *far repeat* if the ``ORDER`` tokens that end with it occur earlier in the document, and their last
-occurrence ended at least ``distance`` tokens before. That occurrence is then out of the trained window, and a model
-that looks further back can copy it. A phrase that also occurs nearby is not a far repeat.
+A token is a *far repeat* if the ``ORDER`` tokens that end with the token occur earlier in the document, and their last
+occurrence ended at least ``distance`` tokens before. If ``distance`` is the trained length, that occurrence is outside
+the trained window, and a model that looks further back can copy from it. A phrase that also occurs nearby is not a far
+repeat.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ORDER = 8
-"""The number of equal tokens, including the predicted one; shorter repeats occur by chance."""
+"""The number of repeated tokens, including the predicted one. Shorter repeats also occur by chance."""
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
-    """Returns, per token, the distance to the last occurrence of its final ``order`` tokens; 0 for none.
+    """Returns, per token, the distance to the last earlier occurrence of the ``order`` tokens that end with the token.
 
-    Sorts the tokens once for each of them.
+    The distance is 0 if there is no such occurrence. The function sorts all n-grams ``order + 1`` times.
 
     Returns:
         int64 [tokens].
@@ -27,10 +28,10 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     if len(ids) < order:
         return distances
     names = gram = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)[1].astype(np.int64)
-    for later in range(1, order):  # numbers the n-grams by their start; equal ones get the same number
+    for later in range(1, order):  # gives each n-gram a number, by its start; equal n-grams get the same number
         pairs = gram[:-1] * (int(names.max()) + 1) + names[later:]
         gram = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
-    by_gram = np.argsort(gram, kind="stable")  # puts equal n-grams together, in their order in the text
+    by_gram = np.argsort(gram, kind="stable")  # equal n-grams are adjacent, in the order of the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]
     distances[later + order - 1] = later - earlier
@@ -38,5 +39,5 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
 
 
 def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:
-    """Returns the mask of far repeats, bool [tokens]."""
+    """Returns a mask of the far repeats, bool [tokens]."""
     return last_seen(ids) >= distance

@@ -1,8 +1,8 @@
 """Key tokens, which a fixed key model predicts well with long context and badly with short context (LongPPL).
 
-Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3), as
-the authors' code computes it. Key tokens are stored as byte ranges of the text, so that models with other tokenizers
-are measured on the same text.
+They are defined by Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?"
+(arXiv:2410.23771, section 3), and computed as in the authors' code. Key tokens are stored as byte ranges of the text,
+so that models with different tokenizers are measured on the same text.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class KeySpans:
     """The key tokens' byte ranges in texts.
 
     Attributes:
-        spans: by the text's sha256, half-open ranges of UTF-8 bytes, ascending and apart.
-        made: the key model and the parameters.
+        spans: by the text's sha256, half-open ranges of UTF-8 bytes, ascending and without overlap.
+        made: the key model and the parameters that the spans were found with.
     """
 
     spans: dict[str, list[tuple[int, int]]]
@@ -54,9 +54,9 @@ class KeySpans:
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
     def marks(self, document: Document) -> np.ndarray:
-        """Returns the mask of tokens entirely inside a span, bool [tokens].
+        """Returns a mask of the tokens that are entirely inside a span, bool [tokens].
 
-        A token without bytes represents the character that ends there.
+        A token without bytes counts as covering the last byte before its position.
 
         Raises:
             DataError: the spans belong to other texts, or the token positions in the text are unknown.
@@ -77,17 +77,17 @@ class KeySpans:
         """Writes the spans as JSON.
 
         Raises:
-            CheckpointError: the file cannot be written, or is another kind of file.
+            CheckpointError: the file cannot be written, or would replace a file that contains no key spans.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
         write_checked((json.dumps(content) + "\n").encode(), path, check_replaceable)
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuses to replace a file without key spans.
+    """Checks that a file may be replaced by key spans, because it is empty or contains key spans itself.
 
     Raises:
-        CheckpointError: the file has other content.
+        CheckpointError: the file has different content.
     """
     try:
         if checking.content(path, MOST):
@@ -97,7 +97,7 @@ def check_replaceable(path: Path) -> None:
 
 
 class SpansFile(TypedDict):
-    """A file of key spans, with the key model and the parameters."""
+    """The content of a file of key spans, with the key model and the parameters."""
 
     schema: Literal[1]
     kind: Literal["key spans"]
@@ -108,10 +108,10 @@ class SpansFile(TypedDict):
 
 
 def load(path: str | Path) -> KeySpans:
-    """Reads a file from :meth:`KeySpans.save`.
+    """Reads a file that :meth:`KeySpans.save` wrote.
 
     Raises:
-        DataError: the file does not exist, or is of another kind.
+        DataError: the file does not exist, or contains no key spans.
     """
     try:
         found = cast(SpansFile, fitting(checking.parsed(local_path(path), MOST), SpansFile))
@@ -125,7 +125,7 @@ def load(path: str | Path) -> KeySpans:
 
 
 def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the byte range of each token in the text."""
+    """Returns the start and the end byte of each token in the text."""
     if document.byte_ends is None:
         raise DataError(
             f"key tokens need the positions of tokens in the text, which are unknown for {document.name}; "
@@ -136,7 +136,7 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(pieces: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    """Joins ranges that touch, and drops empty ones."""
+    """Returns the sorted ranges, with ranges that touch or overlap joined and empty ones removed."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(map(tuple, pieces)):
         if found and start <= found[-1][1]:

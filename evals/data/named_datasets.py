@@ -1,7 +1,7 @@
-"""Datasets with one document per row: a saved folder of ``datasets``, a Hub id, or a short name.
+"""Datasets with one document per row: a folder that ``datasets`` saved, a Hub id, or a short name.
 
 On the Hub, a name is ``owner/name`` or ``owner/name:config``. All datasets with a short name are stored as parquet.
-KVPress's copies have an instruction before each text, and a row per question, so texts recur.
+KVPress's copies have an instruction before each text and one row per question, so they repeat texts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class NamedDataset:
     """A Hub dataset with a short name.
 
     Attributes:
-        source: its id, and after a colon its configuration.
-        split, field: the default split and field of the texts.
+        source: the dataset's id, optionally followed by a colon and its configuration.
+        split, field: the default split, and the default field for the text.
         revision: a branch other than the main one.
     """
 
@@ -42,7 +42,7 @@ class NamedDataset:
 
 
 MOST = 100
-"""The most documents that are read of a dataset with a short name."""
+"""The most documents that are read from a dataset with a short name."""
 
 DATASETS = {
     "pg19": NamedDataset("emozilla/pg19-test", "test", "text"),
@@ -61,12 +61,12 @@ DATASETS = {
 
 
 def is_saved(source: str) -> bool:
-    """Whether this is a folder from ``save_to_disk``."""
+    """Returns whether a source is a folder that ``save_to_disk`` wrote."""
     return bool(source) and any((local_path(source) / name).exists() for name in ("state.json", "dataset_dict.json"))
 
 
 def is_name(source: str) -> bool:
-    """Whether this may be the name of a dataset, and no path."""
+    """Returns whether a source may be the name of a dataset rather than a path."""
     path = local_path(source)
     return bool(source) and not (
         path.exists() or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix
@@ -74,11 +74,11 @@ def is_name(source: str) -> bool:
 
 
 def read(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the documents of a split; for a short name, streams the first rows and records their commit.
+    """Reads the documents of a split; for a short name, streams the first rows and records the dataset's commit.
 
     Raises:
-        DataError: the folder cannot be read, neither the Hub nor its cache has the dataset, or it lacks the split or
-            the field.
+        DataError: the folder cannot be read, the dataset is neither on the Hub nor in the cache, or the dataset lacks
+            the split or the field.
     """
     import datasets
 
@@ -106,28 +106,29 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
     """Loads all splits of a dataset.
 
     Raises:
-        DataError: the dataset is neither on the Hub nor in its cache.
+        DataError: the dataset is neither on the Hub nor in the cache.
     """
     import datasets
     from datasets import config
 
     name, _, configuration = source.partition(":")
     silence, offline = hub_silence(name, kind="dataset"), config.HF_HUB_OFFLINE
-    # Online, it would retry for half a minute before it reads its cache.
+    # If the Hub is silent, datasets would retry for half a minute before it reads its cache, unless it is offline.
     config.HF_HUB_OFFLINE = offline or silence is not None
     try:
         return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
     except Exception as error:
-        why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor is it in the cache"
+        silent = f"the Hub cannot be reached ({silence}), and the dataset is not in the cache"
+        why = first_line(error) if silence is None else silent
         raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None
     finally:
         config.HF_HUB_OFFLINE = offline
 
 
 def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:
-    """Returns the numbered rows of the requested split, else of "test" or the only split, and the split's name.
+    """Returns the numbered rows of a split, and the prefix of their names in messages.
 
-    The rows have Python values, independent of the dataset's format.
+    The default split is "test" or the only one. The rows have Python values, independent of the dataset's format.
     """
     if isinstance(loaded, dict):
         wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))

@@ -21,17 +21,17 @@ from .encoding import Encoded, TextEncoder
 from .texts import Text
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
-"""The default fields of a prompt; the fields of a pair are joined. ``answer_prefix`` follows if a row has it."""
+"""The default fields of a prompt. The texts of two fields are joined, and ``answer_prefix`` follows if a row has it."""
 
 ANSWERS = ("outputs", "answers", "answer", "output", "completion")
-"""The default fields of the answers."""
+"""The default fields for the answers; the first one in a row is used."""
 
 PREFIX = "answer_prefix"
 
 
 @dataclass(frozen=True)
 class PromptFields:
-    """The fields of a row with the prompt and its answers; None for the defaults."""
+    """The fields of a row that contain the prompt and its answers; None for the default fields."""
 
     prompt: str | None = None
     answer: str | None = None
@@ -46,7 +46,7 @@ class PromptRow:
         prompt: the prompt text, including the row's answer prefix.
         answers: one or more non-empty answers.
         task: the name of the task.
-        new_tokens: the number of tokens to generate; None if the row has no number.
+        new_tokens: the number of tokens to generate; None if the row does not give it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class PromptRow:
 
     @property
     def joined(self) -> str | None:
-        """All answers in one text, joined as the example in the prompt joins its own; None without such an example."""
+        """All answers as one text, joined like the answers of the prompt's example; None if no example shows how."""
         if len(self.answers) == 1:
             return self.answers[0]
         example = _example(self.prompt)
@@ -68,9 +68,9 @@ class PromptRow:
         return " ".join(self.answers) if len(example.split()) == len(self.answers) else None
 
     def document(self, encoder: TextEncoder) -> Document:
-        """Returns the tokens of prompt and answer; only the answer tokens are scored.
+        """Returns the prompt and its answer as a document in which only the answer's tokens are scored.
 
-        Several answers are joined as the example in the prompt joins its own, or by commas.
+        Several answers are joined like the answers of the prompt's example, or else by commas.
         """
         text, found, start = followed_by(self.prompt, self.joined or ", ".join(self.answers), encoder)
         scored = np.arange(len(found)) >= start
@@ -78,7 +78,7 @@ class PromptRow:
 
 
 def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, Encoded, int]:
-    """Encodes a prompt and its answer as one text, with a space between them unless the prompt ends with white space.
+    """Encodes a prompt and its answer as one text, separated by a space unless the prompt ends with white space.
 
     Returns:
         The text, its tokens, and the number of tokens before the answer.
@@ -97,7 +97,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
 
     Args:
         name: the row's name, for messages.
-        source: the row's file, which names the task if the row does not.
+        source: the row's file. Its name is the task's name if the row has none.
 
     Raises:
         DataError: a field is missing or has another type.
@@ -107,7 +107,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
         (fields.prompt,) if fields.prompt else next((pair for pair in PROMPTS if all(each in row for each in pair)), ())
     )
     if not names or (fields.prompt is None and names == ("input",) and "context" in row):
-        # LongBench's input is the question alone.
+        # In LongBench's rows, "input" contains only the question.
         raise DataError(f"the prompt field of {name} is unknown; name it: {', '.join(row) or 'none'}", "prompt_field")
     if fields.prompt is None and PREFIX in row:
         names = (*names, PREFIX)
@@ -141,16 +141,17 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
 
 
 def task_of(source: str) -> str:
-    """Names the task of a file: ``vt`` for ``vt/validation.jsonl`` and for ``vt.jsonl``."""
+    """Returns the name of a file's task: ``vt`` for ``vt/validation.jsonl`` and for ``vt.jsonl``."""
     path = Path(source)
     return path.parent.name or path.stem if path.stem in ("validation", "test", "train") else path.stem
 
 
 def _example(prompt: str) -> str:
-    """Returns the rest of the line after an earlier occurrence of the prompt's end; "" without one.
+    """Returns the answer of the example in a prompt, which precedes the question; "" if there is none.
 
-    The end is the longest suffix of the last line that occurs earlier, at least two words; the words before it may be
-    the question's own values.
+    The longest suffix of the prompt's last line that also occurs earlier, of at least two words, marks the example: the
+    rest of the line after that earlier occurrence is the answer. The words before the suffix may be values that differ
+    between the example and the question.
     """
     text = prompt.rstrip()
     line = text.rfind("\n") + 1

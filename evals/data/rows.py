@@ -1,9 +1,9 @@
 """Documents in the rows of a table: JSON lines, parquet, and the rows of datasets.
 
-A row contains a text, a chat (``messages``) or token ids (``input_ids``), by the type of its field.
+A row contains a text, a chat (``messages``) or token ids (``input_ids``), as the type of the document's field shows.
 
-``datasets`` does not read the files, because it does not report the line of an error, treats a row without the field as
-empty, fails on dates outside Python's range in unused columns, and takes a second to start.
+The ``datasets`` library is not used to read files, because it does not report the line of an error, treats a row
+without the field as empty, fails on dates outside Python's range in unused columns, and takes a second to start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = Mapping[str, object]
 RowDocument = Text | Chat | Document | PromptRow
 
 CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
-"""The default fields of chats, of token ids, and of a chat's tools."""
+"""The default fields for chats, for token ids, and for a chat's tools."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class ReadOptions:
 
     Attributes:
         split: the dataset's split.
-        text_field: the field of a row with the document.
-        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
-            depth.
+        text_field: the field that contains the document.
+        glob: a pattern for a folder's files, like ``*.txt``. A pattern with a slash is relative to the folder; one
+            without matches file names at any depth.
         prompt_field: the fields of a prompt and its answers, which are read from each row instead of a text.
-        streaming: read a Hub dataset only as far as needed.
-        left_out: collects the names of a folder's skipped files.
-        resolved: collects the dataset and commit of a short name.
+        streaming: whether to read a Hub dataset only as far as needed.
+        left_out: the names of a folder's skipped files, collected during reading.
+        resolved: the dataset and commit of each short name, collected during reading.
     """
 
     split: str | None = None
@@ -66,28 +66,28 @@ class ReadOptions:
 
 
 def json_lines(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the documents of a file of JSON lines, lazily.
+    """Lazily reads the documents in a file of JSON lines.
 
     Raises:
-        DataError: a line is not a JSON object, or lacks the field; names it.
+        DataError: a line is not a JSON object, or lacks the field; the message names the line.
     """
     return documents_of(_json_lines(source), f"{source} line", options, source)
 
 
 def parquet(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Reads the documents of a parquet file, lazily.
+    """Lazily reads the documents in a parquet file.
 
     Raises:
-        DataError: the file cannot be read, or a row lacks the field; names the row.
+        DataError: the file cannot be read, or a row lacks the field; the message names the row.
     """
     return documents_of(_parquet(source, options), f"{source} row", options, source)
 
 
 def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
-    """Yields the numbered rows of a file of JSON lines.
+    """Yields each row in a file of JSON lines with its line number.
 
     Raises:
-        DataError: a line is not a JSON object; names it.
+        DataError: a line is not a JSON object; the message names the line.
     """
     number = 0
     try:
@@ -131,11 +131,14 @@ def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
 
 
 _TOGETHER = 64
-"""Rows per read. They are converted to Python objects one by one, because lists of ids create many."""
+"""Rows per read. They are converted to Python one by one, because lists of token ids create many objects."""
 
 
 def _columns(schema: pyarrow.Schema, options: ReadOptions) -> list[str] | None:
-    """Names the columns that may contain documents; None for all. Others may contain unsupported dates."""
+    """Returns the names of the columns to read, or None for all.
+
+    Other columns are skipped, because they may contain dates that cannot be read.
+    """
     kinds = {each.name: str(each.type) for each in schema}
     if options.prompt_field is not None:
         return [name for name, kind in kinds.items() if re.search("string|int", kind)]
@@ -152,10 +155,10 @@ def documents_of(
 ) -> Iterator[RowDocument]:
     """Yields the document, or the prompt with answers, of each numbered row.
 
-    The default field is "text", "messages", "input_ids", or the only string field, by the first row.
+    The default field is "text", "messages", "input_ids", or else the only string field; the first row determines it.
 
     Args:
-        part: the prefix of the rows' names.
+        part: the prefix of the rows' names in messages, before their numbers.
 
     Raises:
         DataError: the field is missing or has another type.
@@ -200,10 +203,10 @@ def _ids(name: str, field: str, value: list[object]) -> Document:
 
 
 def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
-    """Validates a chat's messages; its tools may be a list or JSON.
+    """Returns a chat after validating its messages and its tools, which may be a list or JSON.
 
     Raises:
-        DataError: a message is invalid; names it.
+        DataError: a message or the list of tools is invalid; the error's text names the message.
     """
     for number, each in enumerate(value, start=1):
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):

@@ -1,7 +1,7 @@
 """Sources of texts: files, folders, datasets and standard input.
 
-Nothing is dropped silently: empty and short documents are counted. Text files are read as in Python: UTF-8, line ends
-of any kind become ``\\n``, a leading byte-order mark is not text.
+Nothing is dropped silently: empty and short documents are counted. Text files are read as in Python: they are UTF-8,
+line ends of any kind become ``\\n``, and a leading byte-order mark is removed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def _text_file(source: str, options: ReadOptions) -> Iterator[Text | TextFile]:
 
 
 def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFile]:
-    """Reads all files except hidden ones, also in subfolders; skips and names files that are not text or of a run.
+    """Reads all files in a folder and its subfolders, except hidden ones.
 
-    For prompts, reads every JSON lines file, as RULER's generators write them, one folder per task.
+    Skips files that are not text or belong to a run, and adds their names to ``options.left_out``. If prompts are
+    requested, reads every JSON lines file; RULER's generators write a folder of such files for each task.
 
     Raises:
-        DataError: there is no text, or a file cannot be read.
+        DataError: the folder contains no text, or a file cannot be read.
     """
     files = _files(source, options.glob)
     if options.prompt_field is not None:
@@ -71,10 +72,10 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFil
 
 
 def _files(source: str, glob: str | None) -> list[Path]:
-    """Returns the matching files, ordered by path.
+    """Returns the matching files, sorted by path.
 
     Raises:
-        DataError: no file matches, or the pattern leaves the folder.
+        DataError: no file matches, or the pattern matches paths outside the folder.
     """
     root, pattern = local_path(source), "*" if glob is None else glob
     try:
@@ -91,14 +92,14 @@ def _files(source: str, glob: str | None) -> list[Path]:
 
 
 def _is_run(results: Path) -> bool:
-    """Whether a file is the ``results.json`` of a run."""
+    """Returns whether a file is the ``results.json`` of a run."""
     with suppress(checking.Damaged):
         return {"schema", "versions", "rows"} <= checking.parsed(results).keys()
     return False
 
 
 def no_texts(files: list[str]) -> str:
-    """Describes the number and first names of files that are not text."""
+    """Describes files that are not text, by their number and the first three names."""
     more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
     what = "1 file is not text" if len(files) == 1 else f"{len(files):,} files are not text"
     return f"{what} ({', '.join(files[:3])}{more})"
@@ -108,10 +109,10 @@ class Kind(NamedTuple):
     """A kind of source.
 
     Attributes:
-        what: its name in messages.
-        takes: whether a source is of this kind.
-        read: reads the documents lazily, including empty ones.
-        uses: the reading options that apply.
+        what: the kind's name in messages.
+        takes: a function that returns whether a source is of this kind.
+        read: a function that lazily reads a source's documents, including empty ones.
+        uses: the reading options that apply to this kind.
     """
 
     what: str
@@ -145,7 +146,7 @@ KINDS = (
     Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ()),
     Kind("a dataset", named_datasets.is_name, named_datasets.read, (*_ROWS, "split", "streaming")),
 )
-"""The kinds in order; the first one that takes a source reads it."""
+"""All kinds of sources. The first kind whose ``takes`` accepts a source reads that source."""
 
 
 # --- Reading
@@ -156,8 +157,8 @@ class TextSource:
     """One or several sources, with their reading options.
 
     Attributes:
-        names: sources as for :func:`read_texts`.
-        options: the reading options; each must apply to at least one source.
+        names: the sources, as for :func:`read_texts`.
+        options: the reading options; each given option must apply to at least one source.
         concat: whether to join all documents of a source into one, with blank lines between them.
     """
 
@@ -174,22 +175,22 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """The names of all sources; a short name that was read includes its dataset."""
+        """The names of all sources; a short name also shows its dataset once it has been read."""
         known = self.options.resolved
         return ", ".join(f"{name} ({known[name]})" if name in known else name for name in self.names)
 
     @property
     def left_out(self) -> str:
-        """Names the skipped files of folders read so far; empty without any."""
+        """A description of the files skipped so far, or "" if there are none."""
         if not self.options.left_out:
             return ""
         return f"{no_texts(self.options.left_out)}; text must be UTF-8"
 
     def refuse_endless(self, max_docs: int | None) -> None:
-        """Refuses to read an unlimited stream.
+        """Checks that a stream is limited.
 
         Raises:
-            DataError: the number of documents is not limited.
+            DataError: the source is streamed and the number of documents is not limited.
         """
         if self.options.streaming and not max_docs:
             raise DataError(
@@ -199,10 +200,12 @@ class TextSource:
             )
 
     def texts(self) -> dict[str, Iterator[Unread]]:
-        """Reads the sources' documents lazily, except the first one.
+        """Returns an iterator over each source's documents, by source.
+
+        Only the first document of each source is read before the iteration.
 
         Raises:
-            DataError: as :func:`read_texts`.
+            DataError: as for :func:`read_texts`.
         """
         kinds = {name: next((kind for kind in KINDS if kind.takes(name)), None) for name in self.names}
         for name, kind in kinds.items():
@@ -218,7 +221,7 @@ class TextSource:
         return {name: self._read(name, kind) for name, kind in kinds.items() if kind}
 
     def _read(self, name: str, kind: Kind) -> Iterator[Unread]:
-        """Reads a source's first document, and returns an iterator of all."""
+        """Reads a source's first document, and returns an iterator over all of the source's documents."""
         unused = {option: None for option in self.options.given if option not in kind.uses}
         texts = iter(kind.read(name, replace(self.options, **unused)))
         first = next(texts, None)
@@ -239,18 +242,19 @@ def read_texts(
     """Reads the documents of ``source`` into memory, including empty ones.
 
     Args:
-        source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
-            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, the short name
-            of a dataset (see :mod:`~.dataset`), or its name on the Hub (``owner/name`` or ``owner/name:config``).
-        split: the split of a dataset; required if it has several and none is called "test".
-        text_field: the field with the text, the chat (a list of messages) or the token ids; None for "text",
+        source: a text file (one document), a folder (one document per text file, sorted by path), a ``.jsonl`` or
+            ``.parquet`` file (one document per row), a folder that ``datasets`` saved, ``-`` for standard input, the
+            short name of a dataset (see :data:`.named_datasets.DATASETS`), or a dataset's name on the Hub
+            (``owner/name`` or ``owner/name:config``).
+        split: the split of a dataset; required if the dataset has several and none is called "test".
+        text_field: the field that contains the text, the chat (a list of messages) or the token ids; None for "text",
             "messages", "input_ids" or the only field of strings.
-        glob: a pattern for a folder's files, like ``*.txt``; relative to the folder with a slash, else by name at any
-            depth.
-        concat: join all documents into one, with blank lines between them.
+        glob: a pattern for a folder's files, like ``*.txt``. A pattern with a slash is relative to the folder; one
+            without matches file names at any depth.
+        concat: whether to join all documents into one, with blank lines between them.
 
     Raises:
-        DataError: the source is missing, not text, malformed or without the field, or an option does not apply.
+        DataError: the source is missing, is not text, is malformed or lacks the field, or an option does not apply.
     """
     options = ReadOptions(split, text_field, glob)
     documents = TextSource([str(source)], options, concat).texts()[str(source)]
@@ -261,13 +265,13 @@ def read_texts(
 
 
 def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[PromptRow], str]:
-    """Reads prompts with answers lazily: RULER's files, a folder of them, or other rows.
+    """Lazily reads prompts with answers from RULER's files, a folder of such files, or other rows.
 
     Args:
         source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
 
     Returns:
-        The rows, and the source's name for the results, with the dataset of a short name.
+        The rows, and the source's name for the results, which includes the dataset if the name is a short one.
 
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.

@@ -1,4 +1,4 @@
-"""Texts before tokenizing, in memory or in a file that is read on demand."""
+"""Texts before tokenization, in memory or in a file that is read on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import DataError
 
 SMALL = 4 * 2**20
-"""The largest file in bytes that is read completely, for validation and its content's hash."""
+"""The size in bytes up to which a file is read completely, to validate and hash its content."""
 
 BLOCK = 2**16
 """Bytes per read of a file."""
@@ -43,7 +43,7 @@ class NoText(DataError):
 
 @contextmanager
 def _readable(name: object) -> Iterator[None]:
-    """Raises an error of the disk as one that names the text.
+    """Converts an ``OSError`` inside the block to an error that names the text.
 
     Raises:
         DataError: the text cannot be read.
@@ -56,13 +56,13 @@ def _readable(name: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Text:
-    """A document before tokenizing; ``name`` is its origin."""
+    """A document before tokenization; ``name`` is its origin."""
 
     name: str
     text: str
 
     def __post_init__(self) -> None:
-        """Refuses text that UTF-8 cannot encode, even in unread parts.
+        """Checks that UTF-8 can encode the whole text, even parts that are not read later.
 
         Raises:
             DataError: the text has a lone surrogate.
@@ -82,7 +82,7 @@ class Text:
 
     @property
     def size(self) -> int:
-        """The size in UTF-8 bytes."""
+        """The number of the text's UTF-8 bytes."""
         return len(self.encoded)
 
     def reading(self, offset: int = 0) -> Reading:
@@ -92,9 +92,9 @@ class Text:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A document in a UTF-8 file, read in pieces on demand.
+    """A document in a UTF-8 file, which is read in pieces on demand.
 
-    Line ends of any kind become ``\\n``, and a leading byte-order mark is not text.
+    Line ends of any kind become ``\\n``, and a leading byte-order mark is removed.
     """
 
     name: str
@@ -107,18 +107,18 @@ class TextFile:
 
     @cached_property
     def size(self) -> int:
-        """The bytes of the file."""
+        """The size of the file in bytes."""
         return self.path.stat().st_size
 
     @cached_property
     def stamp(self) -> str:
-        """Size and modification time (ns), which identify the text together with the read bytes."""
+        """The file's size and modification time (ns), which identify the text together with the bytes read."""
         found = self.path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
     @cached_property
     def read_through(self) -> Reading:
-        """A completed reading, with the full text's hash and line ends."""
+        """A completed reading, which has the full text's hash and line ends."""
         with self.reading() as reading:
             for _ in reading:
                 pass
@@ -131,21 +131,21 @@ class TextFile:
 
 
 class Reading:
-    """A text from an offset, to be read once, in pieces of some ten thousand characters.
+    """An iterator over a text from an offset on, in pieces of some ten thousand characters; usable once.
 
     Args:
         name: the text's name, for errors.
-        file: the file of its bytes.
-        offset: the start; unless 0, moved to the start of the next line, or, if no line starts within :data:`BLOCK`
-            bytes, to the next character.
-        plain: keeps line ends and a leading byte-order mark as they are.
+        file: the file that contains the text's bytes.
+        offset: the byte to start from. Unless it is 0, reading starts at the next line, or, if no line starts within
+            :data:`BLOCK` bytes, at the next character.
+        plain: whether to keep line ends and a leading byte-order mark unchanged.
 
     Attributes:
-        start: the first byte.
-        whole: whether it read the text completely.
+        start: the position of the first byte that is read.
+        whole: whether the text was read completely.
 
     Raises:
-        NoText: bytes that are not UTF-8 text; names the place.
+        NoText: the bytes are not UTF-8 text; the message has the position of the first invalid byte.
     """
 
     def __init__(self, name: str, file: BinaryIO, offset: int = 0, plain: bool = False) -> None:
@@ -155,18 +155,21 @@ class Reading:
         self.start = self._at = file.seek(0) if plain and not offset else self._begin(offset)
         self.whole = False
         self._digest, self._plain = hashlib.sha256(), plain
-        self._pairs: list[np.ndarray] = []  # the bytes from the start to the end of each line end of two bytes
-        self._open_pair = False  # whether the last byte that was read may be the first one of two
+        self._pairs: list[np.ndarray] = []  # for each "\r\n", the number of bytes from the start to its end
+        self._open_pair = False  # whether the last byte that was read is a "\r", which may begin a "\r\n"
 
     def __enter__(self) -> Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the file; keeps the facts about the read part."""
+        """Closes the file; the hash and the positions of the part that was read remain available."""
         self._file.close()
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the text in blocks. Text before an invalid byte comes before the error, because it may suffice."""
+        """Yields the text in blocks.
+
+        Yields the text before an invalid byte before raising the error, because this text may suffice.
+        """
         raw, wrong = b" ", ""
         while raw and not wrong:
             raw = self._read(BLOCK)
@@ -199,16 +202,19 @@ class Reading:
 
     @property
     def sha256(self) -> str:
-        """The hash of the text read so far, as UTF-8."""
+        """The hash of the text that was read so far, as UTF-8."""
         return self._digest.hexdigest()
 
     def taken(self, size: int) -> int:
-        """Returns the number of file bytes of the first ``size`` bytes of text, whose line ends may be shorter."""
+        """Returns the number of bytes in the file of the first ``size`` bytes of text.
+
+        Line ends of two bytes in the file are one byte of text.
+        """
         pairs = self._line_ends
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
 
     def before(self, place: int) -> int:
-        """Returns the number of text bytes before a byte of the file."""
+        """Returns the number of bytes of text between the start and a byte of the file."""
         place -= self.start
         return place - int(np.searchsorted(self._line_ends, place, side="right"))
 
@@ -217,7 +223,7 @@ class Reading:
         return np.concatenate([np.empty(0, np.int64), *self._pairs])
 
     def _begin(self, offset: int) -> int:
-        """Moves to the start of a line, and returns its place."""
+        """Moves the file to the first byte to read, and returns that byte's position."""
         if offset == 0:
             return self._file.seek(len(codecs.BOM_UTF8) if self._read(3) == codecs.BOM_UTF8 else 0)
         self._file.seek(offset - 1)
@@ -233,13 +239,14 @@ class Reading:
 
 
 def text_of(path: Path) -> Text | TextFile:
-    """Reads a text file; refuses structured formats, whose syntax would be measured as text.
+    """Reads a text file, but no structured formats, whose syntax would be measured as text.
 
-    A large UTF-8 file is read on demand. Its start must be text; later invalid bytes are refused when they are reached.
+    A large UTF-8 file is read on demand, after its start has been checked. Invalid bytes further back raise an error
+    when they are reached.
 
     Raises:
-        NoText: it does not decode (checked at the start of a large file), is compressed, or is a table.
-        DataError: it cannot be read.
+        NoText: the file does not decode, is compressed, or has a structured format.
+        DataError: the file cannot be read.
     """
     suffix = path.suffix.lower()
     if kind := _NO_TEXT.get(suffix):
@@ -249,7 +256,7 @@ def text_of(path: Path) -> Text | TextFile:
         if text.size <= SMALL:
             text = decoded(str(path), path.read_bytes())
     with text.reading() as reading:
-        # An invalid byte at the end of the first block is detected in the second.
+        # A character that is cut off at the end of the first block is only decoded with the second block.
         begin = "".join(islice(reading, 2))
     if suffix == ".json" and re.match(r'\s*\[\s*[{"]', begin):
         raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
@@ -260,6 +267,6 @@ def decoded(name: str, raw: bytes) -> Text:
     """Decodes a full text, with line ends of any kind.
 
     Raises:
-        NoText: it does not decode, or holds a zero byte.
+        NoText: the bytes are not UTF-8, or contain a zero byte.
     """
     return Text(name, "".join(Reading(name, io.BytesIO(raw))))

@@ -1,9 +1,9 @@
-"""Windows of a document: fed and scored tokens. Pure Python, without torch.
+"""Windows of a document: the tokens to feed and to score. Pure Python, without torch.
 
-A *length* counts every position the model sees, including BOS. A *token* is one of the document's own, counted from 0
-without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds 2048 and cannot
-score token 0, which has no context. In both cases a full window has ``length - 1`` scorable tokens, and exactly one
-position precedes the first scored token of a document.
+A *length* counts every position that the model sees, including BOS. A *token* belongs to the document, and is counted
+from 0 without BOS. A window of length 2048 with BOS feeds 2047 tokens and scores all of them. Without BOS it feeds 2048
+tokens and cannot score token 0, which has no context. In both cases a full window has ``length - 1`` scorable tokens,
+and exactly one position precedes the first scored token of a document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...output.formatting import brief
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window: feeds tokens ``[start, stop)`` of a document (after BOS, if any), and scores ``[scored, stop)``."""
+    """A window that feeds tokens ``[start, stop)`` of a document (after BOS, if any) and scores ``[scored, stop)``."""
 
     start: int
     stop: int
@@ -32,10 +32,10 @@ class Window:
 
 
 def prefix(length: int, bos: bool) -> Window:
-    """Returns the first ``length`` positions of a document; scores every token with context.
+    """Returns a window of the first ``length`` positions of a document, which scores every token that has context.
 
     Raises:
-        DataError: the length leaves no token to score.
+        DataError: no token can be scored at this length.
     """
     if length < 2:
         raise DataError(f"length {length} leaves no token to score; use 2 or more")
@@ -46,11 +46,11 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
     """Yields windows of ``length`` positions over a document of ``tokens``, ``stride`` tokens apart.
 
     Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, and scores the tokens after the previous window, so
-    every token is scored once (token 0 only with BOS), with at least ``W - S`` tokens of context from W on. A document
-    of at most W tokens is one window. Yields no window without scorable tokens.
+    every token is scored once (token 0 only with BOS). Tokens from W on have at least ``W - S`` tokens of context. A
+    document of at most W tokens is one window, and a document without scorable tokens has no window.
 
     Args:
-        tokens: n, the document's own tokens.
+        tokens: n, the number of the document's tokens.
         stride: S, at most ``length - 1``; see :func:`check_stride`.
     """
     first = prefix(length, bos)
@@ -64,14 +64,14 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
 
 
 def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
-    """Yields truncated windows without BOS, which score tokens at positions from ``length`` on with less context.
+    """Yields windows without BOS that score the tokens at positions from ``length`` on with truncated context.
 
-    Window k feeds ``length`` positions and scores its last ``stride``; the first one scores the token at position
-    ``length``, where a position counts everything before, including BOS. Only the last window of a document may be
-    shorter, so the loss of a token does not depend on where the document ends.
+    Each window feeds ``length`` positions and scores its last ``stride`` tokens. The first scored token is at position
+    ``length``; a token's position is the number of positions before the token, including BOS. Only the last window of a
+    document may be shorter, so the loss of a token does not depend on where the document ends.
 
     Args:
-        tokens: n, the document's own tokens.
+        tokens: n, the number of the document's tokens.
         stride: S, at most ``length - 1``.
         bos: whether BOS precedes the document in the full measurement.
     """
@@ -81,7 +81,7 @@ def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Wind
 
 
 def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
-    """Returns the distinct lengths in ascending order, from one, several, or text like ``"2k,4k"``.
+    """Returns the distinct lengths in ascending order, given one length, several, or a text like ``"2k,4k"``.
 
     Raises:
         DataError: no length is given, or one is not an integer of at least 2.
@@ -96,10 +96,10 @@ def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
 
 
 def check_windows(windows: int | str | None) -> int | str | None:
-    """Validates the number of windows per document: a number, "all", or None.
+    """Returns the validated number of windows per document: a number, "all", or None.
 
     Raises:
-        DataError: anything else.
+        DataError: the value is something else, or a number below 1.
     """
     count = int(windows) if isinstance(windows, str) and windows.isdecimal() and len(windows) < 20 else windows
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
@@ -109,10 +109,10 @@ def check_windows(windows: int | str | None) -> int | str | None:
 
 
 def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
-    """Refuses strides that would score a token twice or never; accepts None for no sliding windows.
+    """Checks that sliding windows score every token exactly once; None stands for no sliding windows.
 
     Raises:
-        DataError: less than 1, or more than the ``length - 1`` tokens that a window of some length can score.
+        DataError: the stride is less than 1, or more than the ``length - 1`` tokens that the shortest window can score.
     """
     if stride is None:
         return
@@ -127,7 +127,7 @@ def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
 
 
 def position_bins(stop: int) -> list[tuple[int, int]]:
-    """Returns half-open ranges of position that grow by about sqrt(2) and cover ``[1, stop)``.
+    """Returns half-open ranges of positions that grow by about sqrt(2) and cover ``[1, stop)``.
 
     The position of a scored token is the number of positions before it, including BOS; see the module's docstring.
     """

@@ -298,7 +298,7 @@ def test_a_hub_that_is_silent_is_asked_once_and_the_cache_is_read(hub, monkeypat
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     assert len(read_texts("org/books", split="train")) == 6
-    with pytest.raises(DataError, match=r"cannot be reached \(no route\), nor is it in the cache"):
+    with pytest.raises(DataError, match=r"cannot be reached \(no route\), and the dataset is not in the cache"):
         read_texts("org/other")
     assert infos == [("org/books", 10.0), ("org/other", 10.0)]
     assert [offline for *_, offline in hub] == [True, True] and datasets.config.HF_HUB_OFFLINE is False
