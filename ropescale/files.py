@@ -1,9 +1,9 @@
 """Reads files that may be hostile, and writes files and folders atomically.
 
-A file or folder is written in the target's parent under a hidden name, ``.NAME.<digits>.ropescale``, and renamed at the
-end. Its writer holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits identifies the host and
-its boot, because only there a free lock proves that the writer has ended. The next writer of the same name removes the
-leftovers of a killed one.
+A file or folder is written next to the target under a hidden name, ``.NAME.<digits>.ropescale``, and renamed at the
+end. The writing process holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits identifies the
+host and its boot, because a free lock proves that the writer has ended only on the same host and since the same boot.
+The next process that writes the same name removes the leftovers of a killed one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LOG = logging.getLogger(__name__)
 # Reading
 
 LARGEST = 64 * 2**20
-"""The most bytes to read of a file; configurations have thousands, tokenizers millions."""
+"""The largest file to read, in bytes; configurations have thousands of bytes, tokenizers millions."""
 
 _DEEPEST = 64
-"""The deepest nesting of brackets; configurations have fewer than ten levels."""
+"""The deepest accepted nesting of JSON lists and objects; configurations have fewer than ten levels."""
 
 _RESTORE = "download it again"
 
@@ -46,7 +46,7 @@ READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 
 
 
 def local_path(model: str | Path) -> Path:
-    """Expands ``~`` in a path, if the home exists."""
+    """Expands ``~`` in a path; returns the path unchanged if the home directory is unknown."""
     try:
         return Path(model).expanduser()
     except RuntimeError:
@@ -54,12 +54,12 @@ def local_path(model: str | Path) -> Path:
 
 
 def sha256(content: bytes) -> str:
-    """Hashes bytes, in hexadecimal digits."""
+    """Returns the SHA-256 of bytes, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """Hashes a file's content, read in blocks."""
+    """Returns the SHA-256 of a file's content, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -72,7 +72,7 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
 
     Raises:
         CheckpointError: the file is missing or unreadable, not a regular file, or too large.
-        ConfigError: it is not JSON or not an object, or nested too deeply.
+        ConfigError: the content is not JSON, not an object, or nested too deeply.
     """
     try:
         return parse_json(read_bytes(path, most))
@@ -81,17 +81,17 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
 
 
 class Damaged(ValueError):
-    """Damaged content; the message completes a sentence about the file."""
+    """An error for damaged content; its message is a predicate, to be put after the file's name."""
 
 
 def parse_json(content: bytes, *, finite: bool = False) -> dict[str, object]:
     """Parses a JSON object, in bounded time and memory.
 
     Args:
-        finite: refuse NaN and Infinity, which are not JSON.
+        finite: reject NaN and Infinity, which Python accepts although they are not JSON.
 
     Raises:
-        Damaged: it is not JSON, not an object, or nested too deeply.
+        Damaged: the content is not JSON, not an object, or nested too deeply.
     """
     try:
         value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant if finite else None)
@@ -118,7 +118,7 @@ def _refuse_constant(word: str) -> Never:
 
 
 def is_deep(value: object) -> bool:
-    """Whether lists and objects are nested deeper than in any configuration."""
+    """Whether lists and objects are nested more than ``_DEEPEST`` levels deep."""
     level: list[Any] = [[value]]
     for _ in range(_DEEPEST + 1):
         children = itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
@@ -127,10 +127,10 @@ def is_deep(value: object) -> bool:
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """Reads a regular file of at most so many bytes.
+    """Reads a regular file of at most ``most`` bytes.
 
     Raises:
-        CheckpointError: it is missing or unreadable, not a regular file, or larger.
+        CheckpointError: the file is missing or unreadable, not a regular file, or larger.
     """
     with open_regular(path) as file, translated(path, "read"):
         content = up_to(file, most)
@@ -140,19 +140,19 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def up_to(file: BinaryIO, limit: int) -> bytes | None:
-    """Returns the rest of a file; None if it has more than ``limit`` bytes, regardless of its stated size."""
+    """Returns the rest of an open file, or None if its stated size or its actual content exceeds ``limit`` bytes."""
     stated = os.fstat(file.fileno()).st_size
     content = file.read(stated + 1) if stated <= limit else b""
-    if len(content) > stated:  # the file grows, or the system generates it as it is read
+    if len(content) > stated:  # the file grows, or the system generates its content during reading
         content += file.read(limit + 1 - len(content))
     return content if stated <= limit and len(content) <= limit else None
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading, unless it is a pipe or a device, which could block forever.
+    """Opens a regular file for reading. Rejects pipes and devices, which could block forever.
 
     Raises:
-        CheckpointError: it is missing or unreadable, or not a regular file.
+        CheckpointError: the file is missing or unreadable, or not a regular file.
     """
     try:
         handle = os.open(path, READING)
@@ -193,7 +193,7 @@ _LOCK = "-lock"
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Replaces or creates a file atomically. The caller has checked that the old one may be replaced.
+    """Replaces or creates a file atomically. The caller must check that an existing file may be replaced.
 
     Raises:
         OSError: writing failed; the old file is unchanged.
@@ -203,7 +203,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes and syncs a file in ropescale's folder; replaces a link instead of writing through it."""
+    """Writes and syncs a file in a folder of ropescale's. Replaces a symbolic link instead of writing to its target."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(content)
@@ -213,14 +213,14 @@ def write_synced(path: Path, content: bytes) -> None:
 
 @contextmanager
 def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yields an empty temporary file, which is renamed to ``path`` at the end, or removed on failure.
+    """Yields the path of an empty temporary file, which is renamed to ``path`` at the end, or removed on failure.
 
     Args:
-        new: never replace a file, even one that appears meanwhile.
-        check: called with the file to replace; raises an error to keep it.
+        new: never replace an existing file, even one that is created during the block.
+        check: called with the path of an existing file before its replacement; raises an error to keep the file.
 
     Raises:
-        FileExistsError: with ``new``, the path exists.
+        FileExistsError: the path exists with ``new``, or was created by another process at the last moment.
         OSError: writing failed.
     """
     with hidden_path(path) as beside:
@@ -238,7 +238,7 @@ def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] 
 
 
 def _link(beside: Path, path: Path) -> None:
-    """Renames the temporary file unless the name is taken: a hard link fails where a rename would replace."""
+    """Gives the temporary file its final name by a hard link, which fails if the name is taken."""
     try:
         os.link(beside, path)
     except FileExistsError:
@@ -249,13 +249,13 @@ def _link(beside: Path, path: Path) -> None:
 
 
 def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
-    """Returns the path of a file to write, after checking that it would replace no file of another kind.
+    """Returns the path of a file to write, after checking that it can be written there.
 
     Args:
-        check: raises CheckpointError for a file that may not be replaced.
+        check: called with the path of an existing file; raises CheckpointError if the file may not be replaced.
 
     Raises:
-        CheckpointError: it is a folder, its folder does not exist or is read-only, or ``check`` refuses the file there.
+        CheckpointError: the path is a folder, its parent does not exist or is read-only, or ``check`` raised.
     """
     path = local_path(out)
     try:
@@ -266,7 +266,7 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
             )
         if os.path.lexists(path):
             check(path)
-        with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not show a read-only file system
+        with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not reveal a read-only file system
             pass
     except CheckpointError:
         raise
@@ -276,7 +276,7 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
 
 
 def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]) -> Path:
-    """Writes a file in one step; the arguments and errors are those of :func:`writable_file`."""
+    """Writes a file atomically and returns its path; takes ``check`` and raises errors like :func:`writable_file`."""
     path = writable_file(out, check)
     try:
         with atomic_path(path, check=check) as beside:
@@ -293,12 +293,12 @@ def hidden_path(path: Path) -> Iterator[Path]:
     """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists."""
     from filelock import FileLock
 
-    path.absolute().parent.stat()  # filelock would create the folder
+    path.absolute().parent.stat()  # raises if the folder is missing, which filelock would create
     sweep_leftovers(path)
     place = path.with_name(hidden_name(path.name))
     lock = FileLock(f"{place}{_LOCK}")
     try:
-        with suppress(OSError, NotImplementedError):  # a file system without locks, where leftovers are not removed
+        with suppress(OSError, NotImplementedError):  # on a file system without locks, leftovers are not removed
             lock.acquire(timeout=1)
         yield place
     finally:
@@ -311,7 +311,7 @@ def hidden_path(path: Path) -> Iterator[Path]:
 
 
 def sweep_leftovers(path: Path) -> None:
-    """Removes leftovers of killed writers of this name; logs those of writers on other hosts."""
+    """Removes what killed writers of ``path`` left behind; only logs leftovers from other hosts or earlier boots."""
     from filelock import FileLock
 
     parent = path.absolute().parent
@@ -320,9 +320,13 @@ def sweep_leftovers(path: Path) -> None:
     for match in filter(None, map(pattern.fullmatch, names)):
         place, lock = parent / match[1], parent / match[0]
         if match[2] != _machine():
-            LOG.warning("%s was left by a command on another host, or before a restart; remove it if none runs", place)
+            LOG.warning(
+                "%s was left by a command on another host, or before a restart; remove it if no such command is "
+                "running",
+                place,
+            )
             continue
-        with suppress(OSError):  # another process holds the lock, or has ended
+        with suppress(OSError):  # another process holds the lock, or has removed it
             found = lock.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
                 with FileLock(lock).acquire(timeout=0):
@@ -338,18 +342,18 @@ def _remove(place: Path) -> None:
 
 
 def hidden_name(name: str) -> str:
-    """Returns a hidden temporary name for ``name``, with digits for the host, its boot and this writer."""
+    """Returns a hidden temporary name for ``name``, with digits that identify the host, its boot and this writer."""
     return f".{_cut(name)}.{_machine()}{secrets.token_hex(4)}{SUFFIX}"
 
 
 def _cut(name: str) -> str:
-    """Cuts a name so that the hidden name fits into 255 bytes."""
+    """Shortens a name so that the hidden name fits into 255 bytes."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 
 @cache
 def _machine() -> str:
-    """Returns eight digits for this host and its boot; random ones if the boot is unknown."""
+    """Returns eight digits that identify this host and its boot, or random digits if the boot is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -358,7 +362,7 @@ def _machine() -> str:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a file or folder to ``NAME~``, or to ``NAME~2`` and so on if taken; returns the new path."""
+    """Renames a file or folder to ``NAME~``, or ``NAME~2`` and so on if that name is taken; returns the new path."""
     names = (path.with_name(f"{path.name}~{number if number > 1 else ''}") for number in itertools.count(1))
     aside = next(name for name in names if not os.path.lexists(name))
     os.rename(path, aside)
@@ -369,11 +373,11 @@ def set_aside(path: Path) -> Path:
 # Signals
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a program: from `kill`, a scheduler, a closed terminal."""
+"""Signals that end a program, sent by ``kill``, a scheduler or a closed terminal."""
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal that ends the command, raised as an exception so that cleanup runs as after Ctrl-C.
+    """An exception for a signal that ends the command, so that cleanup runs as after Ctrl-C.
 
     Attributes:
         number: the signal's number.
@@ -386,10 +390,10 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raises :class:`Terminated` on SIGTERM and SIGHUP inside the block, unless they are ignored (nohup).
+    """Raises :class:`Terminated` on SIGTERM and SIGHUP inside the block, unless the signals are ignored (nohup).
 
-    Has no effect outside the main thread, or in one of several processes of a launcher: the launcher ends them with
-    SIGTERM while they wait inside the communication library, where no Python code runs.
+    Has no effect outside the main thread, or in a process that a launcher started with others: the launcher ends its
+    processes with SIGTERM while they wait inside the communication library, where no Python code runs.
     """
     if os.environ.get("WORLD_SIZE", "1") not in ("", "1") or not _in_main_thread():
         yield
@@ -400,8 +404,8 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defers signals until the end of the block, then raises the first one."""
-    if not _in_main_thread():  # Python handles signals only in that thread
+    """Defers SIGINT, SIGTERM and SIGHUP until the end of the block, then raises the first signal that arrived."""
+    if not _in_main_thread():  # Python handles signals only in the main thread
         yield
         return
     came: list[int] = []
@@ -416,7 +420,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    """Sets a handler for these signals inside the block; restores the old ones, even if a signal arrives meanwhile."""
+    """Sets a handler for these signals in the block, and restores the old ones even if a signal arrives meanwhile."""
     with ExitStack() as stack:
         for number in numbers:
             stack.callback(signal.signal, number, signal.getsignal(number))
@@ -438,7 +442,10 @@ def target_or_warning(
     """Checks an output path. In a dry run, a missing ``force`` is a warning instead of an error.
 
     Args:
-        check: returns the path, or raises an error if writing would overwrite something.
+        check: returns the path to write, or raises an error if something exists there that must not be overwritten.
+
+    Returns:
+        The path to write (None without ``out``, or if there is a warning) and the warnings.
     """
     try:
         return None if out is None else check(source, out, force), []

@@ -1,9 +1,10 @@
-"""Changes a checkpoint in place, and undoes this byte for byte, even after a crash.
+"""Changes a checkpoint in place, and undoes the changes byte for byte, even after a crash.
 
-First lists the originals in the manifest of a backup folder inside the checkpoint, then copies them there, then lists
-their replacements, and only then replaces files. So every file with a listed replacement can be restored, no other file
-was changed, and every copy is known as ropescale's. The manifest has the SHA-256 of originals and replacements, which
-protects files that somebody changed later, and whether the change was completed, which identifies an interrupted patch.
+The order is: list the original files in the manifest of a backup folder inside the checkpoint, copy the files to that
+folder, list their replacements, and only then replace them. So every file with a listed replacement can be restored, no
+other file was changed, and every copy is known to be ropescale's. The manifest contains the SHA-256 of originals and
+replacements, so that a file that somebody changed later is not overwritten, and whether the change was completed, so
+that an interrupted patch is recognised.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..errors import CheckpointError, ConfigError
 from ..files import deferred, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
-"""The folder where ``in_place`` keeps the originals."""
+"""The folder in which ``in_place`` keeps the original files."""
 
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 """The only files that patching writes; weights and other files of a checkpoint are never replaced."""
@@ -33,8 +34,9 @@ class Manifest:
     """The content of ``manifest.json``.
 
     Attributes:
-        originals: SHA-256 of each original that the backup has or will have, by name.
-        written: SHA-256 of all content that ropescale wrote, by name; a name without an original is a new file.
+        originals: the SHA-256 of each original file that the backup contains or will contain, by name.
+        written: the SHA-256 of every content that ropescale wrote or will write, by name. A name that is missing in
+            ``originals`` is a new file.
         finished: whether the change was completed.
     """
 
@@ -44,15 +46,15 @@ class Manifest:
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Copies the originals into the backup, then replaces the files.
+    """Copies the original files into the backup, then replaces them.
 
     Args:
         folder: the checkpoint.
-        files: the new content by name, one of :data:`FILES`.
+        files: the new content by name; the names are among :data:`FILES`.
 
     Raises:
         CheckpointError: the backup is a link to another folder or contains unknown files, another command is running,
-            or a file was changed since it was patched, or meanwhile.
+            or a file was changed since it was patched, or during this call.
         ConfigError: an earlier backup is damaged.
     """
     with _locked(folder, make=True) as backup:
@@ -77,19 +79,19 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def put_back(folder: Path) -> bool:
-    """Restores every original and removes added files; returns False if no file had been changed.
+    """Restores every original file and removes added files; returns whether any file had been changed.
 
     Raises:
         CheckpointError: the backup is a link to another folder, another command is running, or a file was changed since
             it was patched.
-        ConfigError: the manifest is damaged, or an original is missing or changed.
+        ConfigError: the manifest is damaged, or an original file is missing or changed.
     """
     if not os.path.lexists(folder / BACKUP):
         return False
     with _locked(folder) as backup:
         manifest = _manifest(backup)
         for name, digest in manifest.originals.items():
-            kept = backup / name if os.path.lexists(backup / name) else folder / name  # a restore was interrupted
+            kept = backup / name if os.path.lexists(backup / name) else folder / name  # moved by an interrupted restore
             if name in manifest.written and not _is_file(kept, digest):
                 raise ConfigError(
                     f"{backup / name} is missing or is not the original; download the checkpoint's {name} again"
@@ -117,14 +119,18 @@ def is_interrupted(folder: Path) -> bool:
     if not (backup / _MANIFEST).exists():
         return False
     manifest = _manifest(backup)
-    restored = any(not os.path.lexists(backup / name) for name in manifest.originals)  # restoring moves them
-    recorded = os.path.lexists(folder / "ropescale.json")  # it records the origin of the configuration
+    restored = any(not os.path.lexists(backup / name) for name in manifest.originals)  # restoring moves originals back
+    recorded = os.path.lexists(folder / "ropescale.json")  # the record of the configuration's origin
     return restored or not recorded or not manifest.finished
 
 
 @contextmanager
 def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
-    """Yields the backup's folder, created on request and locked against other commands; removes it if unused."""
+    """Yields the backup folder, locked against other commands; removes the folder at the end if it is unused.
+
+    Args:
+        make: create the folder if it is missing.
+    """
     from filelock import FileLock, Timeout
 
     backup = folder / BACKUP
@@ -139,7 +145,7 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
                 with deferred(), suppress(OSError):
                     with suppress(CheckpointError, ConfigError):
                         manifest = _manifest(backup)
-                        if not manifest.written:  # no file was changed, or all are restored
+                        if not manifest.written:  # no file was changed, or all files are restored
                             for name, digest in manifest.originals.items():
                                 if _is_file(backup / name, digest):
                                     (backup / name).unlink()
@@ -164,7 +170,7 @@ def _is_file(path: Path, digest: str) -> bool:
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
-    """Refuses to overwrite a file that is neither ropescale's nor the original, because it has no backup."""
+    """Raises an error if a file is neither as ropescale wrote it nor the original, because it has no backup."""
     for name, written in manifest.written.items():
         path, ours = folder / name, [*written, manifest.originals.get(name)]
         if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
@@ -175,7 +181,9 @@ def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
 
 
 def _manifest(backup: Path) -> Manifest:
-    """Reads and validates the manifest; it may be downloaded, so it may name only files that patching writes.
+    """Reads and validates the manifest, or returns an empty one if there is no file.
+
+    The manifest may come from a download, so any name other than those of :data:`FILES` is an error.
 
     Raises:
         CheckpointError: the backup is a link to another folder, or contains a file that ropescale did not copy.
@@ -195,7 +203,7 @@ def _manifest(backup: Path) -> Manifest:
     for name in FILES:
         if name not in manifest.originals and os.path.lexists(backup / name):
             raise CheckpointError(
-                f"{path} does not list {name}, so ropescale leaves it; restore it by hand, or move it away"
+                f"{path} does not list {name}, so ropescale does not use that copy; restore it by hand, or move it away"
             )
     return manifest
 
@@ -205,7 +213,11 @@ def _store(backup: Path, manifest: Manifest) -> None:
 
 
 def _replace(backup: Path, target: Path, content: bytes, original: Path | None = None) -> None:
-    """Writes a file in one step, with the mode of the one that it replaces, or as a copy of an original."""
+    """Writes a file atomically.
+
+    Args:
+        original: the file whose mode and times the written file gets. Default: the mode of the replaced file, if any.
+    """
     write_synced(backup / _PART, content)
     if original is not None:
         shutil.copystat(original, backup / _PART)
@@ -215,7 +227,7 @@ def _replace(backup: Path, target: Path, content: bytes, original: Path | None =
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:
-    """Refuses to replace links, which may be shared, such as those of the Hub's cache.
+    """Raises an error if a file to replace is a symbolic link, whose target may be shared, as in the Hub's cache.
 
     Raises:
         CheckpointError: a file to replace is a symbolic link.

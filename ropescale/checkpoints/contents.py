@@ -26,10 +26,10 @@ def new_files(
 
     Args:
         source: the source's folder.
-        name: the source's name in the card.
+        name: the source's name in the model card.
+        plan: the plan of a schedule, or of the keys that the checkpoint lacks (see :func:`completed`).
         hub_id: the source's Hub id, if known.
-        plan: the plan of the schedule, or of the keys that a checkpoint lacks.
-        to: the target repository, if known.
+        to: the target repository on the Hub, if known.
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
@@ -40,13 +40,13 @@ def new_files(
 
 
 def source_name(name: str) -> str:
-    """Returns a Hub id unchanged, and only the last name of a folder, because the result may be published."""
+    """Returns a Hub id unchanged, or the last part of a folder's path, because the result may be published."""
     path = local_path(name)
     return path.resolve().name if path.is_dir() else name
 
 
 def raised_tokenizer(path: Path, length: int) -> bytes | None:
-    """Returns ``tokenizer_config.json`` with ``model_max_length`` raised; None if it is high enough or absent."""
+    """Returns ``tokenizer_config.json`` with a raised ``model_max_length``, or None if it is absent or high enough."""
     limit = number(optional_json(path).get("model_max_length"))
     if limit is None or limit >= length:
         return None
@@ -54,13 +54,13 @@ def raised_tokenizer(path: Path, length: int) -> bytes | None:
 
 
 def completed(source: Path, request: Request) -> Plan:
-    """Plans the keys and limits that a checkpoint lacks, without changing its frequencies.
+    """Plans the addition of missing keys and limits to a checkpoint, without changing its frequencies.
 
-    A model that was patched in memory and saved by ``save_pretrained`` lacks transformers 4's keys, and its tokenizer
-    has the old limit.
+    A model that was patched in memory and saved by ``save_pretrained`` lacks the keys of transformers 4, and its
+    tokenizer has the old limit.
 
     Raises:
-        ScheduleError: it lacks nothing.
+        ScheduleError: the checkpoint lacks nothing.
     """
     now, record = Configuration.read(read_config(source)), read_record(source)
     length = record.length if record else now.meant_length
@@ -76,9 +76,9 @@ def completed(source: Path, request: Request) -> Plan:
 
 
 def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
-    """Returns the record of a checkpoint built from a folder, without the list of files.
+    """Returns the record of a checkpoint that is built from a source folder, without the list of files.
 
-    A checkpoint that keeps its schedule keeps its record, except the undo information.
+    If the plan does not change the source's schedule, the source's record is kept, except for the undo information.
     """
     earlier = read_record(source)
     if earlier is not None and not plan.changes:
@@ -91,15 +91,15 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
 # --- Readable differences from the source's files
 
 _LONGEST = 200
-"""The most characters of a text on one line; a chat template can have a page."""
+"""The most characters of a value that are shown; a chat template can fill a page."""
 
 
 def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Describes the change of every file: a unified diff, or one line for other files than JSON.
+    """Describes the change of every file: a unified diff for JSON files except the record, one line for other files.
 
     Args:
         source: the unchanged checkpoint.
-        files: the new content of each file, by name; unchanged files are left out.
+        files: the new content of each file, by name; the result omits files that do not change.
     """
     texts = {}
     for name, content in files.items():
@@ -113,7 +113,7 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
-    """Returns a unified diff of the keys of two JSON objects that differ, with long lists on one line."""
+    """Returns a unified diff of two JSON objects, limited to the keys that differ, with long lists on one line."""
     keys = {key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]}
     before, after = (
         [f"{line}\n" for line in _readable({key: value[key] for key in keys & value.keys()})] for value in (old, new)
@@ -122,7 +122,7 @@ def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "conf
 
 
 def _readable(value: Mapping[str, object]) -> Iterator[str]:
-    """Yields an object's lines."""
+    """Yields the lines of a JSON object, with sorted keys."""
     yield "{"
     for key, inner in sorted(value.items()):
         first, *lines = _readable(inner) if isinstance(inner, Mapping) else [_short(inner)]
@@ -132,16 +132,16 @@ def _readable(value: Mapping[str, object]) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    """Returns a value on one line; cuts long lists of numbers to their ends, in six digits."""
+    """Formats a value on one line; shows only the ends of a long list of numbers, with six digits."""
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        # an integer beyond every float is only cut
+        # integers that may exceed the float range are shortened as text
         ends = [f"{v:.6g}" if abs(v) < 1e300 else brief(v) for v in (*value[:3], *value[-2:])]
         return f"[{', '.join(ends[:3])}, ... {len(value)} numbers ..., {', '.join(ends[3:])}]"
     return cut(json.dumps(value), _LONGEST)
 
 
 def number(value: object) -> float | None:
-    """Returns a value that is a number; None for anything else."""
+    """Returns the value if it is a number, else None."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -1,8 +1,8 @@
-"""Builds a checkpoint's folder from another's, atomically: links weights, copies the rest.
+"""Builds a checkpoint's folder from another folder, atomically: links weights and copies other files.
 
 ``force`` may replace only a folder in which every file is as ropescale wrote it. The record of a patched checkpoint
-lists its files. A weight file is recognised without reading it: a hard link by its inode, a symbolic link by its
-target, a copy by its size and time. Any other file is recognised by its SHA-256.
+lists its files. A weight file is recognised without being read: a hard link by its inode, a symbolic link by its
+target, a copy by its size and modification time. Any other file is recognised by its SHA-256.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .backups import BACKUP
 LOG = logging.getLogger(__name__)
 
 LINKS = ("auto", "hard", "symlink", "copy")
-"""The ways to link a weight file."""
+"""The accepted values of the ``link`` option."""
 
 _WEIGHTS = (
     "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
@@ -49,12 +49,12 @@ _SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pyc
 
 
 def is_weight(name: str) -> bool:
-    """Whether a file of this name holds weights."""
+    """Whether a file with this name contains weights."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in _WEIGHTS)
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Returns a checkpoint's files relative to its folder, sorted, without version control and caches.
+    """Returns the files of a checkpoint relative to its folder, sorted, except those of version control and caches.
 
     Links to folders are not followed.
     """
@@ -62,7 +62,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the files and links to folders below a folder, relative to it, without version control and caches."""
+    """Yields the files below a folder and the links to folders, relative to the folder, as :func:`files_of` does."""
     for above, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if name not in _SKIPPED]
         links = [name for name in folders if os.path.islink(os.path.join(above, name))]
@@ -76,18 +76,20 @@ def _raise(error: OSError) -> Never:
 def build_folder(
     target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
-    """Builds a folder atomically: under a hidden name, renamed at the end.
+    """Builds a folder atomically: creates it under a hidden name and renames it at the end.
 
     Args:
-        fill_folder: writes into the hidden folder, and returns the link type of each weight file.
+        target: the folder's path.
+        fill_folder: writes the files into the hidden folder, and returns the link type of each weight file.
         record: the record, without the list of files.
-        force: replace an empty folder, or one that ropescale wrote entirely.
+        force: replace an empty folder, or a folder that ropescale wrote entirely.
 
     Returns:
         The link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
 
     Raises:
-        CheckpointError: a file cannot be read or written, or appeared meanwhile; no partial folder is left.
+        CheckpointError: a file cannot be read or written, or ``target`` was created meanwhile; no partial folder is
+            left.
     """
     if aside := left_aside(target):
         LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is running", aside, target)
@@ -102,7 +104,7 @@ def build_folder(
 
 @contextmanager
 def _parents(folder: Path) -> Iterator[None]:
-    """Makes a folder and its missing parents; removes them on failure."""
+    """Creates a folder and its missing parents; removes the created folders on failure."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +117,7 @@ def _parents(folder: Path) -> Iterator[None]:
 
 
 def _place(new: Path, target: Path, force: bool) -> None:
-    """Renames a new folder to its name; an earlier result is renamed to ``NAME~`` and then removed."""
+    """Gives a new folder its final name. First renames an earlier result to ``NAME~``, and removes it at the end."""
     aside = None
     if os.path.lexists(target) and not force:
         raise CheckpointError(f"{target} was created meanwhile; choose another folder, or remove it")
@@ -137,7 +139,8 @@ def _place(new: Path, target: Path, force: bool) -> None:
     if aside:
         removed = False
         with suppress(OSError):
-            removed = why_not_ours(aside) is None and remove_ours(aside)  # no other command changes it under this name
+            # checked again, because no other command changes the folder under this name
+            removed = why_not_ours(aside) is None and remove_ours(aside)
         if not removed:
             LOG.warning("%s is the earlier %s and cannot be removed completely; check and remove it", aside, target)
 
@@ -164,14 +167,16 @@ def link_or_copy(
     link: str,
     leave: Callable[[Path], bool] = lambda name: False,
 ) -> dict[str, str]:
-    """Links or copies a checkpoint's files into a folder, and writes the changed ones.
+    """Links or copies a checkpoint's files into a folder, and writes the changed files.
 
-    Links weights; copies other files, because a later ``save_pretrained`` would write through a link.
+    Weights are linked. Other files are copied, because a later ``save_pretrained`` would write through a link.
 
     Args:
-        files: the content of every changed or new file.
+        source: the checkpoint.
+        folder: the folder to fill.
+        files: the content of every changed or new file, by name.
         link: how to link weights, one of :data:`LINKS`.
-        leave: whether to leave a file out, by its name relative to the source.
+        leave: a function that returns whether to skip a file, given its path relative to the source.
 
     Returns:
         The link type of each weight file.
@@ -192,10 +197,10 @@ def link_or_copy(
 
 
 def real_file(path: Path) -> Path:
-    """Returns the regular file that a path leads to.
+    """Returns the path of a regular file with all links resolved.
 
     Raises:
-        CheckpointError: it does not exist, or is not a regular file.
+        CheckpointError: the file does not exist, or is not a regular file.
     """
     real = Path(os.path.realpath(path))
     if not real.exists():
@@ -206,7 +211,13 @@ def real_file(path: Path) -> Path:
 
 
 def _link(real: Path, destination: Path, how: str) -> str:
-    """Links a weight file and returns the link type. Takes the real file, because Hub caches consist of symlinks."""
+    """Links a weight file and returns the link type.
+
+    Args:
+        real: the resolved file, because the files in the Hub's cache are symbolic links.
+        destination: the path of the new link or copy.
+        how: the link type, one of :data:`LINKS`.
+    """
     ways = {"hard": os.link, "symlink": os.symlink, "copy": shutil.copyfile}
     for way in ways if how == "auto" else (how,):
         try:
@@ -227,7 +238,7 @@ def _link(real: Path, destination: Path, how: str) -> str:
 def copy_mode(folder: Path, like: str) -> None:
     """Gives new weight files the mode of another file, because safetensors makes them readable only by their owner.
 
-    Linked weights keep theirs, which is also their source's.
+    Skips linked weights, because a hard link shares its mode with the source's file.
     """
     mode = stat.S_IMODE((folder / like).stat().st_mode)
     for name in files_of(folder):
@@ -241,7 +252,7 @@ def copy_mode(folder: Path, like: str) -> None:
 
 
 def refuse_missing_shards(source: Path) -> None:
-    """Refuses an incomplete download, because no engine would load the result."""
+    """Raises an error for an incomplete download, because no engine could load the result."""
     for index, shards in shards_of(source):
         missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:
@@ -252,10 +263,10 @@ def refuse_missing_shards(source: Path) -> None:
 
 
 def shards_of(source: Path) -> list[tuple[Path, set[str]]]:
-    """Reads the indexes of weights in a folder, with the names of their files, which may not exist.
+    """Returns each index of weights in a folder, with the names of the files that it lists, which may not exist.
 
     Raises:
-        ConfigError: it is not an index, or names a path outside the folder.
+        ConfigError: an index is malformed, or names a path outside the folder.
     """
     shards = []
     for index in sorted(source.glob("*.index.json")):
@@ -272,7 +283,7 @@ def shards_of(source: Path) -> list[tuple[Path, set[str]]]:
 
 
 _LARGEST_INDEX = 128 * 2**20
-"""The most bytes of an index; that of a model with a million tensors has a hundred million."""
+"""The largest index, in bytes; the index of a model with a million tensors has a hundred million bytes."""
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -280,13 +291,13 @@ _LARGEST_INDEX = 128 * 2**20
 
 
 _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
-"""A model's file in the Hub's cache, whose name is a hash."""
+"""The path of a model's file in the Hub's cache, whose name is a hash."""
 
 
 def leaving_links(folder: Path) -> dict[str, str]:
-    """Returns the links that lead out of a checkpoint, with their target, which may not exist.
+    """Returns the symbolic links that lead out of a checkpoint, with their targets, which may not exist.
 
-    Links from weights to weights, and into the Hub's cache, are a checkpoint's own.
+    Omits links from weights to weights, and links into the Hub's cache, because their targets belong to the checkpoint.
     """
     root, away = os.path.realpath(folder), {}
     for name in sorted(name for name in _walk(folder) if (folder / name).is_symlink()):
@@ -305,10 +316,10 @@ def link_warning(folder: Path) -> Iterator[str]:
 
 
 def refuse_leaving_links(folder: Path) -> None:
-    """Refuses to upload a checkpoint whose links would publish files outside it.
+    """Raises an error if uploading a checkpoint would publish files outside its folder.
 
     Raises:
-        CheckpointError: a link leads out of it, or a folder cannot be read.
+        CheckpointError: a link leads out of the checkpoint, or a folder cannot be read.
     """
     with translated(folder, "read"):
         links = leaving_links(folder)
@@ -320,7 +331,7 @@ def refuse_leaving_links(folder: Path) -> None:
 
 
 def _named(links: Mapping[str, str]) -> str:
-    """Returns ``the link a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
+    """Formats links: ``the link a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
     name, target = next(iter(links.items()))
     more = len(links) - 1
     others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
@@ -328,18 +339,18 @@ def _named(links: Mapping[str, str]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# The folders that ``force`` may replace
+# Recognising the folders that ``force`` may replace
 
 
 def entry_of(path: Path, how: str | None) -> Entry:
-    """Describes a file that was just written, so that :func:`why_not_ours` recognises it.
+    """Returns the record's entry for a file, by which :func:`why_not_ours` recognises the file later.
 
     Args:
         how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
     """
     if how is None:
         return {"sha256": sha256_of(path)}
-    if how == "symlink":  # not the target itself: it contains a path of the user's machine
+    if how == "symlink":  # hashed, because the target may contain private names of folders
         return {"how": how, "sha256": sha256(os.fsencode(os.readlink(path)))}
     status = path.lstat()
     if how == "hard":
@@ -348,16 +359,16 @@ def entry_of(path: Path, how: str | None) -> Entry:
 
 
 def why_not_ours(folder: Path) -> str | None:
-    """Returns why ``force`` may not replace a folder, with a file's name; None if ropescale wrote all of it."""
+    """Returns why ``force`` may not replace a folder, or None if ropescale wrote everything in it."""
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
-        return f"{folder} was not written by ropescale ({kind}), so force leaves it; choose another folder"
+        return f"{folder} was not written by ropescale ({kind}), so force does not replace it; choose another folder"
     if not os.path.lexists(folder / RECORD):
-        return f"{folder} was not written by ropescale (no {RECORD}), so force leaves it; remove it yourself"
+        return f"{folder} was not written by ropescale (no {RECORD}), so force does not replace it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
         return (
-            f"{folder} was patched in place and contains {BACKUP}, so force leaves it; choose another folder, or undo "
-            f"the patch first: ropescale restore {folder}"
+            f"{folder} was patched in place and contains {BACKUP}, so force does not replace it; choose another "
+            f"folder, or undo the patch first: ropescale restore {folder}"
         )
     files = files_in(folder)
     if files is None:
@@ -368,14 +379,14 @@ def why_not_ours(folder: Path) -> str | None:
     foreign = next(_foreign_files(folder, files), None)
     if foreign and files_in(folder) != files:  # another command has replaced the folder meanwhile
         return why_not_ours(folder)
-    return foreign and f"{folder / foreign}, so force leaves {folder}; move that away, or choose another folder"
+    return foreign and f"{folder / foreign}, so force does not replace {folder}; move that away, or choose another one"
 
 
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
-    """Yields every file in a folder that differs from the written one, with the reason."""
+    """Yields every file or folder that is not as ropescale wrote it, with the reason."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
     paths = sorted(folder.rglob("*"))
-    within = Counter(path.lstat().st_ino for path in paths)  # the number of names of each inode in the folder itself
+    within = Counter(path.lstat().st_ino for path in paths)  # the number of each inode's names inside the folder
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
@@ -389,7 +400,12 @@ def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
 
 
 def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """Returns how a file differs from the written one; None if it does not."""
+    """Returns why a file may not be replaced: it differs from the written file, or is the last copy of weights.
+
+    Args:
+        entry: the file's entry in the record.
+        within: the number of names that each inode has inside the folder.
+    """
     status, how = path.lstat(), entry.get("how")
     if not (stat.S_ISLNK if how == "symlink" else stat.S_ISREG)(status.st_mode):
         return "is not the file that ropescale wrote"
@@ -400,7 +416,7 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
 
 
 def remove_ours(folder: Path) -> bool:
-    """Removes ropescale's files and the folder; returns False if other files remain."""
+    """Removes the files that ropescale wrote, then the folder; returns False if other files remain."""
     names = [*(files_in(folder) or ()), RECORD]  # the record last, so that an interrupted removal can be continued
     for name in names:
         (folder / name).unlink(missing_ok=True)
@@ -412,7 +428,7 @@ def remove_ours(folder: Path) -> bool:
 
 
 def left_aside(folder: Path) -> Path | None:
-    """Returns ``NAME~`` if a killed ``force`` left the earlier result there."""
+    """Returns the path ``NAME~`` if it contains an earlier result, which a killed command with ``force`` left there."""
     aside = Path(f"{folder}~")
     return aside if os.path.lexists(aside / RECORD) else None
 
@@ -422,10 +438,14 @@ def is_empty(folder: Path) -> bool:
 
 
 def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
-    """Returns the folder to write, after checking that this overwrites nothing; a model in memory may have no source.
+    """Returns the folder to write, after checking that nothing will be lost.
+
+    Args:
+        source: the folder of the source; None for a model in memory without one.
+        force: accept an existing folder that is empty or that ropescale wrote entirely.
 
     Raises:
-        CheckpointError: it exists, is or contains the source or its weights, or its parent is a file.
+        CheckpointError: the folder exists, overlaps the source or contains its weights, or its parent is a file.
     """
     if not str(out):
         raise CheckpointError("the output's name is empty; name the folder to write")
@@ -444,7 +464,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         raise CheckpointError(f"{target} cannot be written: {nearest} is not a folder; choose another place")
     if not os.path.lexists(target):
         return target
-    sweep_leftovers(target)  # the lock of a command that was killed after it had renamed the folder
+    sweep_leftovers(target)  # such as the lock of a command that was killed after it had renamed the folder
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
     with translated(target, "read"):
@@ -457,6 +477,6 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         real = Path(os.path.realpath(path))
         if path.is_symlink() and there in (real, *real.parents):
             raise CheckpointError(
-                f"{target} contains what {path} links to, so replacing it would destroy that; choose another folder"
+                f"{target} contains the target of the link {path}, which would be destroyed; choose another folder"
             )
     return target

@@ -1,4 +1,4 @@
-"""Reconstructs a loaded model's configuration file: its source's, with later changes."""
+"""Reconstructs a loaded model's configuration file from its source's file and the changes made since."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedSchedule:
-    """The schedule of a model in memory, as a checkpoint records it.
+    """The schedule of a model in memory, in the form that a checkpoint records.
 
     Attributes:
-        plan: the schedule on the configuration to write. It has no layers if the model was loaded with the schedule.
+        plan: the plan of the schedule on the configuration to write. The plan has no layers if the model was already
+            loaded with the schedule.
         record: the record, without the list of files.
-        source: the folder that the model was loaded from, if it still exists.
-        hub_id: the model's Hub id, if that folder is in the Hub's cache.
+        source: the folder that the model was loaded from, or None if that folder is unknown or no longer exists.
+        hub_id: the model's Hub id, or None if ``source`` is not in the Hub's cache.
     """
 
     plan: Plan
@@ -52,7 +53,7 @@ class SavedSchedule:
     hub_id: str | None
 
     def write(self, folder: Path) -> None:
-        """Writes the files of a patched checkpoint, except the record, over its source's files in a folder."""
+        """Writes the files that patching changes, except the record, into a folder with the source's files."""
         name = str(self.record["source"])
         config = as_json(self.plan.config, "config.json")
         for each, content in {"config.json": config, **new_files(folder, name, self.plan, self.hub_id)}.items():
@@ -60,15 +61,16 @@ class SavedSchedule:
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether a model is wrapped by PEFT, or has adapters added by transformers."""
+    """Whether a model is wrapped by PEFT, or has adapters that were added through transformers."""
     return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 def saved_schedule(model: nn.Module) -> SavedSchedule:
-    """Returns a model's schedule, from its patches or from the record of the folder it was loaded from.
+    """Returns a model's schedule, from its patches or from the record of the folder that it was loaded from.
 
     Raises:
-        RopescaleError: it has none, or one that no file can express, or its tables differ from the patch.
+        RopescaleError: the model has no schedule, or a schedule that no file can express, or its tables differ from
+            its patches.
     """
     name, source, hub_id = _loaded_from(model)
     plan = installed(model)
@@ -94,7 +96,8 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
 def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     """Returns the configuration that a model was loaded from, without ropescale's scaling.
 
-    None if it is missing, or if the model was loaded with another schedule, so that the plan does not apply to it.
+    Returns None if there is no source, or if planning the same request on the source's configuration fails or gives
+    different tables or a different length, as for a model that was loaded with another schedule.
     """
     if source is None:
         return None
@@ -107,10 +110,10 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
 
 
 def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
-    """Refuses a model whose tables differ from its patches.
+    """Raises an error if a model's tables differ from its patches.
 
     Raises:
-        VerificationError: names the module.
+        VerificationError: the tables differ; the message names the module.
     """
     for name, module in rotary_modules(model):
         for key in layer_keys(module):
@@ -124,7 +127,11 @@ def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
 
 
 def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> SavedSchedule:
-    """Returns the schedule of a model that was loaded from a folder of ropescale."""
+    """Returns the schedule of a model that was loaded from a folder patched by ropescale.
+
+    Raises:
+        RopescaleError: the folder has no record, or the model's rope parameters were changed without a patch.
+    """
     record = None if source is None else read_record(source)
     if source is None or record is None:
         raise RopescaleError(
@@ -142,9 +149,10 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
 
 
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
-    """Returns the name that a model was loaded by, its folder, and its Hub id if that folder is in the cache.
+    """Returns the name that a model was loaded by, its folder, and its Hub id.
 
-    A model that was not loaded is named by its class.
+    The name of a model that was not loaded is its class. The folder is None if there is none, and the Hub id is None
+    if the folder is not in the Hub's cache.
     """
     config: Any = whole_config(model)
     name = str(getattr(config, "_name_or_path", "") or "")
@@ -174,13 +182,13 @@ _APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dty
 
 
 def _changed_since(config: dict[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
-    """Returns a ``config.json`` with the changes of a model's configuration since it was loaded.
+    """Returns a ``config.json`` with the changes that were made to a model's configuration since loading.
 
-    For an adapted model it is unchanged, because the base's weights are links to the source's.
+    Returns ``config`` unchanged for a model with adapters, because its base's weights are links to the source's files.
 
     Args:
         config: the content of the file.
-        expected: the file's content with the model's schedule: the model's configuration without other changes.
+        expected: the file's content with the model's schedule, from which the model's configuration would be unchanged.
         model: the model, perhaps with more tokens or another dtype.
     """
     if is_adapted(model):
@@ -190,7 +198,7 @@ def _changed_since(config: dict[str, object], expected: Mapping[str, object], mo
 
 
 def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
-    gone = before.keys() - now.keys() - _APART  # such as the quantization config of dequantized weights
+    gone = before.keys() - now.keys() - _APART  # removed keys, such as the quantization config of dequantized weights
     found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
         if key in _APART or value == before.get(key):
@@ -204,7 +212,7 @@ def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapp
 
 
 def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
-    """Returns the values that ``save_pretrained`` updates in a file: the weights' dtype and the model's class."""
+    """Returns the keys of ``config`` that ``save_pretrained`` updates: the weights' dtype and the model's class."""
     now = {
         **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
         "architectures": [type(model).__name__.removeprefix("FSDP")],
@@ -213,7 +221,7 @@ def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
 
 
 def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with another configuration's rope keys, in every section."""
+    """Returns the configuration ``now`` with the rope keys of the configuration ``before``, in every section."""
     kept = {key: value for key, value in now.items() if key not in _ROPE}
     for key, value in kept.items():
         if isinstance(value, Mapping) and isinstance(there := before.get(key), Mapping):
@@ -222,7 +230,7 @@ def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str
 
 
 def _parsed(model: nn.Module, config: Mapping[str, object]) -> PreTrainedConfig:
-    """Builds transformers' configuration object from a ``config.json``."""
+    """Builds transformers' configuration object from the content of a ``config.json``."""
     with quiet_transformers():
         return type(whole_config(model)).from_dict(copy.deepcopy(dict(config)))
 
@@ -233,13 +241,13 @@ def _rope_of(config: PreTrainedConfig) -> tuple[object, object]:
 
 
 def refuse_parts(model: nn.Module) -> None:
-    """Refuses a model with weights in other processes or on the meta device.
+    """Raises an error for a model with weights in other processes or on the meta device.
 
     Raises:
-        ConfigError: it is not a transformers model.
-        CheckpointError: the weights are elsewhere; names an alternative.
+        ConfigError: the object is not a transformers model.
+        CheckpointError: weights are elsewhere; the message names an alternative.
     """
-    whole_config(model)  # other objects are not transformers models
+    whole_config(model)  # raises ConfigError for other objects
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not hasattr(model, "hf_device_map"):
             raise CheckpointError(f"{name} is on the meta device and has no numbers; load the model's weights first")
@@ -252,7 +260,7 @@ def refuse_parts(model: nn.Module) -> None:
 
 
 def save_pretrained(what: Any, folder: Path, **options: Any) -> None:
-    """Lets transformers, or PEFT, save a model or a tokenizer.
+    """Saves a model or a tokenizer with its own ``save_pretrained``.
 
     Raises:
         CheckpointError: saving failed.

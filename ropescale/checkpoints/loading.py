@@ -1,4 +1,4 @@
-"""Loads a checkpoint as stock transformers does. Runs the checkpoint's own code only on request."""
+"""Loads a checkpoint as stock transformers does, and runs the checkpoint's own code only on request."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ def load_model(
     device_map: str | Mapping[str, object] | None = None,
     tensor_parallel: bool = False,
 ) -> PreTrainedModel:
-    """Loads a causal language model, or one for images and text, on its device and in evaluation mode.
+    """Loads a causal language model, or a model for images and text, on a device and in evaluation mode.
 
     Args:
-        dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
-            if None.
+        folder: the checkpoint.
+        dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``. Default: float32 on the CPU, ``auto`` on
+            other devices.
         device: a torch device. Default: the GPU if available, else the CPU.
+        trust_remote_code: whether the checkpoint's own code may run.
         device_map: a device map for transformers, such as ``auto``, to spread the model over devices.
         tensor_parallel: shard every layer over the processes of the initialised process group.
 
     Raises:
         CheckpointError: loading failed.
-        ConfigError: it needs custom code without permission, or its class has no tensor-parallel plan.
+        ConfigError: the model needs custom code that may not run, or its class has no tensor-parallel plan.
         DataError: the device does not exist.
     """
     import torch
@@ -53,7 +55,7 @@ def load_model(
 
     refuse_unloadable(folder)
     refuse_code(folder, trust_remote_code)
-    shards_of(folder)  # refuses an index that names files outside the folder
+    shards_of(folder)  # raises an error for an index that names files outside the folder
     if not sys.stderr.isatty():
         bars.disable_progress_bar()
     place = usable_device(device)
@@ -81,10 +83,10 @@ def load_model(
 
 
 def auto_class(config: Mapping[str, object]) -> Any:
-    """Returns a model's auto class: for causal language models, or for images and text.
+    """Returns transformers' auto class for a model: that of causal language models, or that of images and text.
 
     Raises:
-        ConfigError: its attention is bidirectional, so a next-token loss is meaningless.
+        ConfigError: the model's attention is bidirectional, so a next-token loss is meaningless.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto import modeling_auto as auto
@@ -103,7 +105,7 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     """Checks that all weights were loaded, and returns the model on its device and in evaluation mode.
 
     Raises:
-        CheckpointError: weights are missing or have another shape, so that transformers would initialise them randomly.
+        CheckpointError: weights are missing or have a wrong shape, so that transformers initialised them randomly.
     """
     model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not support the option
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
@@ -128,21 +130,23 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a tokenizer of its own."""
+    """Whether a folder contains a tokenizer."""
     return (folder / "tokenizer_config.json").exists()
 
 
 def load_tokenizer(
     folder: Path, *, trust_remote_code: bool = False, base: Path | None = None
 ) -> PreTrainedTokenizerBase:
-    """Loads the checkpoint's tokenizer.
+    """Loads the tokenizer of a checkpoint or an adapter.
 
     Args:
-        base: the checkpoint whose configuration decides about custom code, if the folder is an adapter's.
+        folder: the folder with the tokenizer.
+        trust_remote_code: whether the checkpoint's own code may run.
+        base: the base model's folder, whose configuration is checked for custom code if ``folder`` is an adapter's.
 
     Raises:
-        CheckpointError: it is missing or does not load.
-        ConfigError: it needs custom code without permission to run.
+        CheckpointError: the tokenizer is missing or cannot be loaded.
+        ConfigError: the tokenizer needs custom code that may not run.
     """
     from transformers import AutoTokenizer
 
@@ -152,10 +156,10 @@ def load_tokenizer(
         raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
-    except Exception as error:  # transformers passes on its parts' errors; all mean the same here
+    except Exception as error:  # errors of many libraries, which all mean that the tokenizer cannot be loaded
         raise refusal(f"{folder} has no tokenizer that transformers can load", error) from error
     longest = tokenizer.model_max_length
-    if not isinstance(longest, (int, float)):  # transformers compares it with every text
+    if not isinstance(longest, (int, float)):  # transformers compares this limit with the length of every text
         raise ConfigError(f"{folder}/tokenizer_config.json: model_max_length is {brief(longest)}; write a number")
     return tokenizer
 
@@ -165,12 +169,12 @@ _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.ti
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
-    """Refuses a checkpoint that transformers can load only by running the checkpoint's code, or code that it names.
+    """Raises an error if transformers can load a checkpoint only by running code that the checkpoint has or names.
 
-    transformers loads the types that it supports by its own classes, even if the checkpoint contains code.
+    Model types that transformers supports are loaded by its own classes, even if the checkpoint contains code.
 
     Raises:
-        ConfigError: names the code and the option.
+        ConfigError: the checkpoint needs such code; the message names the code and the option that allows it.
     """
     if trust_remote_code:
         return
@@ -196,10 +200,10 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
 
 
 def refuse_unloadable(folder: Path) -> None:
-    """Refuses a checkpoint that makes transformers build endless modules, or that names no dtype of torch.
+    """Raises an error if a checkpoint would make transformers build too many modules, or names an unknown dtype.
 
     Raises:
-        ConfigError: a size in the configuration exceeds that of any model, or its dtype is invalid.
+        ConfigError: a size in the configuration exceeds that of any model, or the dtype is not one of torch's.
     """
     import torch
 
@@ -225,11 +229,11 @@ _MOST = (
     (re.compile(r"^num_labels$"), 2**20),
     (re.compile(r"^(hidden_size|d_model|n_embd|dim)$"), 2**22),
 )
-"""The largest values of the configuration's sizes of modules, lists and tables, by name."""
+"""The largest accepted values of numbers in the configuration that determine sizes, by a pattern of their names."""
 
 
 def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yields the values of a configuration, its sections and lists, by dotted name."""
+    """Yields the dotted name and the value of every entry in a configuration, including its sections and lists."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from _leaves(value, f"{name}.{key}" if name else key)
@@ -241,13 +245,17 @@ def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
-    """Shortens transformers' error, often a paragraph, to one line."""
+    """Returns an error with a message of one line for an error from transformers, which is often a paragraph.
+
+    Args:
+        what: the start of the message.
+    """
     if "trust_remote_code=True" in str(error):
         return ConfigError(
             f"{what} without custom code; read it, and allow it if you trust it",
             "trust_remote_code",
         )
-    if "weights_only" in str(error):  # transformers' advice would run the file's code
+    if "weights_only" in str(error):  # following transformers' own advice would run the file's code
         return CheckpointError(
             f"{what}: its pickled weights are damaged, or contain more than tensors, which would run code; get them "
             "as safetensors"
@@ -256,7 +264,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
 
 
 def remote_code(config: Mapping[str, object]) -> str | None:
-    """Returns the custom class that a configuration names, as ``file.Class``; None without one."""
+    """Returns the custom class that a configuration names, as ``file.Class``, or None."""
     listed = config.get("auto_map")
     if not isinstance(listed, Mapping):
         return None
@@ -265,7 +273,7 @@ def remote_code(config: Mapping[str, object]) -> str | None:
 
 
 def _code(trusted: bool) -> dict[str, bool]:
-    """Returns explicit options on custom code; transformers would prompt the user otherwise."""
+    """Returns explicit options on custom code, without which transformers would prompt the user."""
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 
@@ -274,7 +282,7 @@ def usable_device(device: str | None) -> torch.device:
 
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.ones(1, device=place).item()  # "meta" has no numbers
+        torch.ones(1, device=place).item()  # fails on "meta", which stores no numbers
     except (RuntimeError, AssertionError) as error:
         raise DataError(f"device {device!r} cannot be used: {first_line(error)}", "device") from None
     return place

@@ -1,4 +1,4 @@
-"""Locates a model: a local folder, or a Hub id through huggingface_hub's cache."""
+"""Locates a model, given as a local folder or as a Hub id, which is looked up through huggingface_hub's cache."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     """Returns the folder of a checkpoint.
 
     Args:
-        model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B`` (downloaded, or from the cache without a network).
+        model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B``, which is downloaded, or read from the cache if the
+            Hub cannot be reached.
         revision: branch, tag or commit of a Hub id.
         weights: whether to download the weight files.
 
     Raises:
-        CheckpointError: the folder does not exist or is not a checkpoint, such as an adapter, or the Hub cannot supply
-            it.
+        CheckpointError: the folder does not exist, or contains an adapter or something else than a checkpoint, or the
+            Hub does not supply the model.
     """
     folder = locate(model, revision, weights=weights)
-    if (folder / ADAPTER).exists():  # with a config.json beside it transformers still loads the base
+    if (folder / ADAPTER).exists():  # transformers loads the base then, even if there is a config.json
         base = read_json(folder / ADAPTER).get("base_model_name_or_path")
         named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
         raise CheckpointError(
@@ -43,10 +44,10 @@ ADAPTER = "adapter_config.json"
 
 
 def locate(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Returns a folder like :func:`find_model`, but accepts any content, such as an adapter.
+    """Returns a folder like :func:`find_model`, but accepts a folder with any content, such as an adapter.
 
     Raises:
-        CheckpointError: the folder does not exist, or the Hub cannot supply it.
+        CheckpointError: the folder does not exist or has an unfinished patch in place, or the Hub does not supply it.
     """
     path = local_path(model)
     if not str(model):
@@ -71,22 +72,22 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """Reads the checkpoint's ``config.json``.
+    """Reads a checkpoint's ``config.json``.
 
     Raises:
-        CheckpointError: it is missing or cannot be read.
-        ConfigError: it is not JSON, or not an object.
+        CheckpointError: the file is missing or cannot be read.
+        ConfigError: the content is not JSON, or not an object.
     """
     return read_json(folder / "config.json", LARGEST_CONFIG)
 
 
 LARGEST_CONFIG = 8 * 2**20
-"""The most bytes; a configuration that lists every layer of a quantized model has about two million. Copies and
-comparisons take a hundred times its size."""
+"""The largest ``config.json``, in bytes. The file of a quantized model that lists every layer has about two million.
+Copies and comparisons of a configuration take a hundred times the file's size in memory."""
 
 
 def refuse_set_aside(folder: Path) -> None:
-    """Refuses a missing folder that a killed ``force`` renamed to ``NAME~``."""
+    """Raises an error if a folder is missing because a killed command with ``force`` renamed it to ``NAME~``."""
     if not os.path.lexists(folder) and (aside := left_aside(folder)):
         raise CheckpointError(
             f"folder {folder} does not exist: a command that replaced it was killed, or is running; rename {aside} to "
@@ -95,10 +96,10 @@ def refuse_set_aside(folder: Path) -> None:
 
 
 def checked(folder: Path) -> Path:
-    """Checks that a folder has a ``config.json``, and returns it.
+    """Returns the folder after checking that it contains a ``config.json``.
 
     Raises:
-        CheckpointError: the folder has none.
+        CheckpointError: the folder contains no ``config.json``.
     """
     if not (folder / "config.json").exists():
         raise CheckpointError(
@@ -110,11 +111,11 @@ def checked(folder: Path) -> Path:
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
 
 PATIENCE = 10.0
-"""Seconds to wait for the Hub's first answer; the client itself has no limit."""
+"""Seconds to wait for the Hub's first answer; by default the client would wait without limit."""
 
 
 def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
-    """Returns a Hub model's snapshot: up to date if the Hub answers, else the cached one."""
+    """Returns the folder of a Hub model's snapshot: the current one if the Hub answers, else the cached one."""
     from huggingface_hub import snapshot_download
 
     silence = hub_silence(model, revision)
@@ -127,12 +128,12 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
                 local_files_only=silence is not None,
             )
         )
-    except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
+    except Exception as error:  # the client raises a dozen types of errors, which differ between versions
         raise CheckpointError(_refusal(model, revision, error, silence)) from error
 
 
 def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
-    """Returns why the Hub cannot be reached for a model or a dataset; None if it answers, even with a refusal."""
+    """Returns why the Hub cannot be reached for a model or dataset, or None if the Hub answers, even with an error."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -1,4 +1,4 @@
-"""The model card of a patched checkpoint: the source's card with a section of ropescale and metadata for the Hub."""
+"""The model card of a patched checkpoint: the source's card with a section on the schedule and metadata for the Hub."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
 def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
-    """Returns the source's card with ropescale's section at its end, which replaces an earlier one.
+    """Returns the source's card with ropescale's section at its end; replaces an earlier such section.
 
-    The section describes the schedule, and how to load the result in each engine. Names, specs and values of the
-    configuration may be hostile, so all are escaped. ``name`` is the checkpoint's name in the commands: the target
-    repository, if known.
+    The section describes the schedule and how to load the result in each engine. Names, specs and values of the
+    configuration may be hostile, so all of them are escaped.
+
+    Args:
+        readme: the source's card, which may not exist.
+        plan: the plan of the schedule.
+        source: the source's name.
+        name: the checkpoint's name in the commands, such as the target repository.
     """
     remote = needs_remote_code(plan.config)
     trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
@@ -31,8 +36,8 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
     trained = {key: rope.original_length for key, rope in plan.ropes.items()}
     body = f"""## Context extension
 
-ropescale changed the rotary frequencies of {code_span(Path(source).name)}, and left the weights as they were.
-`ropescale.json` holds the frequencies.
+ropescale changed the rotary frequencies of {code_span(Path(source).name)}, but not its weights.
+`ropescale.json` contains the frequencies.
 
 {_table(labels, trained, plan.length)}
 
@@ -52,7 +57,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 
 
 def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
-    """Returns an adapter's card with a section on its base's schedule.
+    """Returns an adapter's card with a section on the schedule of its base model.
 
     Args:
         readme: the card that PEFT wrote.
@@ -62,8 +67,8 @@ def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
     body = f"""## Context extension
 
 This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
-folder `base` holds that model with them (`ropescale.json` lists them), and `adapter_config.json` names it by its path:
-write the new one there when you move this folder.
+folder `base` contains that model with the adapter's frequencies (listed in `ropescale.json`). `adapter_config.json`
+contains the path of `base`; change the path there if you move this folder.
 
 {_table(labels, record["original_length"], record["length"])}
 
@@ -76,9 +81,9 @@ model = AutoPeftModelForCausalLM.from_pretrained("PATH")
 
 
 def _with_section(readme: Path, body: str) -> bytes:
-    """Returns a card with this section at its end, which replaces an earlier one."""
+    """Returns a card with a section at its end; removes earlier sections of ropescale's."""
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
-    parts, at = [], 0  # step by step, because a regular expression would take hours on a hostile card
+    parts, at = [], 0  # no regular expression, which could take hours on a hostile card
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)
@@ -88,7 +93,7 @@ def _with_section(readme: Path, body: str) -> bytes:
 
 
 def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
-    """Returns the table of the layer types: schedule, trained length and target length."""
+    """Returns a Markdown table with the schedule, trained length and target length of each layer type."""
     rows = [
         f"| {cell(sentence(key))} | {cell(code_span(label))} | {trained.get(key, '-')} | {length} |"
         for key, label in labels.items()
@@ -97,7 +102,7 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
-    """Returns the commands for each engine, or why it has none, and each engine's differences."""
+    """Returns the commands for each engine, or why an engine has none, and the engines' differences."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
@@ -122,11 +127,12 @@ TAG = "ropescale"
 def with_metadata(card: bytes, base_model: str | None) -> bytes:
     """Returns a card whose front matter has the tag ``ropescale`` and names the base model.
 
-    The block is written again, without comments. One that is not a YAML mapping stays unchanged: the Hub refuses it.
+    The front matter is rewritten, without its comments. A card whose front matter is not a YAML mapping, which the Hub
+    rejects, stays unchanged.
 
     Args:
         card: the file's content.
-        base_model: a Hub id for ``base_model``; None keeps the current one.
+        base_model: the Hub id to write as ``base_model``; None keeps the current value.
     """
     import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK

@@ -1,6 +1,6 @@
-"""Patches a checkpoint on disk: a new folder with new configuration files and linked weights.
+"""Patches a checkpoint on disk: writes a folder with changed configuration files and linked weights.
 
-No weights are read. The result loads in stock engines with no ropescale installed.
+No weights are read. Stock engines load the result without ropescale.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ class PatchedCheckpoint:
     Attributes:
         folder: the patched checkpoint's folder; None after a dry run, or if the checkpoint exists only on the Hub.
         plan: the applied plan.
-        before: the source's configuration; for a source that ropescale patched, :attr:`Plan.original` is the vendor's.
+        before: the source's configuration. It differs from :attr:`Plan.original`, the vendor's configuration, if
+            ropescale patched the source before.
         warnings: differences between engines, and files that still contain the old limit.
         links: the link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
         upload: the upload to the Hub, done or planned; None without ``push_to_hub``.
-        changes: every written file, by name: a unified diff, or one line on the added text.
+        changes: the change of every written file, by name, as a unified diff or one line of description.
     """
 
     folder: Path | None
@@ -96,21 +97,21 @@ def patch_checkpoint(
         model: a checkpoint's folder, or a Hub id.
         out: the folder to write; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
-            adds the parts that ``save_pretrained`` leaves out: transformers 4's keys, and the tokenizer's new limit.
-        link: how to link weights: ``auto`` (hard link, else absolute symlink, else copy), ``hard``, ``symlink`` or
-            ``copy``.
+            adds what ``save_pretrained`` does not write: the keys of transformers 4, and the tokenizer's new limit.
+        link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` for the first of these that
+            works.
         revision: branch, tag or commit of a Hub id.
-        in_place: change ``model`` itself; :func:`restore` undoes it.
-        dry_run: only plan, and change nothing.
-        force: replace ``out`` if ropescale wrote it.
+        in_place: change ``model`` itself; :func:`restore` undoes the change.
+        dry_run: only plan, without changing anything.
+        force: replace ``out`` if ropescale wrote all of it.
         push_to_hub: ``user/name`` of the Hub repository to upload the result to, with huggingface_hub's token. Without
-            ``out``, nothing is written on this machine.
-        private: make that repository private.
+            ``out`` or ``in_place``, nothing is written on this machine.
+        private: create a private repository.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        RunError: the upload failed; a patched checkpoint stays in its folder.
-        RopescaleError: the input is wrong; nothing is written.
+        RunError: the upload failed; a patched folder remains.
+        RopescaleError: the input is invalid, or a file cannot be written; no partial result remains.
     """
     own = ("link", "revision", "in_place", "dry_run", "force", "push_to_hub", "private")
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
@@ -169,8 +170,11 @@ def patch_checkpoint(
 def restore(folder: str | Path) -> Path:
     """Undoes ``patch --in-place`` byte for byte, even if the patch or an earlier restore was interrupted.
 
+    Returns:
+        The folder.
+
     Raises:
-        CheckpointError: the folder was not patched in place.
+        CheckpointError: the folder was not patched in place, or a file was changed since then.
     """
     path = local_path(folder)
     refuse_set_aside(path)
@@ -180,7 +184,7 @@ def restore(folder: str | Path) -> Path:
         record = read_json(path / RECORD) if (path / RECORD).exists() else {}
         source = cut(visible(str(record.get("source"))), 100)
         why = "it was not patched in place"
-        if "files" in record:  # it lists the files of a separate folder
+        if "files" in record:  # only the record of a separate folder lists files
             why += f"; it was patched from {source}, which is untouched"
         elif record:
             why = f"it has no {BACKUP}; its record names {source} as its source"
@@ -227,7 +231,7 @@ def _refuse_contradiction(
 
 
 def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
-    """Plans a schedule on the configuration without ropescale's scaling.
+    """Plans a schedule on the source's configuration, without ropescale's earlier scaling unless ``on_top`` is set.
 
     Raises:
         ScheduleError: no configuration can express the schedule, or nothing would change.
@@ -249,7 +253,13 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
 def _contents(
     folder: Path, files: Mapping[str, bytes] | None = None, record: Mapping[str, object] | None = None
 ) -> uploading.Contents:
-    """Returns the files to upload: those of a patched folder, or of a source with these changes."""
+    """Returns the files to upload: the files of a patched folder or, given changes, those of a source with the changes.
+
+    Args:
+        folder: the patched folder, or the source.
+        files: the changed files of a source.
+        record: the new record of a source, without the list of files.
+    """
     kept = {name.as_posix(): real_file(folder / name) for name in files_of(folder)}
     if files is None or record is None:
         return kept
@@ -263,11 +273,15 @@ def _digests(files: Mapping[str, bytes]) -> Listing:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Warnings: differences between engines, and files that still hold the old limit
+# Warnings: differences between engines, and files that still contain the old limit
 
 
 def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
-    """Yields all warnings; ``weights`` tells whether the source's weights should exist (a dry run downloads none)."""
+    """Yields all warnings about a plan.
+
+    Args:
+        weights: whether the source's weights should exist; a dry run does not download them.
+    """
     if weights and not any(is_weight(name.name) for name in files_of(source)):
         yield f"{source} has no weight files that ropescale recognises, so only its configuration is patched"
     yield from link_warning(source)
@@ -288,31 +302,36 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
 
 
 def other_limits(folder: Path, length: int) -> Iterator[str]:
-    """Yields files of a checkpoint, except its configuration, with a limit below a length in tokens.
+    """Yields a warning for every file of a checkpoint that sets a limit below ``length`` tokens.
 
-    ``tokenizer_config.json`` is excluded, because patching raises its limit.
+    Skips ``config.json`` and ``tokenizer_config.json``, because patching raises their limits.
     """
     generation = number(optional_json(folder / "generation_config.json").get("max_length")) or 0
     if _UNCHOSEN < generation < length:
         yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
     if (folder / "tokenizer.json").exists():
-        with open_regular(folder / "tokenizer.json") as file:  # the limit is in the first lines
+        with open_regular(folder / "tokenizer.json") as file:  # the first lines contain the limit
             match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
         if match and int(match[1]) < length:
             yield f"tokenizer.json: truncates texts at {match[1]} tokens"
 
 
 _UNCHOSEN = 20
-"""transformers' default for ``max_length``, which is not a user's limit."""
+"""transformers' default for ``max_length``; only a larger value is a limit that somebody chose."""
 
 _PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
-"""Keys of ``params.json`` that Mistral's and Meta's own engines read."""
+"""The keys of ``params.json`` that Mistral's and Meta's own engines read."""
 
 _TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d{1,19})\b')
 
 
 def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
-    """Yields warnings about weights that are not hard links."""
+    """Yields warnings about weights that are symbolic links or unintended copies.
+
+    Args:
+        links: the link type of each weight file.
+        asked: the requested link type.
+    """
     count = Counter(links.values())
     because = " (no hard links here: another file system?)" if asked == "auto" else ""
     if count["symlink"]:

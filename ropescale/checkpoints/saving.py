@@ -1,6 +1,6 @@
-"""Saves a loaded model with its schedule, as ``ropescale patch`` writes a checkpoint; an adapter with its patched base.
+"""Saves a loaded model with its schedule, in the form that ``ropescale patch`` writes, and an adapter with its base.
 
-Also completes a trainer's folder with a saved model, so that it has the same files.
+Also completes the folder of a model that a trainer saved, so that it has the same files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _TRAINERS = (
     "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step*"
 )
-"""Files that trainers write, but :func:`ropescale.save` does not."""
+"""Patterns of files that trainers write, but :func:`ropescale.save` does not."""
 
 
 def save(
@@ -52,22 +52,23 @@ def save(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_shard_size: int | str | None = None,
 ) -> Path:
-    """Writes a model with its schedule, as :func:`ropescale.patch_checkpoint` writes a checkpoint.
+    """Saves a model with its schedule, in the form that :func:`ropescale.patch_checkpoint` writes.
 
-    Writes the current weights, ``config.json`` with the keys of transformers 4 and 5, the tokenizer with its limit
-    raised, ``ropescale.json`` and the model card. Tokenizer, card and other files come from the folder, or the Hub's
-    cache, that the model was loaded from; later changes of the configuration (more tokens, another dtype) stay.
+    Writes the current weights, ``config.json`` with the keys of transformers 4 and 5, the tokenizer with a raised
+    limit, ``ropescale.json`` and the model card. The tokenizer, the card and other files come from the folder, or the
+    Hub's cache, that the model was loaded from. Changes of the configuration since then, such as more tokens or a
+    different dtype, are kept.
 
-    For a PEFT model, writes the adapter, and its base into the subfolder ``base``: the configuration with the schedule,
-    and linked weights; a base with weights changed in memory is refused. The adapter names that base, so that stock
-    PEFT loads both.
+    For a PEFT model, writes the adapter and, in the subfolder ``base``, its base model: the configuration with the
+    schedule, and linked weights. The adapter's configuration names that base, so that stock PEFT loads both. Raises an
+    error if the base's weights were changed in memory.
 
     Args:
-        model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder; also
-            PEFT-wrapped or compiled.
-        folder: the folder to make; it must not exist yet.
+        model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder. It
+            may be compiled, or wrapped by PEFT.
+        folder: the folder to create, which must not exist yet.
         tokenizer: the tokenizer to save instead of the source's.
-        max_shard_size: the largest weight file, as ``save_pretrained`` takes it.
+        max_shard_size: the largest size of a weight file, as for ``save_pretrained``.
 
     Returns:
         The folder.
@@ -86,7 +87,7 @@ def save(
     target = check_target(saved.source, folder)
     adapted = is_adapted(whole)
     if adapted:
-        linkable(saved)  # check before PEFT complains about a base without weights
+        linkable(saved)  # raises a clear error before PEFT complains about a base without weights
     options: dict[str, int | str] = {} if adapted or max_shard_size is None else {"max_shard_size": max_shard_size}
 
     def fill(new: Path) -> dict[str, str]:
@@ -104,7 +105,7 @@ def save(
 def _write_all_but_weights(
     model: nn.Module, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """Writes everything except the weights, as patching does, into a folder from ``save_pretrained``."""
+    """Writes the files that patching writes, except the weights, into a folder that ``save_pretrained`` wrote."""
     _remove_derived_settings(model, saved.source, folder)
     if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
@@ -122,9 +123,9 @@ def _write_all_but_weights(
 
 
 def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
-    """Removes the generation settings that transformers wrote, if they equal the source's or are generated.
+    """Removes the written generation settings if they equal the source's, or if the source has none of its own.
 
-    transformers generates them from the configuration if a checkpoint has none.
+    transformers derives such settings from the configuration if a checkpoint has none.
     """
     from transformers import GenerationConfig
 
@@ -145,14 +146,14 @@ def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> N
 
 
 BASE = "base"
-"""The folder of the base inside an adapter's folder that :func:`ropescale.save` writes."""
+"""The subfolder of an adapter's folder in which :func:`ropescale.save` writes the base model."""
 
 
 def linkable(saved: SavedSchedule) -> Path:
-    """Returns the folder of an adapter's base, whose weights are linked.
+    """Returns the folder of an adapter's base model, whose weights will be linked.
 
     Raises:
-        CheckpointError: the base has no folder with weights.
+        CheckpointError: the base was not loaded from a folder, or the folder lacks weights.
     """
     source = saved.source
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
@@ -167,11 +168,14 @@ def linkable(saved: SavedSchedule) -> Path:
 def write_adapter_base(
     model: Any, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
-    """Adds the base and the schedule's files to a folder that PEFT wrote; returns the link type of each weight file.
+    """Adds the base model and the schedule's files to a folder that PEFT wrote.
 
     Args:
         target: the folder's final path.
         folder: the folder's current path; a base that ropescale wrote there is replaced.
+
+    Returns:
+        The link type of each weight file.
 
     Raises:
         CheckpointError: the base's weights were changed, or a file cannot be written.
@@ -182,10 +186,10 @@ def write_adapter_base(
     if os.path.lexists(base) and (why := why_not_ours(base)):
         raise CheckpointError(why)
     for path in sorted(folder.rglob(ADAPTER)):
-        # PEFT resolves a relative path from the working directory, not from the adapter.
+        # PEFT resolves a relative path from the working directory, not from the adapter's folder.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
         write_synced(path, as_json({**read_json(path), **named}, ADAPTER))
-        if path.parent != folder:  # another adapter, in a folder of its name
+        if path.parent != folder:  # a further adapter, whose subfolder has its name
             write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
@@ -209,17 +213,22 @@ def write_adapter_base(
 
 _PLAIN = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _WRAPPERS = (".base_layer", ".original_module")
-"""Name parts that PEFT adds to the tensors that it wraps."""
+"""The parts that PEFT adds to the names of tensors that it wraps."""
 
 
 def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
-    """Refuses a base whose weights were changed in memory; reads one tensor at a time.
+    """Raises an error if the base's weights were changed in memory. Reads one tensor at a time.
 
-    Compares tensors of equal name. Skips tensors that the adapter's files contain, layers with a merged active adapter,
-    quantized models, and types whose weights transformers converts at loading.
+    Compares tensors with equal names. Skips tensors that the adapter's files contain, layers with a merged adapter,
+    quantized models, and model types whose weights transformers converts at loading.
+
+    Args:
+        model: the model with the adapter.
+        source: the folder with the base's weights.
+        adapter: the folder with the adapter's weights.
 
     Raises:
-        CheckpointError: a weight differs; names the tensor.
+        CheckpointError: a weight differs; the message names the tensor.
     """
     from safetensors import safe_open
     from transformers import conversion_mapping
@@ -257,7 +266,7 @@ def _plain(name: str) -> str:
 
 
 def _is_same(here: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether two tensors are equal, perhaps after a cast to fewer bits and back."""
+    """Whether two tensors are equal, perhaps after a cast to fewer bits and back; True for types not compared."""
     if type(here) is not torch.Tensor or here.dtype not in _PLAIN or there.dtype not in _PLAIN:
         return True
     if here.shape != there.shape:
@@ -272,13 +281,13 @@ def _is_same(here: torch.Tensor, there: torch.Tensor) -> bool:
 
 
 def refuse_incompletable(model: nn.Module) -> bool:
-    """Checks before training that :func:`complete` will work.
+    """Checks before training that :func:`complete` will be possible afterwards.
 
     Returns:
-        Whether :func:`complete` has files to write: False if the model carries no schedule from ropescale.
+        Whether :func:`complete` is needed, which is False if the model carries no schedule from ropescale.
 
     Raises:
-        RopescaleError: no file can express the schedule, or an adapter's base has no folder to link.
+        RopescaleError: no file can express the schedule, or the base of an adapter has no folder to link.
     """
     if not carries_ours(model):
         return False
@@ -289,7 +298,7 @@ def refuse_incompletable(model: nn.Module) -> bool:
 
 
 def carries_ours(model: nn.Module) -> bool:
-    """Whether a model carries a schedule from ropescale: in memory, or in the folder it was loaded from."""
+    """Whether a model carries a schedule from ropescale, in memory or in the folder that it was loaded from."""
     name = str(getattr(whole_config(model), "_name_or_path", "") or "")
     return installed(model) is not None or (os.path.isdir(name) and read_record(Path(name)) is not None)
 
@@ -297,15 +306,15 @@ def carries_ours(model: nn.Module) -> bool:
 def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
     """Completes a folder that a trainer wrote with the model's ``save_pretrained``.
 
-    Afterwards it contains the trainer's files and those of :func:`ropescale.save`: ``config.json`` with the keys of
-    transformers 4 and 5 (only 5 if Trainer could not resume with both), the tokenizer with its limit raised, the card,
-    ``ropescale.json``; of an adapter, the base with the schedule. The weights stay as the trainer wrote them, so they
-    may be spread over processes. The record is written last. The call is idempotent.
+    Afterwards the folder contains the trainer's files and those of :func:`ropescale.save`: ``config.json`` with the
+    keys of transformers 4 and 5 (only of 5 if Trainer could not resume with both), the tokenizer with a raised limit,
+    the card, ``ropescale.json`` and, for an adapter, the base with the schedule. The weights remain as the trainer
+    wrote them, so the model's weights may be spread over processes. The record is written last. The call is idempotent.
 
     Args:
         model: the model, as for :func:`ropescale.save`.
-        folder: the trainer's.
-        tokenizer: the tokenizer to save if the trainer saved none; by default the source's is copied.
+        folder: the trainer's folder.
+        tokenizer: the tokenizer to save if the trainer saved none. Default: a copy of the source's.
 
     Returns:
         The folder.
@@ -349,7 +358,7 @@ def _keep_resumable(folder: Path) -> None:
 
 
 def _ours(folder: Path) -> Iterator[str]:
-    """Yields the files of a completed folder that :func:`ropescale.save` also writes."""
+    """Yields the names of the files in a completed folder that :func:`ropescale.save` also writes."""
     for name in files_of(folder):
         if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp*"):
             yield name.as_posix()

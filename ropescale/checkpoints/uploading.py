@@ -1,4 +1,4 @@
-"""Uploads checkpoints to the Hugging Face Hub: checked before writing, sent once complete."""
+"""Uploads checkpoints to the Hugging Face Hub. The target is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Repository:
 
     Attributes:
         name: ``user/name``.
-        private: whether to create it as private.
+        private: whether to create the repository as private.
         commit: the checked commit, which must be the parent of the upload; None if the repository does not exist yet.
-        token: never printed; every message goes through :meth:`hide`.
+        token: the access token, which is never printed; every message goes through :meth:`hide`.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Repository:
     token: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
-        """Removes the token from a text that may echo it."""
+        """Replaces the token in a text that may contain it."""
         return text.replace(self.token, "***") if self.token else text
 
     def api(self) -> HfApi:
-        """Returns the client, with the token and the environment's endpoint."""
+        """Returns a client with the token and the endpoint from the environment."""
         from huggingface_hub import HfApi
 
         return HfApi(token=self.token)
@@ -47,13 +47,13 @@ class Repository:
 
 @dataclass(frozen=True)
 class Upload:
-    """The uploaded files, or the files of a planned upload.
+    """A finished or planned upload.
 
     Attributes:
         repository: ``user/name``.
         url: the repository's page; None after a dry run.
         private: whether a private repository was requested.
-        files: the size in bytes of every file sent.
+        files: the size in bytes of every file of the upload, by name.
     """
 
     repository: str
@@ -67,12 +67,12 @@ def repository(name: str, *, private: bool = False, ask: bool = True) -> Reposit
 
     Args:
         name: ``user/name`` or ``organisation/name``.
-        private: make it private; it must not exist as a public one.
+        private: create a private repository; a public repository of this name must not exist.
         ask: whether to query the Hub; False checks only locally, without a token.
 
     Raises:
-        CheckpointError: the name is invalid, the token is missing, the Hub refuses it or cannot be reached, or the
-            repository is not empty.
+        CheckpointError: the name is invalid, the token is missing or rejected, the Hub cannot be reached, or the
+            repository is not empty or public despite ``private``.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -95,7 +95,7 @@ def repository(name: str, *, private: bool = False, ask: bool = True) -> Reposit
         raise CheckpointError(
             f"{name} exists on the Hub and is public; make it private there, or leave private out", "private"
         )
-    count = len({file.rfilename for file in info.siblings or ()} - {".gitattributes"})  # the Hub creates that one
+    count = len({file.rfilename for file in info.siblings or ()} - {".gitattributes"})  # created by the Hub itself
     if count:
         raise CheckpointError(
             f"{name} exists on the Hub and contains {count} file(s); choose another name, or delete it there"
@@ -104,7 +104,7 @@ def repository(name: str, *, private: bool = False, ask: bool = True) -> Reposit
 
 
 Contents = Mapping[str, Path | bytes]
-"""The files to send, by name: each is a file's path, or its content."""
+"""The path or the content of every file to upload, by name."""
 
 
 def intended(contents: Contents, to: Repository, url: str | None = None) -> Upload:
@@ -117,13 +117,13 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
     """Uploads a checkpoint in one commit. Creates the repository if it does not exist.
 
     Args:
-        contents: the files; links are followed.
+        contents: the files; the targets of links are uploaded.
         to: the result of :func:`repository`.
         message: the commit's title.
-        folder: the folder that holds them, which a failed upload leaves; None if nothing was written.
+        folder: the folder with the files, which remains after a failed upload; None if nothing was written.
 
     Raises:
-        RunError: the upload failed or is incomplete; the message has the command to repeat it.
+        RunError: the upload failed or is incomplete; after a failure the message tells how to repeat it.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -150,23 +150,28 @@ def _refuse_name(name: str) -> None:
 
 
 def _token() -> str:
-    """Returns huggingface_hub's token."""
+    """Returns huggingface_hub's token.
+
+    Raises:
+        CheckpointError: the token is missing or malformed, or HF_HUB_OFFLINE is set.
+    """
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError("HF_HUB_OFFLINE is set, which prevents uploads to the Hub; unset it")
     token = get_token()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:  # the client's error would quote it
+    # the client's error for a malformed token would quote the token
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise CheckpointError(f"the token for the Hub is missing, or has invalid characters; {_LOGIN}")
     return token
 
 
 @contextmanager
 def _translated(to: Repository, retry: str | None = None) -> Iterator[None]:
-    """Turns the client's error into one sentence; drops the cause, which may contain the token.
+    """Turns the client's error into one sentence. Drops the cause, which may contain the token.
 
     Args:
-        retry: how to repeat a failed upload; None before anything was written.
+        retry: how to repeat a failed upload; None before the upload starts.
     """
     try:
         yield
@@ -184,7 +189,7 @@ def _retry(folder: Path | None, to: Repository) -> str:
 
 def _reason(error: Exception, to: Repository) -> str:
     root: BaseException = error
-    while getattr(root, "response", None) is None and root.__cause__ is not None:  # upload threads wrap it
+    while getattr(root, "response", None) is None and root.__cause__ is not None:  # upload threads wrap errors
         root = root.__cause__
     status = getattr(getattr(root, "response", None), "status_code", None)
     if status == 401:

@@ -382,7 +382,7 @@ def test_force_never_replaces_what_ropescale_did_not_write(source, tmp_path):
 def test_force_never_destroys_the_weights_it_is_about_to_link(source, tmp_path):
     patch_checkpoint(source, tmp_path / "a", "yarn:factor=2", link="copy")
     patch_checkpoint(tmp_path / "a", tmp_path / "b", "yarn:factor=4", link="symlink")
-    with untouched(tmp_path, "would destroy that"):
+    with untouched(tmp_path, "which would be destroyed"):
         patch_checkpoint(tmp_path / "b", tmp_path / "a", "linear:factor=2", force=True, link="symlink")
 
 

@@ -96,7 +96,7 @@ def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, tmp
     out = patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link).folder
     FOREIGN[name](out)
     for dry_run in (False, True):
-        with untouched(tmp_path, rf"{re.escape(str(out / name))}.*so force leaves"):
+        with untouched(tmp_path, rf"{re.escape(str(out / name))}.*so force does not replace"):
             force(source, out, dry_run=dry_run)
 
 
