@@ -1,1 +1,1 @@
-"""Reads rotary embeddings from a ``config.json``, and writes a new scaling into it."""
+"""Reads the rotary geometry from a ``config.json``, and writes a new scaling into a copy."""

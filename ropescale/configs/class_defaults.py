@@ -1,32 +1,35 @@
 """Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
-``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites it from the newest
-transformers, and a test compares them. ``class_defaults_earlier.json`` has the differences of earlier versions:
-``5.16.1`` lists the entries that are valid only up to that version. ``--earlier`` adds the installed version to it,
-from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper, null for a model
-that has no rotary embeddings driven by ``rope_parameters``, or:
+``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites the file from the newest
+transformers, and a test compares both. ``class_defaults_earlier.json`` contains the differences of earlier versions:
+``5.16.1`` lists the entries that are valid only up to that version. The generator's ``--earlier`` adds the installed
+version to that file, to be called for the newest version first. The entry of a model type is ``{"text": TYPE}`` for a
+multimodal wrapper, null for a model without rotary embeddings that ``rope_parameters`` control, or an object with:
 
-* the class's defaults for :data:`FIELDS`, under our names, and ``names`` for fields with other names in the class;
-  ``head_dim`` is null if the class leaves it null;
-* ``own_name_wins``: which of those names the class prefers over ours in a file that has both;
-* ``head_dims``: per layer type, if layers differ;
-* ``rope_parameters``: those of a configuration that states none; ``fixed`` if no top-level key changes them;
-* ``default_theta``: the theta of rope parameters that state none, per layer type if the class keeps one per type;
-* ``layer_types``: the kinds of layers of a default model, if there are several, or one table per kind;
+* the class's defaults for :data:`FIELDS`, under the names in :data:`FIELDS`; ``head_dim`` is null if the class's
+  default is null;
+* ``names``: the class's names of fields that it names differently;
+* ``own_name_wins``: the class's names that take precedence in a file that has both names of a field;
+* ``head_dims``: the head dimension per layer type, if layers differ;
+* ``rope_parameters``: the rope parameters of a configuration that states none; ``fixed``: whether no top-level key
+  changes them;
+* ``default_theta``: the theta for rope parameters without one, per layer type if the class has one per type;
+* ``layer_types``: the layer types of a default model, if there are several, or if the class has one table per type;
 * ``v4``: the layer types that each top-level key of transformers 4 applies to, if they differ from :data:`V4`;
-* ``beside``: how the class completes parameters without a theta, if this differs from the usual: the layer types that a
-  top-level key ``reaches``, and the values that the class ``fills`` in without one; in a file that has ``nothing``
-  else, ``rope_parameters`` as the class keeps them, ``flat`` ones in a class with a table per layer type, or
-  ``rope_scaling``; and the same once they are ``scaled``, because transformers looks again for scaled tables;
-* ``partial_of_slice``: a class that computes an unstated partial factor from ``qk_rope_head_dim``;
-* ``ignores_type``: a class that reads ``rope_type`` in ``rope_scaling``, but not ``type``;
-* ``needs_every_type``: a class that does not complete ``rope_parameters`` that leave out a layer type;
-* ``ignores_partial``: the rope types (``default``; ``linear`` stands for every scaling) under which the class turns
-  the same coordinates whatever ``partial_rotary_factor`` says;
-* ``own_partial``: the rope types under which the class turns its own default part of a head, unless a top-level key
-  states another (before transformers 5.17).
+* ``beside``: how the class completes parameters without a theta, if it differs from other classes: ``reaches`` has the
+  layer types that a top-level key applies to, and ``fills`` the values that the class fills in without such a key.
+  Both depend on the form of the parameters in the file: ``nothing`` (none are stated), ``rope_parameters`` in the
+  class's own form, ``flat`` ones in a class with a table per layer type, or ``rope_scaling``. The last three have a
+  second form, such as ``flat scaled``, because transformers completes scaled parameters once more;
+* ``partial_of_slice``: whether the class computes a missing partial factor from ``qk_rope_head_dim``;
+* ``ignores_type``: whether the class reads ``rope_type`` in ``rope_scaling``, but not ``type``;
+* ``needs_every_type``: whether the class does not complete ``rope_parameters`` in which a layer type is missing;
+* ``ignores_partial``: the rope types under which the class ignores ``partial_rotary_factor`` (``default``, or
+  ``linear``, which represents every scaling);
+* ``own_partial``: the rope types under which the class uses its own default partial factor unless a top-level key
+  states one (before transformers 5.17).
 
-All but the first three are measured: the generator builds the class with the key, and records the effect.
+All but the first four are measured: the generator builds the class with a key, and records the effect.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ from typing import TypedDict
 from ..errors import RopescaleError
 
 LOWEST = "5.16"
-"""The first supported version of transformers, as in pyproject.toml."""
+"""The lowest supported version of transformers, as in pyproject.toml."""
 
 PATH = Path(__file__).with_suffix(".json")
 EARLIER = PATH.with_stem(f"{PATH.stem}_earlier")
 ALL_LAYERS = "all"
-"""The key of the geometry of a model with one table for all layers."""
+"""The key that replaces the layer type for a model with one table for all layers."""
 FIELDS = (
     "head_dim",
     "hidden_size",
@@ -69,18 +72,18 @@ THETA_NAMES = (
 )
 PARTIAL_NAMES = ("partial_rotary_factor", "rotary_pct")
 V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "rope_scaling")}
-"""The layer types of transformers 4's keys in a class with one table; its entry may differ."""
+"""The layer types that each top-level key of transformers 4 applies to, unless the class's entry has its own ``v4``."""
 
 
 class RopeDefaults(TypedDict, total=False):
-    """The layer types that top-level keys apply to, and the class's defaults, for one way of stating parameters."""
+    """The layer types that top-level keys apply to, and the values that a class fills in, for a form of parameters."""
 
     reaches: dict[str, list[str]]
     fills: dict[str, dict[str, object]]
 
 
 class Entry(TypedDict, total=False):
-    """The defaults of one model type, as the module's docstring describes them."""
+    """The defaults of one model type; the module's docstring describes the fields."""
 
     text: str
     head_dim: int | None
@@ -108,12 +111,12 @@ class Entry(TypedDict, total=False):
 
 
 Table = dict[str, Entry | None]
-"""Model type -> defaults, ``{"text": TYPE}`` or None."""
+"""A mapping from model type to defaults, ``{"text": TYPE}`` or None."""
 
 
 @cache
 def load() -> Table:
-    """Reads the table of the installed transformers, or of the newest known version.
+    """Reads the table for the installed transformers, or for the newest known version if none is installed.
 
     Raises:
         RopescaleError: the installed version is older than :data:`LOWEST`.
@@ -122,9 +125,13 @@ def load() -> Table:
 
 
 def table_of(earlier: Mapping[str, Table], version: str) -> Table:
-    """Returns the newest table with the entries that ``earlier`` has for this version, which may be empty.
+    """Returns the newest table, with entries replaced by those of ``earlier`` that are valid for a version.
 
-    A type that came with a later version has that version's entry.
+    A model type that was added after that version keeps its newest entry.
+
+    Args:
+        earlier: the content of ``class_defaults_earlier.json``.
+        version: the version of transformers; "" for the newest table.
     """
     table: Table = json.loads(PATH.read_text(encoding="utf-8"))
     for last in sorted(earlier, key=release, reverse=True):
@@ -134,12 +141,16 @@ def table_of(earlier: Mapping[str, Table], version: str) -> Table:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Returns a version's leading numbers: ``5.16.0.dev0`` is (5, 16, 0)."""
+    """Returns the leading numbers of a version, such as (5, 16, 0) for ``5.16.0.dev0``."""
     return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
 
 
 def installed() -> str:
-    """Returns the version of the installed transformers, "" without one; raises errors like :func:`load`."""
+    """Returns the version of the installed transformers, or "" if it is not installed.
+
+    Raises:
+        RopescaleError: as for :func:`load`.
+    """
     try:
         version = metadata.version("transformers")
     except metadata.PackageNotFoundError:
@@ -153,7 +164,7 @@ def installed() -> str:
 
 
 def is_nested(parameters: object) -> bool:
-    """Whether rope parameters are kept per layer type: every value is an object or null."""
+    """Whether rope parameters are stated per layer type, so that every value is an object or null."""
     values = parameters.values() if isinstance(parameters, Mapping) else ()
     return bool(values) and all(value is None or isinstance(value, Mapping) for value in values)
 

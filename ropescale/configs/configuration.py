@@ -1,4 +1,4 @@
-"""A parsed configuration: the language model's part, and the rotary geometry that transformers computes from it."""
+"""A parsed configuration, and the rotary geometry that transformers computes from its language model's part."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ MAXIMUM_STAYS = ("linear", "dynamic", "proportional")
 
 @dataclass(frozen=True)
 class Configuration:
-    """A parsed ``config.json`` (or ``model.config.to_dict()``), v4 or v5 keys, flat or per layer type.
+    """A parsed ``config.json`` or ``model.config.to_dict()``, with the keys of transformers 4 or 5.
 
-    Create it once per mapping with :meth:`read`: values are computed on first use and cached. A patch needs two, one
-    for the configuration before and one for the written configuration::
+    Create one object per mapping with :meth:`read`, because values are computed on first use and cached. A patch needs
+    two objects, for the configuration before and for the written configuration::
 
         before = Configuration.read(read_config(folder), original_length)
         after = Configuration.read(write_rope(before, scaling))
         before.ropes, after.ropes
 
-    Reading never raises; :attr:`ropes` (and attributes that use it) raise ConfigError without RoPE.
+    :meth:`read` never raises an error; :attr:`ropes`, and attributes that use it, raise ConfigError for a model without
+    RoPE.
 
     Attributes:
         raw: the full mapping, which must not change afterwards.
-        stated_length: the trained length in tokens from the user, if the file's is missing or wrong.
-        section: the language model's part: ``raw`` itself, or a multimodal model's ``text_config``.
+        stated_length: the trained length in tokens that the user gave, if the file's length is missing or wrong.
+        section: the language model's part: ``raw`` itself, or the ``text_config`` of a multimodal model.
     """
 
     raw: Mapping[str, object]
@@ -46,7 +47,7 @@ class Configuration:
 
     @classmethod
     def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
-        """Reads a configuration; ``original_length`` is the trained length, if the user gives it."""
+        """Reads a configuration; ``original_length`` is the trained length, if the user gave one."""
         entry = class_defaults.load().get(str(config.get("model_type"))) or {}
         text, default_type = config.get("text_config"), entry.get("text")
         if not isinstance(text, Mapping):
@@ -56,12 +57,12 @@ class Configuration:
 
     @property
     def model_type(self) -> str:
-        """The language model's type; ``"None"`` if it is missing."""
+        """The language model's type, or ``"None"`` if the configuration has no type."""
         return str(self.section.get("model_type"))
 
     @property
     def family(self) -> Family:
-        """The record of that type's special cases."""
+        """The special cases of the model type."""
         return family(self.model_type)
 
     @property
@@ -76,15 +77,16 @@ class Configuration:
 
     @property
     def max_length(self) -> int:
-        """The longest ``max_position_embeddings`` of its layers."""
+        """The largest ``max_position_embeddings`` of all layer types."""
         return max(rope.max_length for rope in self.ropes.values())
 
     @property
     def meant_length(self) -> int:
-        """The target context in tokens: the maximum, or the maximum times the factor.
+        """The context, in tokens, that the configuration is meant for: :attr:`max_length`, or that times the factor.
 
-        ``linear``, ``dynamic`` and scaled ``proportional`` keep the trained length as the maximum, and ropescale
-        records the trained length next to them; without that record the maximum may be the new context.
+        Under ``linear``, ``dynamic`` and scaled ``proportional``, ``max_position_embeddings`` remains the trained
+        length, which ropescale also records as ``original_max_position_embeddings``. The factor is applied only with
+        that record, because the maximum may otherwise be the new context.
         """
         recorded = self.section.get("original_max_position_embeddings")
         factors = [
@@ -97,30 +99,28 @@ class Configuration:
 
     @property
     def layer_types(self) -> set[str]:
-        """The layer types, as stated or by the class's default."""
+        """The layer types, as stated or, if none are stated, of the class's default."""
         kinds = self.default_of("layer_types")
         return set(filter(is_name, kinds)) if isinstance(kinds, (list, tuple)) else set()
 
     @property
     def ignored(self) -> Parameters:
-        """The keys and values that the type's code ignores and that are dropped."""
+        """The stated keys and values that the model type's code ignores."""
         return self.text.ignored if self.parameters else {}
 
     @cached_property
     def text(self) -> Section:
-        """The language model's part together with its class's defaults."""
+        """The language model's part, together with the defaults of its class."""
         return Section(self.section)
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """Rope parameters in v5 form, completed as in transformers, per rotating layer type."""
+        """The rope parameters per rotating layer type, in v5 form and completed as in transformers."""
         return read_parameters(self.text)
 
     @cached_property
     def ropes(self) -> dict[str, Rope]:
-        """The rotary geometry per layer type, or under ``"all"`` for a model that keeps one table.
-
-        Layer types that do not rotate are left out.
+        """The rotary geometry per rotating layer type, or under ``"all"`` for a model with one table for all layers.
 
         Raises:
             ConfigError: the model has no RoPE, fields are missing, or two stated values disagree.
@@ -131,7 +131,7 @@ class Configuration:
         return ropes
 
     def default_of(self, field: str) -> object:
-        """Returns a field of the language model: the stated value, null included, or its class's default."""
+        """Returns the stated value of a field of the language model, even if it is null, or the class's default."""
         entry = class_defaults.load().get(self.model_type) or {}
         return self.section.get(field, entry.get(field))
 
@@ -173,16 +173,16 @@ class Configuration:
         )
 
     def _recorded(self, parameters: Parameters, max_length: int) -> int:
-        """Returns the recorded trained length, else the maximum.
+        """Returns the recorded trained length, or the maximum if none is recorded.
 
-        A length at the top level comes before a nested one, as in transformers; a length that one scaled layer type
-        records also applies to the others.
+        A length at the top level takes precedence over a length in the parameters, as in transformers. A length that is
+        recorded only for one layer type also applies to the other types.
         """
         name, text = "original_max_position_embeddings", self.text
         top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
         if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
             top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
-        if text.per_type:  # its tables ignore the top level
+        if text.per_type:  # tables per layer type ignore the top level
             top = top if inner is None else inner
         if top is not None and inner is not None and top != inner:
             raise ConfigError(
@@ -195,7 +195,7 @@ class Configuration:
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
-    """Reads only the rotary geometry per layer type from a configuration.
+    """Returns the rotary geometry per layer type of a configuration.
 
     Raises:
         ConfigError: as for :attr:`Configuration.ropes`.
@@ -204,10 +204,13 @@ def read_rope(config: Mapping[str, object], original_length: int | None = None) 
 
 
 def trained_in(config: Mapping[str, object]) -> int:
-    """Returns the context that a model was trained at, with its vendor's scaling, but without ropescale's.
+    """Returns the context that a model was trained for: the maximum if its vendor scaled it, else the original length.
+
+    Args:
+        config: the configuration, without ropescale's scaling.
 
     Raises:
-        ConfigError: it has no readable rotary embeddings.
+        ConfigError: as for :attr:`Configuration.ropes`.
     """
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
 
@@ -217,26 +220,26 @@ _SCALING_KEYS = frozenset(
     "mscale_all_dim truncate extrapolation_factor short_factor long_factor short_mscale long_mscale low_freq_factor "
     "high_freq_factor alpha finetuned max_position_embeddings".split()
 )
-"""Keys that belong to a scaling; all other keys of ``rope_parameters`` belong to the model and stay."""
+"""Keys that belong to a scaling. All other keys of ``rope_parameters`` belong to the model and are kept."""
 
 _TEMPERATURE = "llama_4_scaling_beta"
-"""Ministral 3 and Mistral 4 scale queries by the position over the trained length, which they read next to this key."""
+"""A key of Ministral 3 and Mistral 4, which scale queries depending on position / original_max_position_embeddings."""
 
 ONLY_V5_KEYS = (
     "config.json has only rope_parameters, which transformers 4 ignores: it would use its default theta without "
     "scaling; patching with the schedule as-is writes its keys"
 )
-"""The message for models with :func:`unread_by_v4`."""
+"""The message about configurations for which :func:`unread_by_v4` is true."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The form of a schedule in a configuration.
+    """The values by which a configuration expresses a schedule.
 
     Attributes:
-        parameters: v5 rope parameters per layer type that changes (the model's own keys not included).
+        parameters: the v5 rope parameters per layer type that changes, without the model's own keys.
         max_length: the new ``max_position_embeddings``.
-        original_length: the new ``original_max_position_embeddings``; None leaves it.
+        original_length: the new ``original_max_position_embeddings``; None keeps the current value.
     """
 
     parameters: Mapping[str, Mapping[str, Any]]
@@ -245,7 +248,7 @@ class Scaling:
 
 
 def unread_by_v4(configuration: Configuration) -> bool:
-    """Whether transformers 4, which does not read ``rope_parameters``, would use other parameters."""
+    """Whether transformers 4, which ignores ``rope_parameters``, would use different parameters than transformers 5."""
     section, reaches = configuration.section, configuration.text.v4
     if "rope_parameters" not in section:
         return False
@@ -264,10 +267,10 @@ def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
 
 
 def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
-    """Returns a copy of a configuration that carries ``scaling``.
+    """Returns a copy of a configuration with the given scaling.
 
-    Writes ``rope_parameters`` (v5) and ``rope_scaling`` with ``rope_theta`` (v4) consistently; all other keys, and the
-    model's own rope parameters, stay.
+    Sets ``rope_parameters`` (v5) and ``rope_scaling`` with ``rope_theta`` (v4) consistently. Keeps the model's own rope
+    parameters and all other keys.
     """
     text = configuration.text
     merged = {}
@@ -278,10 +281,10 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
             own["original_max_position_embeddings"] = old["original_max_position_embeddings"]
         merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new}
     section = copy.deepcopy(dict(configuration.section))
-    stated = text.new if text.is_nested else text.default_parameters  # includes layer types that do not rotate
+    stated = text.new if text.is_nested else text.default_parameters  # with the layer types that do not rotate
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
     own = text.name_of("max_position_embeddings")
-    if own != "max_position_embeddings":  # either name may be stated, and either may take precedence
+    if own != "max_position_embeddings":  # both names may be stated, and either may take precedence
         section.pop("max_position_embeddings", None)
     section[own] = scaling.max_length
     if scaling.original_length is not None:
@@ -294,7 +297,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes the parameters in v4's keys if they exist, and drops outdated ones."""
+    """Writes the parameters into the keys of transformers 4 if the model type has such keys, and removes stale keys."""
     stated = {name for name in (*THETA_NAMES, *PARTIAL_NAMES, "rope_scaling") if section.pop(name, None) is not None}
     scaled = text.v4.get("rope_scaling", [])
     known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other types with nested parameters
@@ -306,7 +309,7 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, obje
     if known and scaled[0] in merged:
         parameters = merged[scaled[0]]
         kind = str(parameters["rope_type"])
-        # mlx-lm reads the partial factor of proportional RoPE here.
+        # mlx-lm reads the partial factor of proportional RoPE in rope_scaling.
         beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())
         rest = {key: value for key, value in parameters.items() if key not in beside}
         section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null means plain RoPE
@@ -315,12 +318,12 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, obje
 
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes further keys that transformers needs, or keeps a second copy of."""
+    """Writes further keys that transformers needs, or in which a model type states theta a second time."""
     is_null = "head_dim" in section or "head_dim" in text.defaults or text.family.null_head_dim_in_v4
-    if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on null
+    if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on a null head_dim
         section["head_dim"] = text.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
-    if text.defaults.get("head_dims") and per_pair:  # its longrope check reads head_dim, which is not unique here
+    if text.defaults.get("head_dims") and per_pair:  # the check of longrope reads head_dim, which differs by layer
         section["allow_global_per_layer_attribute_access"] = True
     attention = section.get("attn_config")
     if isinstance(attention, Mapping) and attention.get("rope_theta") is not None:  # DBRX, for transformers 4

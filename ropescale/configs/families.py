@@ -1,6 +1,6 @@
-"""Special cases of model types, one record per type, for patching, verifying and the engines.
+"""Special cases of model types, for patching, verifying and the engines.
 
-The defaults of transformers' configuration classes are generated instead (:mod:`.class_defaults`).
+They are written by hand; the defaults of transformers' configuration classes are generated (:mod:`.class_defaults`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ class Family:
     """The special cases of a model type.
 
     Attributes:
-        rope_types: the rope types that its configuration class accepts; empty for all.
-        not_native: accepted rope types whose native form its code does not compute: longrope with two different lists
-            and an attention factor; proportional, if its code cuts heads by the partial factor.
-        derives_attention_scale: whether its code takes no attention factor, but computes it from
-            ``max_position_embeddings``.
-        v4_keys: per rope type, the exact keys that its transformers 4 code accepts in ``rope_scaling``.
-        window: the window field of the rotating layers, in a type whose full-attention layers do not rotate.
-        null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
-        table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
-        positions: its kind of rotation, if its configuration does not set the frequencies.
-        rotates: whether it has rotary embeddings.
-        switch: the field that turns rotation on, the value for this, and the class's default.
+        rope_types: the rope types that the type's configuration class accepts; empty if it accepts all.
+        not_native: the accepted rope types whose native form the type's code does not compute: longrope with two
+            different lists and an attention factor, or proportional if the code cuts heads by the partial factor.
+        derives_attention_scale: whether the type's code computes the attention factor from
+            ``max_position_embeddings`` instead of reading it.
+        v4_keys: for each rope type, exactly the keys that the type's code in transformers 4 accepts in
+            ``rope_scaling``.
+        window: the field with the window of the rotating layers, if full-attention layers do not rotate.
+        null_head_dim_in_v4: whether the class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
+        table_of_head_dim: whether the table of a type with latent attention follows a stated ``head_dim``.
+        positions: a predicate that describes the rotation, if the configuration does not set the frequencies.
+        rotates: whether the type has rotary embeddings.
+        switch: the field that turns rotation on, the value that does so, and the class's default.
         trained: the trained length for each ``max_position_embeddings`` that includes room for output.
-        rotary_dim: the field with its number of rotating coordinates, instead of a partial factor.
-        interleaved: whether its pairs are interleaved, (0, 1), (2, 3), instead of from the two halves of the head.
+        rotary_dim: the field with the number of rotating coordinates, in a type that has no partial factor.
+        interleaved: whether the pairs are interleaved, (0, 1), (2, 3), instead of taken from both halves of the head.
     """
 
     rope_types: tuple[str, ...] = ()
@@ -47,16 +48,16 @@ class Family:
 
     @property
     def takes_only_theta(self) -> bool:
-        """Whether its configuration class accepts no scaling at all."""
+        """Whether the configuration class accepts no scaling."""
         return self.rope_types == ("default",)
 
     def takes(self, rope_type: str) -> bool:
-        """Whether the class supports this rope type's native form."""
+        """Whether the model type supports the native form of a rope type."""
         return rope_type not in self.not_native and (not self.rope_types or rope_type in self.rope_types)
 
 
 def family(model_type: object) -> Family:
-    """Returns the record of a model type; an empty one without special cases."""
+    """Returns the special cases of a model type, or an empty record if there are none."""
     return FAMILIES.get(str(model_type), _USUAL)
 
 
@@ -80,7 +81,7 @@ _WITHOUT_ROPE = (
     "blip_text_model glm5_next_text kosmos_2_5_text_model kosmos_2_text_model musicgen musicgen_melody "
     "pix2struct_text_model pp_formulanet_text udop"
 ).split()
-"""Types without rotary embeddings that the table of class defaults does not list as such."""
+"""Types without rotary embeddings that the table of class defaults does not mark as such."""
 
 _INTERLEAVED = (
     "axk2 bailing_hybrid cohere deepseek_v2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text ernie4_5 "

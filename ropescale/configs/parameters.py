@@ -1,4 +1,4 @@
-"""Rope parameters in v5 form, completed as transformers' configuration classes do."""
+"""Reads rope parameters in v5 form, and completes them as transformers' configuration classes do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .section import LARGEST_THETA, Parameters, Section, is_name, normalised, number, share, whole
 
 _MOST_TYPES = 64
-"""The most layer types with separate tables."""
+"""The largest accepted number of layer types with separate tables."""
 
 
 def read_parameters(section: Section) -> dict[str, Parameters]:
     """Reads the rope parameters of every rotating layer type, with theta and partial factor filled in.
 
-    Records stated keys that the type ignores in ``section.ignored``.
+    Adds stated keys that the model type ignores to ``section.ignored``.
 
     Raises:
         ConfigError: the model has no RoPE, fields are missing, or two stated values disagree.
@@ -45,7 +45,7 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
 
 
 def _of_type(section: Section, key: str) -> Parameters:
-    """Returns the completed parameters of a layer type, stated per type or for all types."""
+    """Returns the completed parameters of a layer type, which may be stated for this type or for all types."""
     stated = section.new.get(key) if section.is_nested else None
     given = stated if isinstance(stated, Mapping) else {}
     flat = section.old or ({} if section.is_nested else section.new)
@@ -56,25 +56,30 @@ def _of_type(section: Section, key: str) -> Parameters:
 
 
 def _layer_types(section: Section) -> list[str]:
-    """Returns the model's rotating layer types; null parameters mark a type that does not rotate."""
+    """Returns the model's rotating layer types. Null parameters mark a layer type that does not rotate."""
     stated = section.new if section.is_nested else {}
     if len(stated) > _MOST_TYPES:
         raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), which no model has")
     rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
     present = section.stated.get("layer_types") or section.defaults.get("layer_types")
     used = [key for key in rotating if key in present] if isinstance(present, list) else []
-    return used or rotating  # DeepSeek-V4 names its tables differently from its layers
+    return used or rotating  # DeepSeek-V4's tables have other names than its layer types
 
 
 def _filled(section: Section, key: str, given: Mapping[str, object]) -> Parameters:
-    """Completes parameters as transformers does: stated values, then top-level keys, then the class's defaults."""
+    """Completes parameters as transformers does, from top-level keys and then from the class's defaults.
+
+    Args:
+        given: the stated parameters of this layer type; empty if there are none.
+    """
     default, way = section.default(key), section.way(given)
     parameters = normalised(given or (default if section.defaults.get("fixed") else {**default, "rope_theta": None}))
     if given:
         check_parameters_beside(section, key, parameters)
     filled = section.fills(key, way)
     kind = "default" if parameters["rope_type"] == "default" else "linear"  # linear stands for every scaling
-    own = not given or kind in section.defaults.get("own_partial", ())  # the class replaces a stated value by its own
+    # with own_partial, the class replaces a partial factor stated in the parameters by its own
+    own = not given or kind in section.defaults.get("own_partial", ())
     partial = None if own else parameters.get("partial_rotary_factor")
     if partial is None:
         beside = section.beside(key, PARTIAL_NAMES, way)
@@ -91,7 +96,7 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
 
 
 def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
-    """Returns the partial factor, derived from another field or filled in by the class."""
+    """Returns the partial factor that follows from another field, or that the class fills in."""
     of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
     for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
         if name and section.stated.get(name):
@@ -100,10 +105,13 @@ def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
-    """Whether this type ignores a stated partial factor.
+    """Whether a model type ignores a stated partial factor; such factors are added to ``section.ignored``.
 
-    Such a type rotates full heads, or (dots3_note) computes the factor itself. Scaled tables follow the factor in every
-    type, and have too few pairs for such a type's attention.
+    These types rotate full heads, or compute the factor themselves (dots3_note). A scaled table follows the factor in
+    every type, and so has too few pairs for a type that rotates full heads.
+
+    Raises:
+        ConfigError: the parameters combine scaling and a partial factor for a type that rotates full heads.
     """
     partial, ignored = share(stated, kind), section.defaults.get("ignores_partial", ())
     if "linear" in ignored:
@@ -120,13 +128,18 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
 
 
 def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], whole: bool) -> None:
-    """Refuses v4 and v5 keys that disagree, because transformers 5 uses v4's."""
+    """Raises an error if the keys of transformers 4 and 5 disagree, because transformers 5 would use those of 4.
+
+    Args:
+        new: the parameters of ``rope_parameters``.
+        whole: whether to compare all keys, instead of only those of ``rope_scaling``.
+    """
     left, right = _present(new), _present(section.old)
     way = section.way(section.old)
     if whole:
         theta = section.beside(key, THETA_NAMES, way)
         right.setdefault("rope_theta", theta[1] if theta else section.fills(key, way).get("rope_theta"))
-    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # may be stated in another place
+    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # may be stated at the top level
         if own not in right:
             left.pop(own, None)
     for name in sorted(left.keys() | right.keys() if whole else right.keys()):
@@ -142,10 +155,10 @@ def _present(parameters: Mapping[str, object]) -> Parameters:
 
 
 def check_section(section: Section) -> None:
-    """Refuses a configuration without rotary embeddings, or with ignored rope parameters.
+    """Raises an error for a configuration without rotary embeddings, or with rope parameters that would be ignored.
 
     Raises:
-        ConfigError: explains the problem and the correction.
+        ConfigError: the message explains the problem and the correction.
     """
     model_type, family = section.model_type, section.family
     if family.positions:
@@ -171,7 +184,7 @@ def check_section(section: Section) -> None:
 
 
 def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
-    """Yields every way of stating rope parameters that transformers ignores in some class, and whether it does here."""
+    """Yields, for each form of rope parameters that some classes ignore, whether this class does, and the message."""
     model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
     types = ", ".join(section.default_parameters or section.defaults.get("layer_types", ()))
     yield (
@@ -197,7 +210,7 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
 
 
 def check_parameters_beside(section: Section, key: str, parameters: Mapping[str, object]) -> None:
-    """Refuses two contradictory values of a number, because transformers would silently prefer one."""
+    """Raises an error if theta or the partial factor has two values, because transformers would silently use one."""
     for name, names in (
         ("rope_theta", class_defaults.THETA_NAMES),
         ("partial_rotary_factor", class_defaults.PARTIAL_NAMES),
@@ -212,7 +225,7 @@ def check_parameters_beside(section: Section, key: str, parameters: Mapping[str,
 
 
 def check_theta(section: Section, theta: object) -> None:
-    """Refuses a theta that only some layers, or only transformers 4, would use."""
+    """Raises an error if some layers, or transformers 4, would use a different theta."""
     thetas = section.stated.get("layer_rope_theta")  # Granite's SWA models; 0 marks a layer that does not rotate
     stated = [value for value in thetas if value and value != theta] if isinstance(thetas, list) else []
     others = {number(value, "layer_rope_theta", most=LARGEST_THETA) for value in stated}

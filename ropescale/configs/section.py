@@ -1,4 +1,4 @@
-"""The language model's part of a configuration, with its class's defaults."""
+"""The language model's part of a configuration, with the defaults of its class."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
 
 @dataclass(frozen=True)
 class Section:
-    """One language model's configuration and the defaults of its class.
+    """The configuration of a language model and the defaults of its class.
 
     Attributes:
-        stated: the file's keys.
-        ignored: keys and values that the type's code does not read; recorded while the parameters are read.
+        stated: the keys and values in the file.
+        ignored: the stated keys and values that the model type's code ignores; filled while the parameters are read.
     """
 
     stated: Mapping[str, object]
@@ -37,7 +37,7 @@ class Section:
         """The type of the language model.
 
         Raises:
-            ConfigError: the configuration has none.
+            ConfigError: the configuration has no type.
         """
         model_type = self.stated.get("model_type")
         if not model_type or not is_name(model_type):
@@ -46,27 +46,27 @@ class Section:
 
     @cached_property
     def family(self) -> Family:
-        """The record of the type's special cases."""
+        """The special cases of the model type."""
         return family(self.model_type)
 
     @cached_property
     def defaults(self) -> Entry:
-        """The defaults of the type's class; empty for an unknown type."""
+        """The defaults of the model type's class; empty for an unknown type."""
         return class_defaults.load().get(self.model_type) or {}
 
     @property
     def is_known(self) -> bool:
-        """Whether the type has a class in transformers."""
+        """Whether transformers has a class for the model type."""
         return bool(self.defaults)
 
     @cached_property
     def new(self) -> Mapping[str, object]:
-        """``rope_parameters`` as stated."""
+        """The configuration's ``rope_parameters``, without a ``rope_type`` next to tables per layer type."""
         return class_defaults.tables_alone(self._object("rope_parameters"))
 
     @cached_property
     def old(self) -> Mapping[str, object]:
-        """``rope_scaling`` as stated."""
+        """The configuration's ``rope_scaling``, unchanged."""
         return self._object("rope_scaling")
 
     def _object(self, name: str) -> Mapping[str, object]:
@@ -77,31 +77,31 @@ class Section:
 
     @property
     def v4(self) -> Mapping[str, list[str]]:
-        """The layer types that every top-level key of transformers 4 applies to."""
+        """The layer types that each top-level key of transformers 4 applies to."""
         return self.defaults.get("v4", class_defaults.V4)
 
     @property
     def default_parameters(self) -> Mapping[str, object]:
-        """The rope parameters of a configuration that states none."""
+        """The class's default rope parameters."""
         return self.defaults.get("rope_parameters") or {}
 
     @property
     def is_nested(self) -> bool:
-        """Whether ``rope_parameters`` are stated per layer type."""
+        """Whether the file's ``rope_parameters`` are stated per layer type."""
         return class_defaults.is_nested(self.new)
 
     @cached_property
     def per_type(self) -> bool:
-        """Whether the class keeps rope parameters per layer type; without defaults, whether the file does."""
+        """Whether the class keeps rope parameters per layer type or, for an unknown class, whether the file does."""
         unstated = self.defaults.get("rope_parameters") == {}
         return unstated or class_defaults.is_nested(self.default_parameters or self.new)
 
     def name_of(self, field: str) -> str:
-        """Returns this type's name of a field."""
+        """Returns the name that the model type uses for a field."""
         return self.defaults.get("names", {}).get(field, field)
 
     def get(self, field: str) -> object:
-        """Returns a field, by the name that the class prefers, else the class's default."""
+        """Returns a field's value under the name that takes precedence in the class, or else the class's default."""
         own = self.name_of(field)
         ours = [name for name, theirs in self.defaults.get("names", {}).items() if theirs == own]
         own_wins = any(name in self.defaults.get("own_name_wins", ()) for name in ours)
@@ -109,38 +109,43 @@ class Section:
         return next((value for value in stated if value is not None), self.defaults.get(field))
 
     def default(self, key: str) -> Mapping[str, object]:
-        """Returns the class's default parameters of a layer type."""
+        """Returns the class's default rope parameters for a layer type."""
         parameters = self.default_parameters.get(key) if self.per_type else self.default_parameters
         return parameters if isinstance(parameters, Mapping) else {}
 
     def way(self, given: Mapping[str, object]) -> str:
-        """Returns how the file states these parameters: a key of ``beside`` in the table of defaults."""
+        """Returns the form in which the file states these parameters, as a key of ``beside`` in the class defaults."""
         if not given:
             return "nothing"
         where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"
         return where if normalised(given)["rope_type"] == "default" else f"{where} scaled"
 
     def fills(self, key: str, way: str) -> Mapping[str, object]:
-        """Returns the values that the class fills in for this way of stating parameters."""
+        """Returns the values that the class fills in for a layer type, given the form from :meth:`way`."""
         default, theta = self.default(key), self.defaults.get("default_theta")
         theta = theta.get(key) if isinstance(theta, Mapping) else theta
         usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
         return self.defaults.get("beside", {}).get(way, {}).get("fills", {}).get(key, usual)
 
     def beside(self, key: str, names: Iterable[str], way: str = "") -> tuple[str, object] | None:
-        """Returns the first stated one of these top-level keys that applies to this layer type, with its value.
+        """Returns the name and value of the first of these top-level keys that is stated and applies to a layer type.
 
-        Without a ``way`` of stating parameters, uses the keys' default layer types.
+        Args:
+            key: the layer type.
+            names: the top-level keys.
+            way: the form from :meth:`way`, which determines the layer types that a key applies to. Default: :attr:`v4`.
         """
         reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
         stated = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
         return next(((name, value) for name, value in stated if value is not None), None)
 
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
-        """Returns the dimension of a head: stated, the class's own, or hidden_size / num_attention_heads.
+        """Returns the dimension of a head: stated, the class's default, or hidden_size / num_attention_heads.
+
+        For latent attention, returns the dimension of the slice that rotates.
 
         Raises:
-            ConfigError: it is missing, or transformers builds a table of another size than the rotated slice.
+            ConfigError: the dimension is missing, or the size of transformers' table differs from the rotated slice.
         """
         partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
@@ -168,7 +173,7 @@ class Section:
         return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
 
     def missing(self) -> ConfigError:
-        """Returns the error with every missing field of the geometry."""
+        """Returns an error that names every missing field of the geometry."""
         theta = self.new.get("rope_theta") or self.stated.get("rope_theta") or self.defaults.get("default_theta")
         fields = {
             "rope_theta": theta,
@@ -187,7 +192,11 @@ class Section:
 
 
 def normalised(parameters: Mapping[str, object]) -> Parameters:
-    """Copies rope parameters with ``rope_type`` first, and ``type``, ``su`` and ``mrope`` translated."""
+    """Returns a copy of rope parameters with ``rope_type`` first, and with the current name of an old type or key.
+
+    Raises:
+        ConfigError: ``rope_type`` and ``type`` disagree, or are not names.
+    """
     new, old = parameters.get("rope_type"), parameters.get("type")
     for kind in (new, old):
         if kind and not is_name(kind):
@@ -201,16 +210,16 @@ def normalised(parameters: Mapping[str, object]) -> Parameters:
 
 
 LARGEST = 2**53
-"""The largest length or dimension; beyond it float64 does not represent all integers."""
+"""The largest accepted length or dimension; float64 does not represent all larger integers."""
 
 LONGEST_NAME = 100
-"""The most characters of a type of model, layer or scaling in a configuration."""
+"""The largest number of characters in the name of a model type, layer type or rope type."""
 
 LARGEST_THETA = 1e100
-"""The largest theta; larger ones would overflow in the formulas."""
+"""The largest accepted theta; larger values would overflow in the formulas."""
 
 _SMALL_HEAD = 4
-"""The largest odd head size that transformers accepts, as in the models of its tests."""
+"""The largest head size for which an odd size is accepted, as in the tiny models of transformers' tests."""
 
 _SCALARS = (
     "factor attention_factor attn_factor beta_fast beta_slow mscale mscale_all_dim extrapolation_factor short_mscale "
@@ -221,10 +230,10 @@ _REAL = "a finite number below 1e+100"
 
 
 def number(value: object, name: str, most: float = LARGEST) -> float:
-    """Returns a number between 0 and ``most``.
+    """Returns the value after checking that it is a number between 0 and ``most``.
 
     Raises:
-        ConfigError: it is out of range or another type.
+        ConfigError: the value is out of range or not a number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a number between 0 and {most:g}")
@@ -232,10 +241,10 @@ def number(value: object, name: str, most: float = LARGEST) -> float:
 
 
 def whole(value: object, name: str) -> int:
-    """Returns a whole number above 0.
+    """Returns the value as an integer after checking that it is a whole number above 0.
 
     Raises:
-        ConfigError: it is out of range or another type.
+        ConfigError: the value is out of range or not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
@@ -243,7 +252,7 @@ def whole(value: object, name: str) -> int:
 
 
 def theta(value: object) -> float:
-    """Returns a theta, which must exceed 1."""
+    """Returns the value after checking that it is a valid theta, above 1."""
     base = number(value, "rope_theta", most=LARGEST_THETA)
     if base <= 1:
         raise ConfigError(f"rope_theta is {brief(value)} in the configuration; it must be greater than 1")
@@ -251,9 +260,9 @@ def theta(value: object) -> float:
 
 
 def share(value: object, kind: object) -> float:
-    """Returns the validated partial factor, also for types that ignore it.
+    """Returns the value after checking that it is a valid partial factor.
 
-    Only proportional RoPE works without a rotating pair.
+    Only proportional RoPE accepts 0, with which no pair rotates.
     """
     part = number(value, "partial_rotary_factor", most=1)
     if part == 0 and kind != "proportional":
@@ -262,10 +271,10 @@ def share(value: object, kind: object) -> float:
 
 
 def check_parameters(parameters: Mapping[str, object]) -> None:
-    """Checks that a scaling's values are numbers, and its per-pair factors lists of numbers.
+    """Checks that the values of a scaling are numbers, and its per-pair factors lists of numbers.
 
     Raises:
-        ConfigError: a value has another type.
+        ConfigError: a value has a different type, or is too large.
     """
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
@@ -277,9 +286,9 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
 
 
 def check_head(head_dim: int, partial: float) -> None:
-    """Refuses full rotation of an odd head, which leaves one coordinate unpaired.
+    """Raises an error for full rotation of a head with an odd dimension, where one coordinate has no partner.
 
-    An odd part of a head is valid, because transformers rounds it to pairs.
+    A rotating part with an odd dimension is valid, because transformers rounds it to pairs.
     """
     if head_dim > _SMALL_HEAD and head_dim % 2 and int(head_dim * partial) == head_dim:
         raise ConfigError(
@@ -289,12 +298,12 @@ def check_head(head_dim: int, partial: float) -> None:
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Whether a value can name a type of model, layer or scaling."""
+    """Whether a value can be the name of a model type, layer type or rope type."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _is_real(value: object) -> bool:
-    """Whether the formulas can use the value; numpy's numbers pass."""
+    """Whether the formulas can use a value; accepts numpy's numbers."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     return -LARGEST_THETA < cast(float, value) < LARGEST_THETA
