@@ -1,6 +1,6 @@
-"""The metrics of a measurement, with a module and a line here per metric.
+"""The metrics of a measurement. Each has a module and an entry in the list of names below.
 
-Tables, results.json, results.csv, pictures and the page show them in this order.
+Tables, results.json, results.csv, pictures and the page show metrics in this order.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ _NAMES = (
 METRICS: tuple[Metric[Stored, Any], ...] = tuple(import_module(f".{name}", __name__).METRIC for name in _NAMES)
 
 OPTIONS: dict[str, Option[Any]] = {option.name: option for metric in METRICS for option in metric.options}
-"""The options that metrics declare, by name."""
+"""The options of all metrics, by name."""

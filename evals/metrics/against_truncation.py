@@ -1,7 +1,7 @@
 """Compares every schedule with truncation: the unchanged model on only the last tokens, up to its trained length.
 
-The alternative to extension is truncation to the end of a long text. A schedule pays off if it predicts better than
-truncation, on the tokens with more context than the trained length.
+The alternative to extending the context is to truncate a long text to its end. A schedule pays off if it predicts
+better than truncation, on the tokens with more context than the trained length.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from .far_repeats import distance_of
 from .stored import Stored, Truncation, sums_of
 
 TRUNCATION = "truncation"
-"""Its label in the table of perplexities."""
+"""The label of truncation in the table of perplexities."""
 
 ALL, FAR = "", "far_"
-"""The token subsets: the prefixes of their fields in a row."""
+"""The token subsets, all tokens and far repeats, named by the prefixes of their fields in a row."""
 
 
 @dataclass(frozen=True)
 class TruncationRow:
     """A schedule against truncation at a length, on the tokens at positions [``context``, ``length``), in nats.
 
-    ``context`` is the trained length, ``stride`` the tokens that each window of truncation scores, and ``fed`` the
-    tokens fed in all of these windows. ``delta_nll`` is the schedule's loss ``nll`` minus that of truncation,
-    ``truncated_nll``, on the same tokens: below zero, longer context is better. The far repeats have the same figures,
-    None without any, or if the distance of far repeats is unknown. The intervals hold for all ``comparisons`` of the
-    run together; with too few documents, ``comparisons`` is None, and each interval has 95% by itself.
+    ``context`` is the trained length, ``stride`` is the number of tokens that each window of truncation scores, and
+    ``fed`` is the number of tokens fed in all of these windows. ``delta_nll`` is the schedule's loss ``nll`` minus the
+    loss of truncation, ``truncated_nll``, on the same tokens; if it is below zero, longer context is better. The fields
+    ``far_...`` are the same figures for far repeats. They are None if there are no far repeats, or if the distance of
+    far repeats is unknown. The intervals hold for all ``comparisons`` of the run together. With too few documents,
+    ``comparisons`` is None, and each interval is a 95% interval by itself.
     """
 
     schedule: str
@@ -62,7 +63,7 @@ class TruncationRow:
     comparisons: int | None = None
 
     def change(self, which: str = ALL) -> Estimate | None:
-        """Returns the schedule's loss minus truncation's on a token subset; None for an empty one."""
+        """Returns the schedule's loss minus truncation's on a token subset; None if the subset is empty."""
         mean, low, high, over = (getattr(self, which + name) for name in ("delta_nll", "low", "high", "interval"))
         return None if mean is None else Estimate(mean, low, high, over)
 
@@ -93,13 +94,13 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return [row for row in rows if row]
 
     def facts(self, stored: Stored) -> dict[str, object]:
-        """Returns truncation's windows."""
+        """Returns the facts about truncation's windows."""
         return {name: getattr(self.rows(stored)[0], name) for name in ("context", "stride", "fed")}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the changes at every length, those on far repeats at the longest length, and conclusions.
+        """Returns the changes at every length, the changes on far repeats at the longest length, and conclusions.
 
-        Draws no conclusion if the unchanged model is worse than a uniform guess.
+        There are no conclusions if the unchanged model is worse than a uniform guess.
         """
         rows = self.rows(stored)
         if not rows:
@@ -125,8 +126,8 @@ METRIC = AgainstTruncation()
 def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
     """Returns the mean loss of truncation over all tokens of each length beyond the trained one.
 
-    The tokens up to the trained length have the unchanged model's loss. Empty if truncation was not measured, or if the
-    unchanged model does not have its training tables.
+    The tokens up to the trained length have the unchanged model's loss. The result is empty if truncation was not
+    measured, or if the unchanged model does not have its training tables.
     """
     found = {}
     for length in stored.lengths:
@@ -141,7 +142,7 @@ _OWN = "(its loss)"
 
 
 def verdict(rows: Sequence[TruncationRow]) -> list[str]:
-    """Returns a sentence on all tokens and one on far repeats: the lengths at which a schedule beats truncation."""
+    """Returns sentences on all tokens and on far repeats, with the lengths at which a schedule beats truncation."""
     said = []
     for which, start in ((ALL, "Reading"), (FAR, "On far repeats reading")):
         documents = max((getattr(row, f"{which}documents") or 0 for row in rows), default=0)
@@ -155,12 +156,12 @@ def verdict(rows: Sequence[TruncationRow]) -> list[str]:
         elif better:
             said.append(f"{further} pays off at {listed([f'{n:,}' for n in better])} tokens, under some schedule.")
         else:
-            said.append(f"{further} is not shown to pay off.")
+            said.append(f"There is no evidence that {further[0].lower()}{further[1:]} pays off.")
     return said
 
 
 def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
-    """Returns the table of far repeats at the longest length; empty without any."""
+    """Returns the table of far repeats at the longest length, or an empty list if there are no far repeats."""
     longest = max(row.length for row in rows)
     last = [row for row in rows if row.length == longest]
     if not last[0].far_tokens:
@@ -176,7 +177,7 @@ def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
 def _row(
     stored: Stored, last: Truncation, marks: list[np.ndarray] | None, schedule: str, length: int
 ) -> TruncationRow | None:
-    """Returns a schedule's row; None without a counted token."""
+    """Returns a schedule's row; None if no token counts."""
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
     theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
     parts = _figures(stored, ours, theirs)
@@ -193,7 +194,7 @@ def _row(
 
 
 def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:
-    """Returns the figures of a row over the tokens that are not NaN; empty without any."""
+    """Returns the figures of a row over the tokens whose losses are not NaN; empty if there are no such tokens."""
     one, two = sums_of(ours), sums_of(theirs)
     tokens = sum(one.counts)
     if not tokens:

@@ -1,4 +1,4 @@
-"""The conclusions of a run in at most three sentences, each from a stored interval."""
+"""The conclusions of a run in at most three sentences, each based on a stored interval."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _EXPLAINED = " nats (of log perplexity)"
 def answer(stored: Stored) -> list[str]:
     """Returns the recommendation at the longest length, a schedule's gain and cost, and its comparison with truncation.
 
-    Every conclusion is the sign of an interval that holds for all comparisons of the run together. The differences from
-    the baseline are over the tokens of the perplexities. Those from truncation are over the tokens past the trained
-    length only, because up to there truncation is the unchanged model.
+    Every conclusion is the sign of an interval that holds for all comparisons of the run together. Differences from the
+    baseline are over the same tokens as the perplexities. Differences from truncation are only over the tokens past the
+    trained length, because truncation and the unchanged model are the same up to that length.
     """
     if guessed := worse_than_a_guess(stored):
         return [guessed]
@@ -37,9 +37,9 @@ def answer(stored: Stored) -> list[str]:
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
-    """Recommends the lowest perplexity if it is decided; else names the other one that may be lower.
+    """Recommends the schedule with the lowest perplexity; if this is undecided, names another one that may be lower.
 
-    Beside it are those of the baseline, of the best changed schedule, and of truncation.
+    The sentence also has the perplexities of the baseline, of the best changed schedule, and of truncation.
     """
     longest = stored.lengths[-1]
     of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
@@ -74,7 +74,11 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
 
 def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
-    """Names the lowest of the labels that may be lower than the one before it; "" without any."""
+    """Names the nearest rival of the schedule with the lowest perplexity, and counts more; "" if there is no rival.
+
+    Args:
+        rivals: the labels that are not significantly worse.
+    """
     if not rivals:
         return ""
     nearest = stored.markdown_name(min(rivals, key=lambda label: ppl.get(label, math.inf)))
@@ -83,13 +87,13 @@ def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
 
 
 def _truncated(stored: Stored) -> dict[str, float]:
-    """Returns truncation's perplexity at the longest length, by its label; empty if unknown."""
+    """Returns a dict with truncation's perplexity at the longest length, by its label; empty if it is unknown."""
     loss = truncated(stored).get((TRUNCATION, stored.lengths[-1]))
     return {TRUNCATION: exp(loss.mean)} if loss else {}
 
 
 def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
-    """Returns the schedule with the lowest perplexity, the baseline apart; None without any."""
+    """Returns the schedule with the lowest perplexity except the baseline; None if there is no such schedule."""
     return min((label for label in stored.schedules if label != stored.baseline), key=ppl.__getitem__, default=None)
 
 
@@ -106,7 +110,7 @@ def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
 def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
     """Compares the best schedule with truncation, on the tokens past the trained length and on far repeats.
 
-    Recommends it for far repeats if it is better there alone.
+    Recommends the schedule for far repeats if it is better only on them.
     """
     schedule = min(ppl, key=ppl.__getitem__)
     rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
@@ -126,7 +130,12 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
 
 def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: str) -> str:
-    """Writes the effects of a schedule against a baseline, of the documents alone if they are too few for a verdict."""
+    """Formats the effects of a schedule against a baseline; limits them to these documents if they are too few.
+
+    Args:
+        few: the reason why there are too few documents for a verdict; "" if there are enough.
+        effects: the texts from :func:`_effect`.
+    """
     first, *others = [*filter(None, effects)] or [""]
     if not first:
         return ""
@@ -138,9 +147,9 @@ def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: 
 
 
 def _effect(change: Estimate | None, worse: str, better: str, where: str, few: str = "") -> str:
-    """Writes the size of a significant difference with its interval; without it for too few documents.
+    """Formats a significant difference, with its interval if there are enough documents.
 
-    Empty for no difference, or if there should be an interval but is none.
+    Returns "" if ``change`` is None, or if it has no interval although there are enough documents.
     """
     if change is None or (change.sign is None and not few):
         return ""

@@ -1,4 +1,4 @@
-"""The base of every metric: turns stored numbers into rows, and rows into text."""
+"""The base class of metrics, which turn stored numbers into rows, and rows into text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 PIECE = 1024
-"""Tokens per piece of a document without windows; neighbouring tokens correlate over hundreds of tokens."""
+"""Tokens per piece of a single document. Pieces are long because losses correlate over hundreds of tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ class Option(Generic[T]):
     """An option of a metric: of the command ``eval``, of :func:`ropescale.evals.perplexity`, and of a run file.
 
     Attributes:
-        name: its keyword, and with dashes the command's option.
-        type: the type of its values: ``Length`` (tokens), int, float, bool, str or ``Path``, optionally with a range.
-        help: the command's help text.
-        default: its value if none is given.
-        read: converts a given value, such as a path to the file's content. Without it, the "protocol" part of
-            results.json has the value; else :meth:`Metric.recalled` returns it.
-        by_place: whether a value other than the default needs every token's position in its text.
+        name: the option's keyword argument; with dashes, the command's option.
+        type: the type of a value: ``Length`` (tokens), int, float, bool, str or ``Path``, optionally with a range.
+        help: the option's text in the command's help.
+        default: the value if none is given.
+        read: a function that converts a given value, for example a path to the file's content. A loaded run takes the
+            option's value from the "protocol" part of results.json; with ``read``, the metric must override
+            :meth:`Metric.recalled`.
+        by_place: whether a value other than the default requires every token's position in its text.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Option(Generic[T]):
     by_place: bool = False
 
     def value(self, given: Any) -> T:
-        """Parses a given value; None for a missing one.
+        """Returns the parsed value, or the default if ``given`` is None.
 
         Raises:
             DataError: the value is invalid.
@@ -76,23 +77,23 @@ class Option(Generic[T]):
             raise DataError(f"{self.name} {error}", self.name) from None
 
     def of(self, stored: Stored) -> T:
-        """Returns a measurement's value of the option."""
+        """Returns the option's value in a measurement."""
         return stored.options.get(self.name, self.default)
 
 
 class Metric(ABC, Generic[S_contra, R]):
     """A metric computed from stored losses.
 
-    A subclass computes the rows, and overrides their representations.
+    A subclass computes the rows, and overrides the methods that present them.
 
     Attributes:
         row: the frozen dataclass of a row.
-        key: the key of its rows in results.json; "" omits them.
+        key: the key of the rows in results.json; "" omits them.
         has_facts: whether results.json has the rows under "rows", next to the metric's facts.
-        columns: the field of a row by column of results.csv, which has a line per schedule and length.
-        picture: the plot of its rows.
-        options: its options, read by :meth:`Option.of`.
-        called: its name in the refusal to replace its rows by none; "" if every run has them.
+        columns: the field of a row for each column of results.csv, which has a line per schedule and length.
+        picture: the plot of the rows.
+        options: the metric's options, read with :meth:`Option.of`.
+        called: the metric's name in the error for new results that would drop its rows; "" if every run has rows.
     """
 
     row: type[R]
@@ -104,14 +105,14 @@ class Metric(ABC, Generic[S_contra, R]):
     called: str = ""
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
-        """Refuses documents that do not support these options, before loading a model.
+        """Checks, before a model is loaded, that the documents support these options.
 
         Raises:
             DataError: a document does not support an option.
         """
 
     def is_planned(self, options: Mapping[str, Any]) -> bool:
-        """Whether a run with these options has rows of the metric."""
+        """Returns whether a run with these options has rows of the metric."""
         return True
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class Metric(ABC, Generic[S_contra, R]):
 
     @abstractmethod
     def reduce(self, stored: S_contra) -> list[R]:
-        """Computes the rows; :meth:`rows` calls it once."""
+        """Computes the rows; called once by :meth:`rows`."""
 
     def rows(self, stored: S_contra) -> list[R]:
         """Returns the rows, computed on the first call."""
@@ -134,14 +135,14 @@ class Metric(ABC, Generic[S_contra, R]):
         return {}
 
     def to_json(self, stored: S_contra) -> dict[str, object]:
-        """Returns the metric's part of results.json; facts without rows are omitted."""
+        """Returns the metric's part of results.json, without the facts if there are no rows."""
         rows = [asdict(row) for row in self.rows(stored)]  # type: ignore[call-overload]
         if not self.has_facts:
             return {self.key: rows} if self.key else {}
         return {self.key: {**self.facts(stored), "rows": rows}} if rows else {}
 
     def read(self, results: Mapping[str, Any]) -> list[R]:
-        """Returns the rows of a validated results.json."""
+        """Returns the metric's rows from a validated results.json."""
         part = results.get(self.key, [])
         names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]
         lines = part["rows"] if self.has_facts and part else part
@@ -152,15 +153,16 @@ class Metric(ABC, Generic[S_contra, R]):
         return []
 
     def has_picture(self, stored: S_contra) -> bool:
-        """Whether the metric has data to plot."""
+        """Returns whether the metric has data to plot."""
         return bool(self.rows(stored))
 
 
 def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:
-    """Returns the mean over all counted tokens, with its interval clipped to possible values; None without any.
+    """Returns the mean over all tokens, with its interval clipped to possible values; None if there are no tokens.
 
     Args:
-        values: per window, nonnegative values; empty for a window that is left out.
+        values: per window, a nonnegative value for each token, or NaN for tokens that do not count; empty for windows
+            that do not count.
         most: the largest possible value.
     """
     sums, counts = sums_of(values)
@@ -168,7 +170,10 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
 
 
 class Marked(NamedTuple):
-    """Counts of marked tokens, documents and windows, with the mean loss; None without any."""
+    """The number of marked tokens and of documents and windows that have any, and the tokens' mean loss.
+
+    The loss is None if no token is marked.
+    """
 
     tokens: int
     documents: int
@@ -180,7 +185,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
     """Counts the marked tokens, and computes their mean loss over the windows that have any.
 
     Args:
-        masks: per window, bool [tokens], at least as many as losses.
+        masks: per window, bool [tokens], for at least as many tokens as there are losses.
     """
     picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
     counts = sums_of(picked)[1]
@@ -189,7 +194,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
 
 
 def rests_on(stored: Stored) -> str:
-    """Describes the numbers of documents and windows; omits sliding windows."""
+    """Describes the numbers of documents and, unless they slide, of windows."""
     number = stored.data["documents"]
     said = f"{number:,} document{'s' * (number != 1)}"
     windows = stored.data.get("windows", number)
@@ -197,7 +202,7 @@ def rests_on(stored: Stored) -> str:
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    """Returns a mean loss and its bounds as perplexities; None for missing ones."""
+    """Returns a mean loss and its bounds as perplexities; None for missing values."""
     if estimate is None:
         return None, None, None
     low, high = (None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
@@ -205,11 +210,11 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
 
 
 def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Returns the mean and its interval over documents, over their windows, or over the tokens of a single document.
+    """Returns the mean and its interval over documents, over windows, or over pieces of a single document.
 
     Args:
-        tokens: the values of all windows of the first document.
-        level: two-sided coverage.
+        tokens: the values of all tokens of the first document.
+        level: the interval's two-sided coverage.
     """
     found = stored.estimate(*totals, level)
     tokens = tokens[~np.isnan(tokens)]
@@ -221,14 +226,14 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
 
 
 def paired_change(stored: Stored, schedule: str, baseline: str, length: int, level: float = LEVEL) -> Estimate:
-    """Returns the loss of a schedule minus that of another on the same tokens, with its interval."""
+    """Returns a schedule's loss minus that of ``baseline`` on the same tokens, with its interval."""
     ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
     first = stored.first(schedule, length) - stored.first(baseline, length)
     return estimated(stored, ours.minus(theirs), first, level)
 
 
 def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
-    """Returns the table of the perplexities of rows that have ``ppl`` and its bounds."""
+    """Returns a table of perplexities, from rows with the field ``ppl`` and its bounds."""
     cells = {
         (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
     }
@@ -236,9 +241,9 @@ def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
 
 
 def held(stored: Stored, documents: int, windows: int) -> str:
-    """Describes the numbers of documents and windows with the tokens of a table.
+    """Describes the number of documents and windows that contain a table's tokens.
 
-    If only these documents are few, it adds the coverage of their interval.
+    If not all documents contain such tokens and those that do are few, also describes the coverage of their interval.
     """
     number = stored.data["documents"]
     said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"

@@ -19,8 +19,9 @@ from .stored import AS_IS, Stored
 class BestRow:
     """The schedule with the lowest loss at a length.
 
-    ``apart`` has the schedules whose paired change against it has an interval above zero, and ``not_apart`` the others.
-    ``changes`` has these changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together.
+    ``apart`` lists the schedules whose loss is significantly higher, which means that the interval of their paired
+    change against ``schedule`` is above zero. ``not_apart`` lists all other schedules. ``changes`` contains the paired
+    changes in nats, each with its bounds, which hold for all ``comparisons`` of the run together.
     """
 
     length: int
@@ -37,7 +38,7 @@ class Best(Metric[Stored, BestRow]):
     row, key = BestRow, "best"
 
     def reduce(self, stored: Stored) -> list[BestRow]:
-        """Returns a row for every length; none with one schedule or too few documents."""
+        """Returns a row for every length that has more than one schedule and enough documents."""
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
                  for length in stored.lengths}  # fmt: skip
         rests = {row.length: row.documents for row in perplexity.METRIC.rows(stored)}
@@ -55,12 +56,15 @@ class Best(Metric[Stored, BestRow]):
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns a paragraph that groups lengths with equal results; empty for a model worse than a uniform guess."""
+        """Returns a paragraph that groups lengths with equal results.
+
+        Returns an empty list if there is only one schedule, or if the model is worse than a uniform guess.
+        """
         rows = self.rows(stored)
         if worse_than_a_guess(stored) or len(stored.schedules) < 2:
             return []
         if few := too_few(max(row.documents for row in perplexity.METRIC.rows(stored))):
-            return [f"Which schedule has the lowest loss is undecided: {few}."]
+            return [f"The schedule with the lowest loss is undecided: {few}."]
         if not rows:
             return []
         parts = [
@@ -74,32 +78,32 @@ METRIC = Best()
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:
-    """Names the schedule, and the schedules that it is significantly below.
+    """Names a row's schedule, and the schedules whose loss is significantly higher, or those for which this is open.
 
     Args:
-        name: the name of a label.
+        name: a function that returns the shown name of a label.
     """
     if row.not_apart:
         return f"{name(row.schedule)}, not significantly below {listed(map(name, row.not_apart))}"
     return f"{name(row.schedule)}, significantly below {'every other' if len(row.apart) > 1 else name(row.apart[0])}"
 
 
-# --- Shared by all conclusions: the level, and the fewest documents
+# --- Shared by all conclusions: the level of intervals, and the number of documents needed
 
 
 def level(stored: Stored) -> float:
-    """Returns the level of each comparison of a run, so that all hold together.
+    """Returns the level of each comparison's interval, such that all intervals of a run hold together at 95%.
 
-    With too few documents, no conclusion is drawn, and every interval has 95%.
+    With too few documents, no conclusion is drawn, and each interval is a 95% interval by itself.
     """
     return LEVEL if stored.comparisons is None else familywise(stored.comparisons)
 
 
 def too_few(documents: int, what: str = "documents") -> str:
-    """States that the documents are too few for a conclusion; "" for enough.
+    """Returns a clause that there are too few documents for a conclusion; "" if there are enough.
 
     Args:
-        what: their name, a plural.
+        what: the plural name of the documents.
     """
     if documents >= CONCLUSIVE:
         return ""
@@ -107,20 +111,20 @@ def too_few(documents: int, what: str = "documents") -> str:
 
 
 def together(comparisons: int | None) -> str:
-    """Describes the simultaneous level of intervals."""
+    """Describes the level at which all intervals hold together."""
     if not comparisons or comparisons == 1:
         return f"{PERCENT} intervals"
     return f"{PERCENT} intervals for all {comparisons:,} comparisons together"
 
 
 _ROUNDING = 0.001
-"""Tolerance in nats above ln(vocabulary) for a flat head with rounded logits."""
+"""Tolerance in nats above ln(vocabulary), for a model that predicts all tokens equally, with rounded logits."""
 
 
 def worse_than_a_guess(stored: Stored) -> str:
-    """Returns a sentence if the unchanged model is worse than a uniform guess at the shortest length; else "".
+    """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else "".
 
-    Empty for a result without the vocabulary's size.
+    Also returns "" if the size of the vocabulary is unknown.
     """
     length = stored.lengths[0]
     found = [row.nll for row in perplexity.METRIC.rows(stored) if (row.schedule, row.length) == (AS_IS, length)]
@@ -128,10 +132,10 @@ def worse_than_a_guess(stored: Stored) -> str:
 
 
 def guessing(nll: float, length: int, vocabulary: int | None) -> str:
-    """Returns a sentence if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
+    """Returns a warning if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
 
     Args:
-        nll: the unchanged model's loss in nats per token, up to ``length``; NaN for none.
+        nll: the unchanged model's loss in nats per token, up to ``length``; NaN if there is none.
         vocabulary: the number of tokens in the model's vocabulary; None if unknown.
     """
     if not vocabulary or not nll > math.log(vocabulary) + _ROUNDING:

@@ -1,4 +1,4 @@
-"""Loss by position, which shows the cliff at the trained length that a prefix perplexity averages away."""
+"""Loss by position, which shows the rise at the trained length that the perplexity of a prefix averages out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ CAPTION = "Loss by position"
 
 @dataclass(frozen=True)
 class PositionRow:
-    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, including BOS.
+    """The mean NLL of tokens with ``start <= position < stop``.
 
-    ``as_at`` is the length of the pass in tokens if the schedule's tables depend on the length: its tokens were all
-    scored with the table of that length. None if one table serves all lengths.
+    A token's position is the number of tokens before it, including BOS. If the schedule's tables depend on the length,
+    all tokens were scored with the table for ``as_at`` tokens, the length of the pass. ``as_at`` is None if one table
+    serves all lengths.
     """
 
     schedule: str
@@ -34,12 +35,11 @@ class PositionRow:
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws the mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
+    """Draws the mean NLL of the tokens around each position from 16 on, with one line per schedule.
 
-    The first tokens of a document are hard to predict under every schedule and would flatten the rest. If a schedule's
-    tables depend on the length, its label names the length of the drawn ones.
-
-    With fewer than four bins from there on, all bins are drawn.
+    The first tokens of a document are hard to predict under every schedule and would flatten the rest of the plot. They
+    are drawn only if fewer than four bins remain without them. If a schedule's tables depend on the length, its label
+    names the length whose table was used.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -51,7 +51,7 @@ def draw(stored: Stored) -> Figure:
         shown[schedule] = later if len(later) >= 4 else bins
 
     def label_of(row: PositionRow) -> str:
-        name = stored.named(row.schedule)  # keeps the length where a long one is cut
+        name = stored.named(row.schedule)  # the name is shortened, so that the length remains visible
         return name if row.as_at is None else f"{drawing.short(name, 22)} as at {drawing.tokens(row.as_at)}"
 
     curves = {
@@ -79,7 +79,7 @@ class ByPosition(Metric[Stored, PositionRow]):
             as_at = run.lengths[-1] if several and not stored.sliding else None
             losses = stored.wanted(run.nll)
             for start, stop in position_bins(1 + max(map(len, run.nll), default=0)):
-                # index 0 is position 1; a window that does not reach the end of a bin is left out
+                # index 0 is position 1; a window that ends before the end of a bin is omitted from that bin
                 inside = [nll[start - 1 : stop - 1 if len(nll) >= stop - 1 else 0] for nll in losses]
                 if mean := mean_of(stored, inside):
                     rows.append(PositionRow(schedule, start, stop, mean.mean, mean.low, mean.high, as_at))

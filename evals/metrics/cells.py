@@ -16,14 +16,14 @@ TABLE, SENTENCE = ".4f", ".3f"
 """Formats of losses and differences in nats, in tables and in sentences."""
 
 _WIDE = 0.3
-"""The widest half-interval, relative to the perplexity, with a ±. At this width the bounds of exp(nats) are 26% below
-and 34% above."""
+"""The widest half-interval, relative to the perplexity, that is shown with a ±. At this width, the bounds of exp(nats)
+are 26% below and 34% above the perplexity."""
 
 _LEANING = 1.4
-"""The largest ratio of an interval's sides for a ±."""
+"""The largest ratio of an interval's sides for which the interval is shown with a ±."""
 
 NO_INTERVAL = "± -"
-"""The cell for a missing interval."""
+"""The text for a missing interval."""
 
 
 def table(
@@ -36,7 +36,8 @@ def table(
     """Returns a Markdown table with schedules as rows and lengths as columns.
 
     Args:
-        name: the name of a label.
+        corner: the header of the first column.
+        name: a function that returns the shown name of a label.
     """
     header = [corner, *(f"{length:,}" for length in lengths)]
     rows = [[escaped(name(label)), *(cells.get((label, n), "") for n in lengths)] for label in labels]
@@ -44,31 +45,31 @@ def table(
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:
-    """Returns lines as CSV; None is empty."""
+    """Formats lines as CSV; None becomes an empty cell."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
 
 
 def lines_of(kind: type, rows: Iterable[Any]) -> list[list[Any]]:
-    """Returns rows of a dataclass as lines of CSV below the names of its fields; a list becomes words."""
+    """Returns the lines of a CSV file: the field names of a dataclass, then its rows, with lists as words."""
     lines = (asdict(row).values() for row in rows)
     words = ([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in line] for line in lines)
     return [[each.name for each in fields(kind)], *words]
 
 
 def exp(value: float) -> float:
-    """Returns ``exp(value)``, clipped before it overflows, as for the huge interval of a broken model."""
+    """Returns ``exp(value)``, clipped so that the huge interval of a broken model does not overflow."""
     return math.exp(min(value, 709.0))
 
 
 def interval_cell(value: float | None, low: float | None, high: float | None, over: str | None = None) -> str:
-    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide or asymmetric interval.
+    """Formats a value with its interval: ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` if it is wide or asymmetric.
 
-    An interval that is symmetric in nats is not symmetric as a perplexity, so ± would be wrong for a wide one.
+    An interval that is symmetric in nats is not symmetric in perplexity, so ± would be wrong for a wide one.
 
     Args:
-        over: the interval's sampling unit, see :func:`mark`.
+        over: the interval's sampling unit; see :func:`mark`.
     """
     if value is None:
         return "-"
@@ -81,7 +82,7 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
 
 
 def change_cell(change: Estimate | None, form: str = TABLE) -> str:
-    """Writes a change in nats with its interval."""
+    """Formats a change in nats with its interval."""
     if change is None:
         return "-"
     interval = around(change.mean, change.low, change.high, form, sign="+")
@@ -89,7 +90,7 @@ def change_cell(change: Estimate | None, form: str = TABLE) -> str:
 
 
 def percent(change: Estimate) -> str:
-    """Writes a change of the loss as one of the perplexity: ``+5.1% (+3.8% to +7.6%)``; a huge one as a multiple."""
+    """Formats a change in loss as one in perplexity: ``+5.1% (+3.8% to +7.6%)``, or a multiple if it is huge."""
     known = [each for each in (change.mean, change.low, change.high) if each is not None]
     if max(known) > math.log(100):
         return f"{digits(exp(change.mean), 3)} times"
@@ -100,45 +101,45 @@ def percent(change: Estimate) -> str:
 
 
 def mark(interval: str | None) -> str:
-    """Returns the mark of an interval that is not over documents, so does not generalise to other texts."""
+    """Returns " †" for an interval that is not over documents, and so does not generalise to other texts; else ""."""
     return "" if interval in (None, DOCUMENTS) else " †"
 
 
 def digits(value: float, count: int) -> str:
-    """Writes ``count`` significant digits, thousands with commas, millions as powers of ten."""
+    """Formats a number with ``count`` significant digits, commas for thousands, and powers of ten from a million."""
     if value >= 1e6:
         return f"{value:.{count - 1}e}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.{count}g}".rstrip(".")
 
 
 def signed(value: float, form: str = TABLE) -> str:
-    """Writes a number with a sign, but zero without one."""
+    """Formats a number with its sign, or a rounded zero without one."""
     text = f"{value:+{form}}"
     return text if float(text) else text[1:]
 
 
 def leans(value: float, low: float, high: float) -> bool:
-    """Whether an interval is too asymmetric for a ±."""
+    """Returns whether an interval is too asymmetric for a ±."""
     below, above = value - low, high - value
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
 def negligible(change: Estimate) -> bool:
-    """Whether a difference and the bounds of its interval, if known, all round to zero in a sentence."""
+    """Returns whether a difference and the known bounds of its interval all round to zero in a sentence."""
     return not any(float(f"{bound or 0:{SENTENCE}}") for bound in (change.mean, change.low, change.high))
 
 
 def misleads(low: float, high: float, mean: str, half: str) -> bool:
-    """Whether the rounded mean ± half-interval would disagree with the bounds about zero."""
+    """Returns whether the rounded mean ± half-interval and the bounds disagree on whether zero is in the interval."""
     seems = abs(float(mean.rstrip("%"))) > float(half.rstrip("%"))
     return seems != (low > 0 or high < 0)
 
 
 def around(value: float, low: float | None, high: float | None, form: str = TABLE, sign: str = "") -> str:
-    """Formats an interval after its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
+    """Formats an interval that follows its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
 
-    That is if the interval is asymmetric, or if ± would disagree with the bounds about zero. A nonzero bound or
-    half-interval that rounds to zero is not shown as zero.
+    A ± is wrong if the interval is asymmetric, or if ± and the bounds disagree on whether zero is in the interval. A
+    nonzero bound or half-interval that rounds to zero is not shown as zero.
 
     Args:
         form, sign: the format of the bounds; the half-interval has no sign.

@@ -1,6 +1,6 @@
 """Shared parts of the metrics' plots.
 
-Colours are Okabe and Ito's, distinguishable for colour-blind readers; markers differ for grey print.
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish; markers differ for grey print.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
 Point = tuple[float, float, float | None, float | None]
-"""A point x, y with the interval of y."""
+"""The coordinates x and y of a point, and the bounds of y's interval."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -40,8 +40,9 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     """Draws a line per schedule with interval bars, shifted so that they do not overlap, and marks the trained length.
 
     Args:
-        curves: by label, in the order of the schedules.
-        y: the name of the y axis; ``log`` makes it logarithmic.
+        curves: the points of each line by label, in the order of the schedules.
+        y: the name of the y axis.
+        log: whether the y axis is logarithmic.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -76,7 +77,7 @@ def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
-    # The first line is wider, so that it remains visible under another with the same values.
+    # The first line is wider, so that it remains visible under a line with the same values.
     return {"color": LINES[number % len(LINES)], "marker": marker, "linestyle": line, **size}
 
 
@@ -96,7 +97,7 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
 
 
 _AROUND = 2**0.5
-"""The range of an axis around a single length."""
+"""The factor by which an axis extends below and above a single length."""
 
 
 def _spread(ticks: list[int]) -> list[int]:
@@ -109,17 +110,17 @@ def _spread(ticks: list[int]) -> list[int]:
 
 
 def short(label: str, most: int = 36) -> str:
-    """Cuts a label to fit next to a plot."""
+    """Shortens a label to at most ``most`` characters, so that it fits next to a plot."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def tokens(length: int) -> str:
-    """Writes a length, multiples of 1024 as ``4k``."""
+    """Formats a length in tokens; multiples of 1024 become ``4k``."""
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
 
 
 _STEPS = ((30, (1.0, 2.0, 5.0)), (4, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-"""The labelled numbers per power of ten, by the least ratio of the axis' ends."""
+"""The numbers to label per power of ten, each with the ratio of the axis's ends above which they are used."""
 
 
 def plain_numbers(axes: Axes) -> None:
@@ -136,7 +137,7 @@ def plain_numbers(axes: Axes) -> None:
 
 
 def _mark_trained(axes: Axes, length: int | None) -> None:
-    """Marks the trained length, if it is inside the x axis."""
+    """Marks the trained length if it is within the range of the x axis."""
     low, high = axes.get_xlim()
     if length and low < length < high:
         axes.axvline(length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)

@@ -1,4 +1,4 @@
-"""Perplexity of the tokens that repeat distant context, and of the others."""
+"""Perplexity of the tokens that repeat distant context, and of all other tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .stored import Stored
 
 @dataclass(frozen=True)
 class RepeatsRow:
-    """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
+    """The perplexity of the far repeats and of all other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
-    The interval is None with fewer than five documents, and the perplexity is None without such tokens.
-    ``far_documents`` and ``far_windows`` count those with far repeats, and ``far_interval`` and ``other_interval`` name
-    the intervals' sampling units.
+    A perplexity is None if there are no such tokens, and its bounds are None with fewer than five documents.
+    ``far_documents`` and ``far_windows`` are the numbers of documents and windows that contain far repeats, and
+    ``far_interval`` and ``other_interval`` name the intervals' sampling units.
     """
 
     schedule: str
@@ -46,12 +46,12 @@ _DISTANCE = Option[int | None](
 
 
 def distance_of(stored: Stored) -> int | None:
-    """Returns the distance of far repeats in tokens; None if both it and the trained length are unknown."""
+    """Returns the distance of far repeats in tokens: the option's value, or else the trained length if known."""
     return _DISTANCE.of(stored) or stored.trained_length
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):
-    """The perplexity of far repeats and of the other tokens."""
+    """The perplexity of far repeats and of all other tokens."""
 
     row, key, called = RepeatsRow, "repeats", "far repeats"
     options = (_DISTANCE,)
@@ -74,15 +74,15 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table of the longest length."""
+        """Returns the table for the longest length, or an empty list if there are no far repeats."""
         rows = [row for row in self.rows(stored) if row.length == stored.lengths[-1] and row.far_tokens]
         if not rows:
             return []
         far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
-            f"Tokens that repeat something {far.distance:,} or more tokens back ({there}: the {far.order} tokens that "
-            "end there last occurred so far back), and the others:"
+            f"Far repeats ({there}: tokens that complete a sequence of {far.order} tokens last seen {far.distance:,} "
+            "or more tokens earlier), and all other tokens:"
         )
         lines = [
             [

@@ -1,4 +1,4 @@
-"""Perplexity of the key tokens alone: tokens that need long context, according to a fixed key model."""
+"""Perplexity of only the key tokens, which need long context according to a fixed key model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from .stored import Stored, sums_of
 class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
-    It is None without key tokens; its interval is None with fewer than five documents. ``documents`` and ``windows``
-    count those with key tokens, and ``interval`` names its interval's sampling unit.
+    The perplexity is None if there are no key tokens, and its bounds are None with fewer than five documents.
+    ``fraction`` is the share of key tokens among all scored tokens. ``documents`` and ``windows`` are the numbers of
+    documents and windows that contain key tokens, and ``interval`` names the interval's sampling unit.
     """
 
     schedule: str
@@ -52,18 +53,22 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
     options = (_SPANS,)
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
-        """Refuses documents that the key spans do not cover."""
+        """Checks that the key spans cover the documents.
+
+        Raises:
+            DataError: the key spans do not cover a document.
+        """
         spans: KeySpans | None = options[_SPANS.name]
         if spans is not None:
             for document in documents:
                 spans.marks(document)
 
     def is_planned(self, options: Mapping[str, Any]) -> bool:
-        """Whether key spans are given."""
+        """Returns whether key spans are given."""
         return options[_SPANS.name] is not None
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the facts about the key spans, without the spans."""
+        """Returns the facts about the key spans from results.json, which does not contain the spans themselves."""
         part = results.get(self.key)
         return {_SPANS.name: KeySpans({}, {name: part[name] for name in part if name != "rows"})} if part else {}
 
@@ -89,7 +94,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return spans.facts if spans else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table, with the model and the windows that found the tokens."""
+        """Returns the table of perplexities, with the key model and the context that the key tokens were found with."""
         rows, spans = self.rows(stored), _SPANS.of(stored)
         if spans is None or not rows:
             return []

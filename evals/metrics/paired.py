@@ -1,4 +1,4 @@
-"""The change of every schedule against the baseline on the same tokens, and its cost at short lengths."""
+"""The change in loss of every schedule against the baseline on the same tokens, and the cost at short lengths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .stored import Divergence, Stored
 class PairedRow:
     """The NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
 
-    ``kl`` is the mean KL(baseline || schedule) of these tokens in nats, and ``top1`` the share of tokens at which both
-    have the same most likely token. They are None if not compared, as beyond the trained length. The interval of
-    ``delta_nll`` holds for all ``comparisons`` of the run together, as in :class:`.against_truncation.TruncationRow`;
-    the other intervals have 95%.
+    ``kl`` is the mean KL(baseline || schedule) over these tokens in nats, and ``top1`` is the share of tokens for which
+    both predict the same most likely token. Both are None if predictions were not compared, as beyond the trained
+    length. The interval of ``delta_nll`` holds for all ``comparisons`` of the run together, as in
+    :class:`.against_truncation.TruncationRow`; the other intervals are 95% intervals.
     """
 
     schedule: str
@@ -42,12 +42,12 @@ class PairedRow:
 
     @property
     def change(self) -> Estimate:
-        """The change with its interval."""
+        """The change in NLL with its interval."""
         return Estimate(self.delta_nll, self.low, self.high, self.interval)
 
 
 _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
-"""Fields that only some lengths have."""
+"""Fields of the comparison of predictions, which only some lengths have."""
 
 
 class Paired(Metric[Stored, PairedRow]):
@@ -75,7 +75,7 @@ class Paired(Metric[Stored, PairedRow]):
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the change at every length, and the short-context cost."""
+        """Returns the table of changes at every length, and the short-context cost."""
         rows = {(row.schedule, row.length): row for row in self.rows(stored)}
         if not rows:
             return []
@@ -93,7 +93,7 @@ METRIC = Paired()
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
     """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
 
-    Within a run its interval holds for all comparisons together.
+    If both belong to one run, the interval holds for all comparisons of the run together.
     """
     measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
     if not measured or not ours.same_tokens(theirs):
@@ -103,7 +103,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
-    """Returns the mean KL and the agreement over the row's tokens, each with its bounds; [] if not compared."""
+    """Returns the mean KL and the agreement over a row's tokens, each with its bounds; [] if they were not compared."""
     found = _divergence(stored, schedule, length)
     if found is None:
         return []
@@ -117,7 +117,10 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
-    """Returns the comparison with a row's tokens, at its length or a longer one of the same pass."""
+    """Returns the comparison of predictions that covers a row's tokens, at the row's length or a longer one.
+
+    A longer one must be of the same pass.
+    """
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
     for made in (divergence for divergence in stored.divergences if divergence.schedule == schedule):
         longer = length < made.length and all(made.length in lengths for lengths in both)
@@ -127,14 +130,14 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
-    """Returns the largest length up to the trained one; None without one, or if the trained length is unknown."""
+    """Returns the largest length up to the trained one; None if there is none or the trained length is unknown."""
     return max((length for length in lengths if trained and length <= trained), default=None)
 
 
 def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
-    """Returns the cost within the trained length, or why it is unknown.
+    """Returns a table of the cost within the trained length, or a sentence that explains why the cost is unknown.
 
-    Empty if predictions were not compared; the table of changes has the rest.
+    Empty if predictions were not compared, because the table of changes already has the change in loss.
     """
     trained = stored.trained_length
     if trained is None:
@@ -154,7 +157,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 
 def _short_cells(row: PairedRow) -> list[str]:
-    """Writes the change, the mean KL and the agreement, each with its interval if known."""
+    """Formats the change, the mean KL and the agreement, each with its interval if known."""
     over = "" if row.kl_low is None else mark(row.interval)
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
     top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"

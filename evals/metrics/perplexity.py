@@ -1,4 +1,4 @@
-"""Perplexity of each schedule at each length, with the loss of the tail and bits per byte."""
+"""Perplexity of each schedule at each length, with the loss on the second half of the positions and bits per byte."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PerplexityRow:
-    """The perplexity of one schedule at one length. The interval is None with one short document.
+    """The perplexity of one schedule at one length L. The bounds are None if there is too little text for an interval.
 
-    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` names the sampling
-    unit of the interval of ``ppl``: "documents", or for few documents blocks of windows or tokens. ``mode`` is "prefix"
-    (the first L positions of each window) or "sliding" (whole documents, in windows of L positions), and
-    ``documents_at_length`` counts the documents that have L positions. ``windows`` counts those of all documents.
+    ``tail_nll`` is the loss of the tokens at positions [L/2, L) of the documents that have L positions. ``interval``
+    names the sampling unit of the interval of ``ppl``: "documents", or for few documents blocks of windows or tokens.
+    ``mode`` is "prefix" (the first L positions of each window) or "sliding" (whole documents, in windows of L
+    positions). ``documents_at_length`` is the number of documents that have L positions, and ``windows`` is the number
+    of windows with scored tokens.
     """
 
     schedule: str
@@ -52,7 +53,7 @@ class PerplexityRow:
 
 
 def draw(stored: Stored) -> Figure:
-    """Draws a line per schedule with its 95% bars, on logarithmic axes, and marks the trained length.
+    """Draws a line per schedule with 95% interval bars on logarithmic axes, and marks the trained length.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -114,7 +115,10 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
 
 
 def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:
-    """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of the text that the scored tokens cover."""
+    """Returns ``sum NLL / (ln 2 * bytes)``, with the number of UTF-8 bytes of text that the scored tokens cover.
+
+    Returns None if the tokens' positions in the text are unknown, or if they cover no bytes.
+    """
     if any(each.byte_ends is None for each in stored.documents):
         return None
     first = 0 if stored.bos else 1

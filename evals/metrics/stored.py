@@ -1,6 +1,6 @@
 """The stored numbers of a measurement: the loss of every token.
 
-Every figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`, so it needs no forward pass.
+Every figure is computed from these numbers without a forward pass; see :mod:`ropescale.evals.metrics`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 T = TypeVar("T")
 
 AS_IS = "as-is"
-"""The label of the unchanged model, which always runs."""
+"""The label of the unchanged model, which is always measured."""
 
 
 class ModelFacts(TypedDict):
@@ -44,9 +44,9 @@ DataFacts = dict[str, Any]
 """The "data" part of results.json.
 
 It has the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored ``tokens``, and
-those ``skipped`` by reason. If they are known, ``measured`` of ``whole`` bytes or tokens (``unit``) are the windows'
-``share`` of the documents. Further counts are of ``special_tokens``, ``chats``, ``pretokenized`` documents,
-``prompts`` and ``questions``.
+the numbers of ``skipped`` documents by reason. ``measured`` and ``whole`` are the sizes of the windows and of the
+documents in bytes or tokens (``unit``), and ``share`` is their ratio; they are absent if unknown. Further counts are
+those of ``special_tokens``, ``chats``, ``pretokenized`` documents, ``prompts`` and ``questions``.
 """
 
 
@@ -68,11 +68,11 @@ class Pass:
     Attributes:
         schedule: the schedule's label.
         table_sha256: a hash of the live tables.
-        lengths: the lengths of the pass, ascending; the last one was fed.
+        lengths: the lengths that the pass measures, ascending; windows of the last one were fed.
         nll: per window, the NLL of each scored token in nats, fp32 [scored].
-        forward_passes, positions: the number of windows and of positions run for it; 0 if another schedule had the same
-            tables.
-        key: identifies all that the numbers depend on; passes with the same key share them.
+        forward_passes, positions: the numbers of windows and of positions that were fed for this pass; 0 if a different
+            schedule with the same tables had already been measured.
+        key: an identifier of everything that the numbers depend on; passes with the same key share their numbers.
     """
 
     schedule: str
@@ -89,11 +89,11 @@ class Divergence:
     """A comparison of a schedule's predictions with the baseline's, token by token.
 
     Attributes:
-        schedule, baseline: the labels.
-        length: positions of the windows.
+        schedule, baseline: the labels of the two schedules.
+        length: the number of positions of each window.
         kl: per window, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
         same: per window, 1 for each scored token with the same most likely prediction, else 0; fp32 [scored].
-        forward_passes, positions: the number of windows and of positions run for it.
+        forward_passes, positions: the numbers of windows and of positions that were fed for the comparison.
     """
 
     schedule: str
@@ -110,10 +110,11 @@ class Identity:
     """Hashes of a document's text and of its tokens.
 
     Attributes:
-        ids_sha256: the hash of its windows' tokens, in order.
-        scored: the ranges of these tokens whose losses count; None for all of them.
-        source: the document's source, if there are several.
-        size: the tokens per window, if it has several windows and ``scored``; else None.
+        name, sha256: as in :class:`ropescale.evals.data.documents.Document`.
+        ids_sha256: the hash of the tokens of all windows of the document, in order.
+        scored: the ranges of these tokens whose losses count; None if all count.
+        source: the document's source, if there are several sources.
+        size: the number of tokens per window, if the document has several windows and ``scored``; else None.
     """
 
     name: str
@@ -144,14 +145,15 @@ class Identity:
 class Truncation:
     """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 tokens before it.
 
-    They were scored in windows of L0 positions without BOS, with the model's training tables. Windows are ``stride``
-    tokens apart, and each scores its last ``stride`` tokens, which have L0 - stride to L0 - 1 tokens before them. A
-    token's loss depends on the stride, but not on later tokens, so one run serves every length beyond L0.
+    The tokens were scored in windows of L0 positions without BOS, with the model's training tables. Windows are
+    ``stride`` tokens apart, and each window scores its last ``stride`` tokens, which have L0 - stride to L0 - 1 tokens
+    before them. A token's loss depends on the stride, but not on later tokens, so one run serves every length beyond
+    L0.
 
     Attributes:
-        length: L0, the positions of a window.
-        stride: the tokens that a window scores.
-        table_sha256: a hash of the tables.
+        length: L0, the number of positions of a window.
+        stride: the number of tokens that a window scores.
+        table_sha256: a hash of the training tables.
         nll: per window of the measurement, the NLL of each token at positions [L0, longest length) in nats, fp32.
     """
 
@@ -172,7 +174,7 @@ class Truncation:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Returns truncation's part of the protocol in results.json."""
+        """Truncation's part of the protocol in results.json."""
         return {"truncation_context": self.length, "truncation_stride": self.stride}
 
     def losses(self, length: int) -> list[np.ndarray]:
@@ -181,13 +183,15 @@ class Truncation:
 
 
 def windows_of(tokens: Iterable[int], stride: int) -> int:
-    """Counts truncation's windows that score the given numbers of tokens, one number per window of the measurement."""
+    """Returns the number of truncation's windows, given the number of tokens to score per window of the measurement."""
     return sum(-(-count // stride) for count in tokens)
 
 
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
-    """Counts the positions of these windows of ``length``; the last one for each number is shorter if fewer than
-    ``stride`` tokens are left.
+    """Returns the number of positions in the windows that :func:`windows_of` counts.
+
+    A window has ``length`` positions. The last one per window of the measurement is shorter if fewer than ``stride``
+    tokens are left.
     """
     counts = list(tokens)
     lacking = sum(-each % stride for each in counts)
@@ -195,18 +199,18 @@ def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
 
 
 class Totals(NamedTuple):
-    """Per window, the fp64 sum of its losses, and the number of its tokens."""
+    """The fp64 sum of losses and the number of tokens of each window."""
 
     sums: list[float]
     counts: list[int]
 
     @property
     def mean(self) -> float:
-        """The mean over all documents."""
+        """The mean loss per token over all windows."""
         return sum(self.sums) / sum(self.counts)
 
     def minus(self, other: Totals) -> Totals:
-        """Returns the differences of the sums, of the same tokens."""
+        """Returns the differences of the sums, for two sums over the same tokens."""
         return Totals([a - b for a, b in zip(self.sums, other.sums, strict=True)], self.counts)
 
 
@@ -215,8 +219,8 @@ class Measured:
     """A measurement of any kind, and its metrics.
 
     Attributes:
-        model, data, protocol, versions: as in results.json.
-        figures: the rows of each metric, by row class; computed or loaded once.
+        model, data, protocol, versions: the parts of results.json with these names.
+        figures: the rows of each metric by row class, computed or loaded once.
     """
 
     model: ModelFacts
@@ -227,15 +231,15 @@ class Measured:
 
     @property
     def short_names(self) -> dict[str, str]:
-        """Short names of schedules from files, by label."""
+        """The short names of schedules that were read from files, by label."""
         return self.protocol.get("named", {})
 
     def named(self, label: str) -> str:
-        """Returns a schedule's name in tables and plots."""
+        """Returns the name of a schedule in tables and plots."""
         return self.short_names.get(label, label)
 
     def markdown_name(self, label: str) -> str:
-        """Returns :meth:`named`, escaped for a line of Markdown."""
+        """Returns the result of :meth:`named`, escaped for a line of Markdown."""
         return escaped(self.named(label))
 
 
@@ -244,18 +248,18 @@ class Stored(Measured):
     """The stored numbers of a finished (or interrupted) measurement.
 
     Attributes:
-        passes: the stored NLLs.
+        passes: the forward passes with their losses.
         documents: the fed windows in order, or whole documents for sliding windows; empty in a loaded measurement.
-        windows: the number of windows per document; empty for one per document.
+        windows: the number of windows per document; empty if each document has one.
         bos: whether BOS preceded every window.
-        baseline: the baseline's label.
+        baseline: the label of the baseline.
         trained_length: the model's trained context, if known; plots mark it.
         tables: the live rotary tables, by table_sha256 and layer type.
-        divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
-        truncation: the losses of the unchanged model, given only the last tokens; None if they were not measured.
-        options: the values of the metrics' options, by name; missing ones have their defaults.
-        identities: hashes of the documents of a loaded measurement.
-        whole: for a part, the :attr:`groups` of the whole measurement; None for a whole one.
+        divergences: the comparisons with the baseline's predictions at the largest length up to the trained one.
+        truncation: the losses of the unchanged model on only the last tokens; None if they were not measured.
+        options: the values of the metrics' options, by name; missing options have their defaults.
+        identities: the hashes of the documents in a loaded measurement; else empty.
+        whole: for the part of one source, :attr:`groups` of the whole measurement; None for a whole measurement.
     """
 
     passes: list[Pass]
@@ -274,15 +278,16 @@ class Stored(Measured):
 
     @property
     def groups(self) -> int:
-        """The number of document groups with tables: all documents, and each of several sources."""
+        """The number of document groups that have their own tables: all documents, and each source if several."""
         sources = len({each.source for each in self.identified()})
         return self.whole or (1 + sources if sources > 1 else 1)
 
     @cached_property
     def comparisons(self) -> int | None:
-        """The number of comparisons that conclusions may use; None with too few documents for any conclusion. The best
-        schedule is known only afterwards, so every pair of schedules counts, and every schedule against truncation, on
-        all tokens and on far repeats, at every length and in every source.
+        """The number of comparisons that conclusions may use; None with too few documents for any conclusion.
+
+        The best schedule is known only after the run. So the number includes every pair of schedules and every schedule
+        against truncation, on all tokens and on far repeats, at every length and for every source.
         """
         if self.texts < CONCLUSIVE:
             return None
@@ -293,7 +298,7 @@ class Stored(Measured):
 
     @property
     def schedules(self) -> list[str]:
-        """The labels, in the order they ran."""
+        """The labels of the schedules, in the order in which they ran."""
         return list(dict.fromkeys(run.schedule for run in self.passes))
 
     @property
@@ -308,7 +313,7 @@ class Stored(Measured):
 
     @property
     def title(self) -> str:
-        """A title for tables and plots."""
+        """The title of tables and plots."""
         if self.sliding:
             return f"Perplexity in sliding windows of L positions, stride {self.protocol['stride']:,}"
         first = "the first L positions" if max(self.windows, default=1) == 1 else "windows of L positions"
@@ -320,41 +325,41 @@ class Stored(Measured):
         return len(self.windows or self.documents or self.identities or self.passes[0].nll)
 
     def of_texts(self, items: Sequence[T]) -> list[Sequence[T]]:
-        """Groups one item per window by document."""
+        """Groups a sequence with one item per window by document."""
         edges = accumulate(self.windows or [1] * len(items), initial=0)
         return [items[start:stop] for start, stop in pairwise(edges)]
 
     def texts_with(self, counts: Sequence[float]) -> int:
-        """Counts the documents with a nonzero count in any window."""
+        """Returns the number of documents with a nonzero count in any window."""
         return sum(map(bool, intervals.grouped(counts, self.windows)))
 
     @property
     def longest(self) -> list[int]:
-        """The tokens of each document, or of its longest window."""
+        """The number of tokens of each document, or of its longest window."""
         return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
 
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
-        """Returns a mean and its interval from sums and counts per window, see :mod:`..statistics.intervals`."""
+        """Returns a mean and its interval from sums and counts per window; see :mod:`..statistics.intervals`."""
         return intervals.estimate(sums, counts, self.windows, level)
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:
-        """The pass with the tokens of each schedule and length: schedules in order, lengths ascending."""
+        """The pass that contains the losses of each schedule and length: schedules in order, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 
     def counts(self, run: Pass, length: int) -> list[int]:
-        """Returns, per window, the number of a pass's scored tokens at a length."""
+        """Returns, per window, the number of tokens that a pass scores at a length."""
         if self.sliding:
             return [len(nll) for nll in run.nll]
         return [prefix(length, self.bos).count] * len(run.nll)
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
-        """Returns, per window, the losses of a length's tokens, fp32; NaN for tokens that do not count."""
+        """Returns, per window, the losses of the tokens at a length, fp32; NaN for tokens that do not count."""
         run = self.read_from[schedule, length]
         return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
 
     def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the values of scored tokens, per window, with NaN for tokens that do not count."""
+        """Returns, per window, the given values of scored tokens, with NaN for tokens that do not count."""
         if not any(each is not None for each in self._scored):
             return list(values)
         return [
@@ -373,20 +378,21 @@ class Stored(Measured):
         return found
 
     def first(self, schedule: str, length: int) -> np.ndarray:
-        """Returns the losses of all windows of the first document, fp64."""
+        """Returns the losses of the first document's tokens, from all of its windows, fp64."""
         return np.concatenate(self.of_texts(self.losses(schedule, length))[0]).astype(np.float64)
 
     def totals(self, schedule: str, length: int) -> Totals:
-        """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
+        """Returns the sums of the losses at a length. They are computed once, because they serve many comparisons."""
         key = schedule, length
         if key not in self._totals:
             self._totals[key] = sums_of(self.losses(schedule, length))
         return self._totals[key]
 
     def truncated(self, length: int) -> list[np.ndarray] | None:
-        """Returns the losses of truncation up to a length, per window; None if they are not known.
+        """Returns, per window, the losses of truncation up to a length; None if they are unknown.
 
-        Within the trained length, they are those of the unchanged model, if it has its training tables there.
+        Within the trained length, these are the losses of the unchanged model, if it was measured with its training
+        tables there.
         """
         last = self.truncation
         if last is None:
@@ -408,39 +414,39 @@ class Stored(Measured):
         return [Identity.of(each) for each in self.of_texts(self.documents)]
 
     def same_text(self, other: Stored) -> bool:
-        """Whether the same texts were cut into windows in the same way."""
+        """Returns whether both measurements cut the same texts into windows in the same way."""
         one, two = ([(each.sha256, each.scored) for each in which.identified()] for which in (self, other))
         windows = [each.windows or [1] * each.texts for each in (self, other)]
         return one == two and windows[0] == windows[1] and self._how == other._how
 
     @property
     def _how(self) -> tuple[object, ...]:
-        """The settings that determine windows and scored tokens."""
+        """The settings that determine the windows and the scored tokens."""
         return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
 
     def same_tokens(self, other: Stored) -> bool:
-        """Whether both scored the same tokens, so that losses can be paired."""
+        """Returns whether both measurements scored the same tokens, so that their losses can be paired."""
         return self is other or (self.same_text(other) and self.ids == other.ids)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """A hash of each document's token ids."""
+        """The hash of each document's token ids."""
         return tuple(each.ids_sha256 for each in self.identified())
 
 
 def sums_of(values: Iterable[np.ndarray]) -> Totals:
-    """Returns, per window, the fp64 sum and the number of its values, without NaN."""
+    """Returns, per window, the fp64 sum and the number of the values that are not NaN."""
     known = [value[~np.isnan(value)] for value in values]
     return Totals([float(each.sum(dtype=np.float64)) for each in known], list(map(len, known)))
 
 
 def ranges_of(marks: np.ndarray) -> np.ndarray:
-    """Returns the ranges of a mask, int64 [ranges, 2]."""
+    """Returns the half-open ranges in which a mask is true, int64 [ranges, 2]."""
     return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
 
 
 def within(ranges: Iterable[Sequence[int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
-    """Clips ranges to ``size`` tokens from ``first`` on, and shifts them by ``first``."""
+    """Returns ranges clipped to ``size`` tokens from ``first`` on, with positions relative to ``first``."""
     if ranges is None:
         return None
     inside = ((max(start - first, 0), min(stop - first, size)) for start, stop in ranges)
@@ -448,7 +454,7 @@ def within(ranges: Iterable[Sequence[int]] | None, first: int, size: int) -> lis
 
 
 def kept(values: np.ndarray, ranges: Iterable[Sequence[int]], first: int) -> np.ndarray:
-    """Returns the values of the tokens from ``first`` on, with NaN outside the ranges of tokens."""
+    """Returns the values with NaN for tokens outside the ranges; the first value belongs to the token ``first``."""
     found = np.full_like(values, np.nan)
     for start, stop in ranges:
         here = slice(max(start - first, 0), max(stop - first, 0))
@@ -460,7 +466,7 @@ S = TypeVar("S", bound=Stored)
 
 
 def parts_of(stored: S) -> dict[str, S]:
-    """Returns the measurement of each source's documents, by source name; empty for a single source."""
+    """Returns the measurement of each source's documents, by source name; empty if there is a single source."""
     sources = [each.source for each in stored.identified()]
     names = list(dict.fromkeys(sources))
     if len(names) < 2:
@@ -469,7 +475,7 @@ def parts_of(stored: S) -> dict[str, S]:
 
 
 def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
-    """Returns the part of some documents, which may have several windows each."""
+    """Returns the part of a measurement that belongs to the documents with these numbers."""
     counts = stored.windows or [1] * len(stored.identified())
     starts = [0, *accumulate(counts)]
     windows = [place for number in numbers for place in range(starts[number], starts[number + 1])]

@@ -53,8 +53,8 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
     assert (
-        "Tokens that repeat something 64 or more tokens back (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: "
-        in result.to_markdown()
+        "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
+        "tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
     )
 
 

@@ -35,7 +35,7 @@ def test_it_pays_off_at_every_length_at_which_any_schedule_is_better():
 def test_far_repeats_have_a_sentence_of_their_own():
     rows = [row("near", 256, WORSE, OPEN), row("wide", 256, OPEN, (-0.9, -1.0, -0.8))]
     assert verdict(rows) == [
-        "Reading further than the last 64 tokens is not shown to pay off.",
+        "There is no evidence that reading further than the last 64 tokens pays off.",
         "On far repeats reading further than the last 64 tokens pays off at 256 tokens, under some schedule.",
     ]
 
