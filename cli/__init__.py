@@ -1,1 +1,1 @@
-"""The command line: parse, call, print. ``main.py`` lists the commands; every command has a module of its name."""
+"""The command line. ``main.py`` lists the commands; the module of a command has the same name."""

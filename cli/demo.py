@@ -19,8 +19,8 @@ def command(ctx: click.Context, out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure the effect.
 
     The model was trained at 256 tokens on the Python standard library; it is measured on unseen library modules. Writes
-    the patched checkpoint, the text, the results and plots into OUT. Half a minute on two cores, 42 seconds of
-    processor time.
+    the patched checkpoint, the text, the results and plots into OUT. Takes half a minute on two cores (42 seconds
+    of processor time).
     """
     from ..checkpoints.patching import patch_checkpoint
     from ..errors import CheckpointError
@@ -35,7 +35,9 @@ def command(ctx: click.Context, out: str) -> None:
     if (folder / "results.json").exists() and not text.exists():
         raise CheckpointError(f"{folder} holds the results of another evaluation; choose another folder with -o")
     if text.exists() and text.read_bytes() != rows:
-        raise CheckpointError(f"{text} is not the text of this Python; remove it, or choose another folder with -o")
+        raise CheckpointError(
+            f"{text} differs from the text of this Python version; remove it, or choose another folder with -o"
+        )
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
     say("2. verify: build it as stock transformers would, and read the frequencies back")

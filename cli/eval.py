@@ -70,7 +70,7 @@ _SECTIONS: Sections = {
         "streaming split_special_tokens bos",
     ],
     "How": [
-        option("--stride", "N", "Full documents, in sliding windows N tokens apart (slower)."),
+        option("--stride", "N", "Score full documents, in sliding windows N tokens apart (slower)."),
         switch(
             "--short-context", "Compare predictions with the baseline's at the largest length up to the trained one."
         ),
@@ -79,7 +79,7 @@ _SECTIONS: Sections = {
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
-        option("--seed", "N", "Stored with the results, without effect on them.", Whole(0), default=0),
+        option("--seed", "N", "Stored with the results, which do not depend on it.", Whole(0), default=0),
     ],
     "The result": [
         CONFIG,
@@ -106,7 +106,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
 
     MODEL may be a PEFT adapter's folder, which is loaded on its base (extra adapters).
 
-    The unchanged model always runs, as the default baseline (--baseline). The
+    The unchanged model always runs; it is the default baseline (--baseline). The
     options --factor (several with commas: 2,4,8) and --target-length set the factor of every schedule that takes one
     and does not set its own; by default, it is the largest length over the trained one. --set sets a field of every
     schedule that has it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any
@@ -118,10 +118,10 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     one process (and its memory and disk if needed; slower, because the devices work in turn).
 
     With --prompt-field or --answer-field, every row of SRC is a prompt with its answer, and only the answer tokens are
-    scored, after as much of the prompt as fits into the window; then --stride is half of the smallest length.
+    scored, after as much of the prompt as fits into the window; --stride is half of the smallest length then.
 
-    With --server, a server of vLLM or SGLang scores instead, and --tokenizer names the checkpoint that it serves;
-    several, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.
+    With --server, a vLLM or SGLang server scores instead, and --tokenizer names the checkpoint that it serves. Several
+    servers, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.results.folder import writable_folder

@@ -37,15 +37,15 @@ _SECTIONS: Sections = {
 
 @sectioned_command("export", _SECTIONS, model_argument())
 def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
-    """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that it computes.
+    """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that the engine computes.
 
     Prints whether the engine computes the schedule as requested, a table of the fields that differ (recomputed with the
     engine's own number, dropped or unsupported), and the command to paste. The numbers are known because a test serves
     such a model in that version and compares log-probabilities with transformers, or runs the engine's own code, or
     because its source was read. Nothing is loaded or written.
 
-    Without --schedule MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule
-    its weights are served with that schedule, without a patched folder.
+    Without --schedule, MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule,
+    its weights are served with that schedule; no patched folder is needed.
 
     Exits with 1 if the engine cannot compute the schedule; the last line gives an alternative.
 

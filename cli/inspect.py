@@ -96,7 +96,7 @@ def _summary(geometry: Geometry) -> list[list[str]]:
 
 
 def _number(value: float) -> str:
-    """Formats a number with six significant digits and no exponent; above a hundred thousand as a whole number."""
+    """Formats a number with six significant digits and no exponent, or as a whole number from a hundred thousand on."""
     if math.isnan(value) or math.isinf(value):
         return "-" if math.isnan(value) else "inf"
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"

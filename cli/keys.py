@@ -25,7 +25,7 @@ _SECTIONS: Sections = {
         data_option("Texts, as in `ropescale eval`.", multiple=False),
         option("--window", "N", "The shortest context, in tokens.", default=4096),
         option("--stride", "N", "Tokens that share a short context.", default=1024),
-        option("--import imports", "FILE", "LongPPL's own file, instead of MODEL.", multiple=True),
+        option("--import imports", "FILE", "Read LongPPL's own file, instead of running MODEL.", multiple=True),
     ],
     "Key tokens": [
         option("--alpha", "A", "Minimum gain from long context, in nats.", Real(), default=2.0),

@@ -21,22 +21,22 @@ from .options import drop_output, say
 
 COMMANDS = {
     "demo": "Patch, verify and measure the bundled model in half a minute.",
-    "schedules": "The schedules: their fields, defaults and papers.",
-    "inspect": "A model's rotary geometry, before and after a schedule.",
-    "patch": "A checkpoint that carries a schedule; no weights are read.",
+    "schedules": "List the schedules, their fields, defaults and papers.",
+    "inspect": "Show a model's rotary geometry, before and after a schedule.",
+    "patch": "Write a checkpoint that carries a schedule; no weights are read.",
     "restore": "Undo `patch --in-place`.",
-    "gguf": "A GGUF file that carries a schedule, for stock llama.cpp.",
+    "gguf": "Write a GGUF file that carries a schedule, for stock llama.cpp.",
     "verify": "Verify that a model uses the intended frequencies.",
-    "export": "Commands to serve a model in an engine, and the values that it computes.",
-    "eval": "Perplexity against length, under one schedule or several.",
+    "export": "Show the commands that serve a model in an engine, and the values that the engine computes.",
+    "eval": "Measure perplexity against length, under one schedule or several.",
     "recommend": "Recommend a schedule for a model, a length and a text, with evidence.",
-    "keys": "Find tokens that need long context, by a key model; for `eval --key-spans`.",
-    "retrieval": "Retrieval of numbers hidden in long texts, by length and depth.",
-    "datasets": "Well-known long texts that --data takes by name.",
+    "keys": "Find tokens that need long context with a key model, for `eval --key-spans`.",
+    "retrieval": "Measure the retrieval of numbers hidden in long texts, by length and depth.",
+    "datasets": "List well-known long texts that --data takes by name.",
     "search": "Learn a schedule on a text, with frozen weights.",
     "report": "Compare runs in one self-contained page.",
 }
-"""The commands, in the order of ``ropescale --help``. Every command is ``command`` in the module of its name."""
+"""The commands, in the order of ``ropescale --help``. The module of a command defines it as ``command``."""
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -46,7 +46,7 @@ EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module only for a call or for the command's help."""
+    """A group that imports a command's module only if the command is called or its help is shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -79,7 +79,7 @@ def group(ctx: click.Context, version: bool) -> None:
 
 
 def _versions() -> str:
-    """Returns the versions of ropescale, Python, the system and the libraries, without importing these."""
+    """Returns the versions of ropescale, Python, the system and the libraries, without importing the libraries."""
     python = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     libraries = []
     for name in (*LIBRARIES, *EXTRAS):
@@ -93,8 +93,9 @@ def _versions() -> str:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
-    0 done; 1 the check or the run failed; 2 the input or the usage is wrong; 130 interrupted (143 by SIGTERM). Results
-    go to stdout; an error is one line on stderr, ``error: ...``, preceded by its traceback with ``--debug``.
+    The exit code is 0 on success, 1 if a check or a run failed, 2 if the input or the usage is wrong, and 130 after an
+    interruption (143 after SIGTERM). Results are printed to stdout. An error is printed to stderr as one line,
+    ``error: ...``, after its traceback with ``--debug``.
     """
     words = list(sys.argv[1:] if args is None else args)
     for stream in (sys.stdout, sys.stderr):  # a result may contain characters that the terminal's encoding lacks
@@ -142,7 +143,7 @@ def translate(error: BaseException, command: str | None = None) -> tuple[int, st
 
 
 _MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths", "server": "servers"}
-"""Function parameters with another name in commands."""
+"""The names that function parameters have in commands, if they differ."""
 
 
 def _options(fields: Sequence[str], command: str | None) -> str:
@@ -168,7 +169,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 
 _LONGEST = 1900
-"""The most characters of an error message; longer ones only repeat a file."""
+"""The largest number of characters in an error message; longer messages only repeat a file."""
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a command's measurement in one or many processes, prints and writes its result."""
+"""Runs a command's measurement in one or many processes, and prints and writes the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def notes() -> Notes:
-    """Returns the notes of a run; only rank 0 prints."""
+    """Returns a run's notes, which only rank 0 prints."""
     from ..evals.parallel.processes import world
     from ..evals.running.progress import Notes
 
@@ -33,7 +33,7 @@ def notes() -> Notes:
 
 
 def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[Server], Checkpoint]:
-    """Returns a command's servers and the served checkpoint; no servers and MODEL for a loaded model.
+    """Returns a command's servers and their checkpoint, or no servers and the checkpoint MODEL.
 
     Raises:
         DataError: servers and MODEL are incomplete or both given, an option does not apply, or labels and servers do
@@ -65,21 +65,21 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
 
 
 def served_by(servers: Sequence[Server], checkpoint: Checkpoint) -> ServedModel:
-    """Returns the model of a checkpoint on these servers, with its tokenizer."""
+    """Returns the checkpoint's model as these servers serve it, with its tokenizer."""
     from ..evals.servers.running import ServedModel
 
     return ServedModel(servers, checkpoint, checkpoint.tokenizer())
 
 
 def refuse_given(why: str, instead: str, *names: str) -> None:
-    """Refuses given parameters of the running command.
+    """Raises an error if one of these parameters of the running command was given.
 
     Args:
         why: the message after the parameter's name.
         instead: the parameter that they require or conflict with, if any.
 
     Raises:
-        DataError: a parameter is given; names the first.
+        DataError: a parameter is given; the message names the first.
     """
     ctx = click.get_current_context()
     for name in names:
@@ -95,7 +95,7 @@ _LOCAL = (
 
 
 def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
-    """Builds a command's text sources and reading options."""
+    """Builds a command's text source from its reading options."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import ReadOptions, TextSource
 
@@ -112,13 +112,13 @@ def measure(
     doing: str,
     source: Sequence[str] = (),
 ) -> None:
-    """Runs a measurement, writes its result and prints it; a failure of one does not prevent the other.
+    """Runs a measurement, and writes and prints its result; if one fails, the other is still done.
 
     Args:
-        prepare: prepares the measurement in a process.
-        folder_of: checks the output folder before hours of work.
-        doing: a word for the processes' work.
-        source: the texts, whose folder is refused as output.
+        prepare: a function that prepares the measurement in a process.
+        folder_of: a function that checks the output folder, before hours of work, and returns its path.
+        doing: the processes' work in a word, such as ``measuring``.
+        source: the texts; a folder with a text cannot be the output folder.
     """
     from ..evals.parallel.processes import Sharing, together
     from ..evals.running.runner import carry_out

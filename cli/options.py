@@ -55,7 +55,7 @@ class SpecText(click.ParamType):
     name = "schedule"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the spec; refuses a class of a Python file or module if an options file names it."""
+        """Returns the spec; fails if an options file names a class of a Python file or module."""
         of_file = ctx and param and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP
         if of_file and re.search(r"::|\.py\b", value):
             self.fail(f"{value!r} is code, which a file cannot run; give it on the command line", param, ctx)
@@ -77,7 +77,7 @@ class SpecText(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """A word of a list; the error for a misspelt word suggests the closest."""
+    """A word from a list; the error for a misspelt word suggests the closest."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns the validated word."""
@@ -213,7 +213,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
 
 
 def _typed(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    """Refuses an option that runs code if a file sets it."""
+    """Returns the value of an option that runs code; raises an error if an options file sets it."""
     if value and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
         raise click.BadParameter("a file cannot run code; give it on the command line", ctx, param)
     return value
@@ -231,7 +231,7 @@ _OPTIONS = [
     option("--original-length", "N", "The trained length, if the config's is wrong."),
     option("--set overrides", "K=V", "A field of the schedule; repeatable.", multiple=True, callback=_pairs),
     option("--layers", "full|all|TYPE", "The layers to change.", default="full"),
-    flag("--replace-scaling", "Replace the scaling: compute from the original length."),
+    flag("--replace-scaling", "Replace the existing scaling, and compute from the original length."),
     flag("--on-top", "Compose with the existing scaling."),
     option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table."),
     option("--baseline", "SPEC", "The schedule to compare others with (default: as-is)."),
@@ -258,7 +258,9 @@ _OPTIONS = [
     option(
         "--server servers", "URL", "A vLLM or SGLang server that scores instead of MODEL; repeatable.", multiple=True
     ),
-    option("--served-as", "SPEC", "Its schedule: base, yarn:factor=4. One per server.", multiple=True),
+    option(
+        "--served-as", "SPEC", "The server's schedule, such as base or yarn:factor=4. One per server.", multiple=True
+    ),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
     option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8),
@@ -331,7 +333,7 @@ def tell(**texts: Iterable[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line to stderr, folded to the terminal; ignores errors of writing."""
+    """Prints a line to stderr, folded to the terminal; ignores write errors."""
     from ..output.wrapping import folded_to
 
     with suppress(OSError):
@@ -345,7 +347,7 @@ def put(text: str, kept: object = None) -> None:
         kept: the file or folder that the result was written to.
 
     Raises:
-        RunError: printing failed; names the stored result.
+        RunError: printing failed; the message names the stored result.
     """
     try:
         click.echo(text)
@@ -371,7 +373,7 @@ def show(page: str, kept: object = None) -> None:
 
 
 def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
-    """Prints a result as JSON in full precision, or as a page, like :func:`put`."""
+    """Prints a result like :func:`put`, as JSON in full precision or as a page."""
     if as_json:
         print_json(plain(), kept)
     else:
@@ -387,7 +389,7 @@ def print_json(value: object, kept: object = None) -> None:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists options in sections, and which refuses repeated single options."""
+    """A command whose help lists options in sections, and whose options are not repeated unless they allow it."""
 
     sections: dict[str, list[Option]]
 
@@ -400,7 +402,7 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses a repeated option, whose first value would be replaced silently."""
+        """Raises an error for a repeated option, whose first value would be replaced silently."""
         for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
@@ -410,7 +412,7 @@ class SectionedCommand(click.Command):
 def sectioned_command(
     name: str, sections: Sections, *arguments: click.Argument
 ) -> Callable[[Callable[..., None]], SectionedCommand]:
-    """Turns a function into a command with these arguments and options."""
+    """Turns the decorated function into a command with these arguments and options."""
 
     def make(function: Callable[..., None]) -> SectionedCommand:
         command = click.command(name, cls=SectionedCommand)(function)

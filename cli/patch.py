@@ -119,10 +119,10 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
 
 
 def _maximum_before(done: PatchedCheckpoint) -> int:
-    """Returns the source's ``max_position_embeddings``, under the class's name for it."""
+    """Returns the source's ``max_position_embeddings``, which some model classes name differently."""
     from ..configs.configuration import Configuration
 
-    trained = max((rope.original_length for rope in done.plan.ropes.values()), default=None)  # RecurrentGemma has none
+    trained = max((rope.original_length for rope in done.plan.ropes.values()), default=None)  # none for RecurrentGemma
     return Configuration.read(done.before, trained).max_length
 
 

@@ -41,7 +41,7 @@ _SECTIONS: Sections = {
     "Candidates": [
         option("--schedule schedules", "SPEC", "Add this schedule to the finalists. May be repeated.", multiple=True),
         flag("--search", "Add the schedule of `ropescale search`."),
-        option("--search-tokens", "N", "Token budget of that search (default: its own)."),
+        option("--search-tokens", "N", "Token budget of that search (default: as in `ropescale search`)."),
         option("--for engine", "ENGINE", "Leave out schedules that this engine would change."),
         option(
             "--truncation/--no-truncation",
@@ -54,7 +54,7 @@ _SECTIONS: Sections = {
     "Already scaled models": ["replace_scaling on_top"],
     "The text": [
         "split text_field chat_template score glob concat min_tokens max_docs windows",
-        option("--budget-tokens", "N", "Tokens to feed with a finalist (256k)."),
+        option("--budget-tokens", "N", "Tokens to feed with each finalist (default: 256k)."),
         "bos",
     ],
     "The result": [CONFIG, out_option("Write results, plots and REPORT.md here."), "fresh force verbose as_json"],
@@ -69,16 +69,16 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     """Recommend a schedule for MODEL at a target length on a text, and print the patch command.
 
     The candidates are the unchanged model and every fixed schedule that the model and the target allow, over factors
-    and important fields. Half of the text races them: all on a small part, the better ones on more. The other half
-    decides among the finalists: it selects the simplest one that is as good as every other one, by simultaneous
-    intervals. If the text does not suffice, the result says so.
+    and important fields. One half of the text is for a race: all candidates run on a small part, and the better ones on
+    more. The other half decides among the finalists: the result is the simplest one that is as good as every other one,
+    by simultaneous intervals. If the text does not suffice, the result says so.
 
     With -o, every finished batch is stored in OUT/resume: the same command resumes from there.
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
 
-    With --server, servers of vLLM or SGLang score, each with its --served-as, one of them base; --tokenizer names the
-    served checkpoint. Then the full text decides among the served schedules without a race, by the same rule.
+    With --server, vLLM or SGLang servers score the text; give a --served-as for each, one of them base, and the served
+    checkpoint as --tokenizer. Then the full text decides among the served schedules without a race, by the same rule.
     """
     from ..evals.recommending.candidates import objective_and_candidates
     from ..evals.recommending.options import RecommendOptions

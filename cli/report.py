@@ -8,7 +8,7 @@ from .options import Place, option, out_option, say, sectioned_command
 
 _OPTIONS = [
     out_option("The page to write.", "FILE", default="report.html"),
-    option("--title", "TEXT", "Its heading.", default="Context extension, measured"),
+    option("--title", "TEXT", "The heading of the page.", default="Context extension, measured"),
 ]
 
 

@@ -34,7 +34,7 @@ TASKS = ("passkey", "multi-key")
 _SECTIONS: Sections = {
     "What is measured": [
         lengths_option("Positions, including BOS and answer. May be repeated."),
-        option("--depths", "D,...", "0,0.5,1 (0 is the start), or their number.", default="5"),
+        option("--depths", "D,...", "Depths such as 0,0.5,1 (0 is the start), or the number of depths.", default="5"),
         option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey"),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
         option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0),
@@ -47,9 +47,14 @@ _SECTIONS: Sections = {
             "Prompts with answers, instead of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
         ),
         "prompt_field answer_field",
-        option("--max-prompts", "N", "The first N of each task and length.", Whole(1)),
+        option("--max-prompts", "N", "Run only the first N prompts of each task and length.", Whole(1)),
         option("--new-tokens", "N", "Tokens to generate per prompt (default: the row's, or RULER's).", Whole(1)),
-        option("--match", None, "Required answers (default: any for qa_*, else all).", click.Choice(["all", "any"])),
+        option(
+            "--match",
+            None,
+            "The answers that must appear (default: any for qa_*, else all).",
+            click.Choice(["all", "any"]),
+        ),
     ],
     **request_sections("schedules baseline"),
     "The result": [
@@ -68,11 +73,11 @@ _SECTIONS: Sections = {
 def command(model: str | None, lengths: list[int], **options: Any) -> None:
     """Measure whether a model retrieves numbers hidden in a long text, by length, depth and schedule.
 
-    One forward pass scores the teacher-forced answer. It counts if every token is ranked first, so that greedy decoding
-    would write it; this works on base models. The answer's NLL shows differences even if no schedule retrieves the
-    number, but other improvements lower it, too. A uniform guess of five digits costs 11.41 nats.
+    One forward pass scores the teacher-forced answer. The answer is correct if every token is ranked first, so that
+    greedy decoding would write it; this works on base models. The answer's NLL shows differences even if no schedule
+    retrieves the number, but other improvements also lower it. A uniform guess of five digits costs 11.41 nats.
 
-    Tasks: passkey hides one number; multi-key a named one at every depth.
+    The task passkey hides one number; the task multi-key hides a named number at every depth.
 
     Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every finished
@@ -85,7 +90,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     tokens. The score is RULER's: the share of the answers in the greedily decoded text. The teacher-forced answer loss
     is reported as well.
 
-    With --server, a server of vLLM or SGLang answers instead, and --tokenizer names the served checkpoint.
+    With --server, a vLLM or SGLang server answers instead, and --tokenizer names the served checkpoint.
     """
     from ..evals.retrieving.results import Retrieval
 

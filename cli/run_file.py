@@ -18,7 +18,7 @@ from .options import Place, SpecText, option
 
 NAME = "run.yaml"
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
-"""The sources of given parameters."""
+"""The sources of parameters that the user gave."""
 
 _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run")
 """Parameters that do not affect the measurement."""
@@ -52,7 +52,7 @@ CONFIG = option(
     expose_value=False,
     callback=_take,
 )
-"""Defaults of the other options, from a YAML file."""
+"""The option that reads defaults of the other options from a YAML file."""
 
 
 def _read(path: str) -> Mapping[object, object]:
@@ -75,15 +75,15 @@ def _read(path: str) -> Mapping[object, object]:
 
 
 def key_of(param: click.Parameter) -> str:
-    """Returns the name of a parameter in the file: an option's own without its dashes."""
+    """Returns a parameter's name in the file; for an option, its long name without the dashes."""
     return max(param.opts, key=len).lstrip("-")
 
 
 def run_file() -> dict[str, bytes]:
-    """Returns the file that repeats the running command, by name; nothing if no command runs.
+    """Returns a dict from file name to content, with the file that repeats the running command.
 
-    It contains the given options, from the command line or a file, with absolute paths. Addresses with a password are
-    left out.
+    The dict is empty if no command is running. The file contains the given options, from the command line or a file,
+    with absolute paths. Addresses with a password are left out.
     """
     import yaml
 
@@ -106,7 +106,7 @@ def run_file() -> dict[str, bytes]:
 
 
 def _absolute(value: object, param: click.Parameter) -> object:
-    """Returns the absolute path of an existing file or folder; any other value is unchanged."""
+    """Returns the absolute path of an existing file or folder, or any other value unchanged."""
     if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
         return str(local_path(str(value)).absolute())
     return value if isinstance(value, (str, int, float, bool)) else str(value)

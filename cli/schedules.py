@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules with their effect, required fields and paper. With NAME, explain one and its fields.
+    """List the schedules with their effect, required fields and paper. With NAME, explain that schedule and its fields.
 
     NAME may be your own schedule: path/to/file.py::Class, or package.module::Class.
     """

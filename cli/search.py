@@ -34,21 +34,23 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     "Search": [
         data_option(
-            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",
+            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. Not for --objective keys.",
             required=False,
         ),
         option(
             "--objective",
             None,
-            "All tokens of --data, or only the answers to prompts with a hidden key, as in `ropescale retrieval`.",
+            "Predict all tokens of --data, or only answers to prompts with a hidden key, as in `ropescale retrieval`.",
             OneOf(["text", "keys"]),
             default="text",
         ),
         option("--haystack", "FILE", "Hide the keys in this text instead of generated ones."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
-        option("--within", "W", "The weight of tokens within the trained length; others have 1.", Real(), default=2.0),
-        flag("--keep-short", "Two tables: the model's own up to the trained length, another beyond."),
+        option(
+            "--within", "W", "The weight of tokens within the trained length; other tokens have 1.", Real(), default=2.0
+        ),
+        flag("--keep-short", "Use two tables: the model's own up to the trained length, and another beyond."),
         option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
         option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
     ],
@@ -68,9 +70,9 @@ _SECTIONS: Sections = {
 def command(model: str, **options: Any) -> None:
     """Learn the schedule with which MODEL predicts a text best at a length, with frozen weights.
 
-    It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. The result
-    is the schedule with the lowest loss on a held-out part of the text. The file is a schedule for --schedule of every
-    command.
+    The search starts at YaRN's default, and varies the ramp's start and end, the factor and the attention scale. The
+    result is the schedule with the lowest loss on a held-out part of the text. Every command with
+    --schedule takes the file.
 
     With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
     answer tokens count. The model must be able to answer within its trained length; check this with `ropescale
@@ -116,7 +118,7 @@ def command(model: str, **options: Any) -> None:
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:
-    """Refuses a text for an objective without text, and a missing text for the others."""
+    """Raises an error if a text is given for an objective that reads none, or is missing for the other one."""
     from ..errors import DataError
 
     if options["objective"] == "keys":

@@ -29,21 +29,21 @@ _SECTIONS: Sections = {
 def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Verify that every layer of MODEL (a folder or a Hub id) uses the intended table.
 
-    For an adapter (PEFT), its base is compared with the schedule that the adapter was trained with.
+    For an adapter (PEFT), the command compares its base with the schedule that the adapter was trained with.
 
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
-    frequencies, and the cos and sin they produce, with ropescale.json or config.json; and the softmax scale of MLA
-    models. Exits with 1 and the reason if they differ.
+    frequencies, cos and sin, and the softmax scale of MLA models, with ropescale.json or config.json. Exits with 1 and
+    the reason if they differ.
 
     "live" refers only to the frequencies. A separate line reports limits below the target length of MODEL (the
     tokenizer's model_max_length, max_position_embeddings), also with exit code 1; to raise them, run
     `ropescale patch MODEL --schedule as-is`. Known or minor limits are warnings.
 
-    With --generate it also loads the weights, lets transformers' generate() follow a text for a few tokens around half
+    With --generate, it also loads the weights, lets transformers' generate() follow a text for a few tokens around half
     the trained length, the trained length, and the extended length (or each --length), and compares the logits with
-    those of forward passes over the full text. With fixed frequencies they are equal up to rounding; otherwise it exits
-    with 1. Frequencies that change with the length (dynamic, longrope with two lists) make them differ in stock
-    transformers: this is a warning with numbers, and exit code 0; see "verdict" in the JSON.
+    those of forward passes over the full text. With fixed frequencies the logits must be equal up to rounding, or the
+    command exits with 1. With frequencies that change with the length (dynamic, longrope with two lists), the logits
+    differ in stock transformers: the command prints a warning with numbers and exits with 0; see "verdict" in the JSON.
 
     With --server URL, it compares the server's log-probabilities of a text beyond the trained length (--length N) with
     stock transformers on MODEL, with and without its schedule. --dtype float32 declares a float32 server; by default
@@ -64,7 +64,9 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
         from ..evals.servers.verifying import verify_served
 
         if generate or max(map(len, (urls, names, lengths))) > 1:
-            raise DataError("one server is verified at one length, without generate", "server", "lengths", "generate")
+            raise DataError(
+                "verify one server at a time, at one length, without generate", "server", "lengths", "generate"
+            )
         server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
         report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
         page = _served_page(report)
@@ -100,7 +102,7 @@ def _served_page(report: ServedVerification) -> str:
 
 
 def _page(report: Verification) -> str:
-    """Returns the verdict and one table, of decoding if compared, else of the modules; "" without either."""
+    """Returns the verdict with a table of decoding if compared, else of the modules; "" if there are no modules."""
     if not report.modules:
         return ""
     parts = [report.verdict]
@@ -114,7 +116,7 @@ def _page(report: Verification) -> str:
         header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
         parts.append(markdown(header, rows, right=(2, 4, 5)))
     if report.limits:
-        parts.insert(1, f"limits below that: {'; '.join(report.limits)}")
+        parts.insert(1, f"limits below this length: {'; '.join(report.limits)}")
     if report.softmax_factor is not None:
         parts.append(f"softmax scale: x{report.softmax_factor:.6g} (MLA)")
     if report.base:
@@ -123,7 +125,7 @@ def _page(report: Verification) -> str:
 
 
 def _decoded(report: Verification) -> str:
-    """Describes the compared and omitted decoding lengths."""
+    """Describes the lengths at which decoding was compared, and the lengths left out."""
     groups: dict[str, list[str]] = {}
     for stretch in report.generation:
         groups.setdefault(stretch.verdict, []).append(f"{(stretch.first + stretch.last) // 2:,}")
@@ -136,7 +138,7 @@ def _decoded(report: Verification) -> str:
 
 
 def _decoding(stretches: Sequence[Stretch]) -> str:
-    """Builds a table with one row per stretch: decoding with the cache against full passes."""
+    """Returns a table that compares decoding with the cache with full passes, one row per stretch."""
     rows = [
         [
             f"{each.first:,} to {each.last:,}",

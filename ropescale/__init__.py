@@ -6,13 +6,13 @@
 
     with ropescale.patch(model, "yarn:factor=8"):  # a loaded Hugging Face model; reverts bit for bit
         ...
-    ropescale.save(model, "OUT")  # a patched model as a folder; with an adapter, that and its base
-    ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # a folder; reads no weights
+    ropescale.save(model, "OUT")  # writes a patched model, or an adapter and its patched base
+    ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # writes a patched folder; reads no weights
     ropescale.verify("OUT")  # raises if the intended table is not live
     ropescale.frequencies("CKPT", "yarn:factor=8")  # only the numbers; needs no torch
     ropescale.plot("CKPT", "yarn:factor=8")  # plots them
     ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
-    ropescale.TrainingCallback("yarn:factor=8")  # for transformers' Trainer: verifies it in every process, saves it
+    ropescale.TrainingCallback("yarn:factor=8")  # for Trainer: verifies the schedule in every process, saves it
 
 Names are imported on first use, so ``import ropescale`` imports neither torch nor transformers.
 """

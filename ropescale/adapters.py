@@ -34,7 +34,7 @@ class Adapter:
         folder: the adapter's folder.
         base: the name of its base, a folder or a Hub id, from its configuration.
         base_folder: the base's folder.
-        record: the adapter's ``ropescale.json``; None without one.
+        record: the adapter's ``ropescale.json``, or None.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ def find_loadable(
         model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
 
     Raises:
-        CheckpointError: the model, or an adapter's base, is missing or not named.
+        CheckpointError: the model or an adapter's base is missing, or the adapter does not name its base.
     """
     folder = locate(model, revision, weights=weights)
     if not (folder / ADAPTER).exists():
@@ -62,10 +62,10 @@ def find_loadable(
 
 
 def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
-    """Returns the configuration of a model, or of an adapter's base: without ropescale's scaling, and as stored.
+    """Returns a model's or an adapter's base's configuration twice: without ropescale's scaling, and as stored.
 
     Raises:
-        RopescaleError: it is missing or unreadable.
+        RopescaleError: the configuration is missing or unreadable.
     """
     folder, _ = find_loadable(model, revision, weights=False)
     config = read_config(folder)
@@ -73,7 +73,7 @@ def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[s
 
 
 _LONGEST = 4096
-"""The most characters of a path; systems accept no more."""
+"""The largest number of characters in a path that operating systems accept."""
 
 
 def _adapter(folder: Path, weights: bool) -> Adapter:
@@ -92,7 +92,7 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
 
 
 def remarks(adapter: Adapter) -> Iterator[str]:
-    """Yields a warning if an adapter may have been trained with other frequencies than its base's."""
+    """Yields a warning if an adapter may have been trained with frequencies that its base does not have."""
     trained = adapter.record
     if trained is None:
         yield (
@@ -104,15 +104,15 @@ def remarks(adapter: Adapter) -> Iterator[str]:
 
 
 def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
-    """Yields warnings for commands that show the base of an adapter; none without an adapter."""
+    """Yields warnings for commands that show the base of an adapter; yields nothing if ``adapter`` is None."""
     if adapter is not None:
         yield f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.base)}"
         yield from remarks(adapter)
 
 
 def disagreement(adapter: Adapter) -> str | None:
-    """Describes a mismatch of an adapter's training frequencies and its base's; None if they agree or are
-    unrecorded."""
+    """Describes a mismatch between an adapter's training frequencies and its base's; returns None if they agree or are
+    not recorded."""
     record, ropes = adapter.record, read_rope(read_config(adapter.base_folder))
     if record is None:
         return None
@@ -133,7 +133,7 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 
 
 _RTOL = 2e-6
-"""The largest relative difference between equal tables, if one comes from a configuration's lists."""
+"""The largest relative difference at which tables count as equal; one may come from a configuration's lists."""
 
 
 def _carried_by(adapter: Adapter) -> str:
@@ -148,7 +148,7 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
 
     Args:
         model: the base.
-        folder: the adapter's.
+        folder: the adapter's folder.
         tokenizer: the adapter's own, if any; the base's embeddings grow to its number of tokens.
 
     Raises:

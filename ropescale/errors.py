@@ -7,9 +7,9 @@
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
-    ├── ServerError                a server that cannot be reached, refuses, or sends an invalid response
+    ├── ServerError                a server that cannot be reached, rejects a request, or sends an invalid response
     ├── RunError                   a measurement or an upload that failed while running
-    └── VerificationError          the intended table is not live, or another limit is below its target length
+    └── VerificationError          the intended table is not live, or another limit is below the target length
 
 The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
 """
@@ -30,11 +30,11 @@ class RopescaleError(Exception):
 
 
 class ScheduleError(RopescaleError, ValueError):
-    """A schedule that does not exist, does not fit, or returns nonsense."""
+    """A schedule that does not exist, does not fit the model, or returns invalid frequencies."""
 
 
 class ConfigError(RopescaleError, ValueError):
-    """A configuration without RoPE, with missing or contradictory fields."""
+    """A configuration without RoPE, or with missing or contradictory fields."""
 
 
 class CheckpointError(RopescaleError, OSError):
@@ -46,7 +46,7 @@ class DataError(RopescaleError, ValueError):
 
 
 class ServerError(RopescaleError):
-    """A server that cannot be reached, refuses, or sends an invalid response."""
+    """A server that cannot be reached, rejects a request, or sends an invalid response."""
 
 
 class RunError(RopescaleError):
@@ -54,4 +54,4 @@ class RunError(RopescaleError):
 
 
 class VerificationError(RopescaleError):
-    """The model does not use the requested table, or another limit is below its target length."""
+    """The model does not use the requested table, or another limit is below the target length."""

@@ -29,12 +29,12 @@ def export(
     revision: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Export:
-    """Returns the commands that serve a checkpoint in an engine, and the values that it computes.
+    """Returns the commands that serve a checkpoint in an engine, and the values that the engine computes.
 
     Args:
         model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
         engine: a key of :data:`ENGINES`.
-        schedule: the schedule to serve the weights with, without a patched folder. Default: serve the unchanged folder.
+        schedule: a schedule to serve the checkpoint with, instead of its own scaling. Default: serve it unchanged.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`.
 
@@ -54,7 +54,7 @@ def export(
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the one that a schedule builds on; accepts unknown rope types.
+    """Reads a folder's configuration, and the configuration that a schedule builds on; accepts unknown rope types.
 
     Raises:
         ScheduleError: a parameter of the scaling is missing or out of range.
@@ -68,7 +68,7 @@ def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configurat
 
 
 def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
-    """Returns the serving of an unchanged folder, and the schedules that it was patched with."""
+    """Returns how to serve an unchanged folder, and the schedules that the folder was patched with."""
     (stored, original), record = _read(folder), read_record(folder)
     if record is None:
         # dynamic NTK counts from max_position_embeddings, which is the trained length there

@@ -1,4 +1,4 @@
-"""Imports public names of a package on first use (PEP 562), so that importing it stays cheap."""
+"""Imports public names of a package on first use (PEP 562), so that importing the package stays fast."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 def names_of(
     package: str, homes: Mapping[str, str], subpackages: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Returns ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
+    """Returns ``__getattr__``, ``__dir__`` and ``__all__`` for a package.
 
     Args:
         package: the package's ``__name__``.
         homes: the module of each public name, relative to the package.
-        subpackages: public subpackages.
+        subpackages: the names of public subpackages.
     """
 
     def get(name: str) -> Any:

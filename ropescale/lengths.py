@@ -1,4 +1,4 @@
-"""Parses lengths with units: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
+"""Parses lengths with units: ``4096``, ``4k``, ``128k``, ``1m``, where k is 1024 and m is 1024 * 1024."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import DataError
 from .output.formatting import brief
 
 LONGEST = 2**40
-"""The longest length, beyond any context."""
+"""The largest length that is accepted; no context is as long."""
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2}
 _LENGTH = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([km]?)", re.IGNORECASE | re.ASCII)
@@ -46,7 +46,7 @@ def parse_length(text: str | int) -> int:
 
 
 def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
-    """Parses lengths: ``"2k,4k"`` is ``[2048, 4096]``, also one by one; in the given order, without duplicates.
+    """Parses lengths from a list or from text such as ``"2k,4k"``, which gives ``[2048, 4096]``; removes duplicates.
 
     Raises:
         DataError: a length is invalid, or none is given.

@@ -1,4 +1,4 @@
-"""``ropescale.json``: the record of a patched checkpoint, and the way to undo it."""
+"""``ropescale.json``: the record of a patched checkpoint, with the changes that undo the patch."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def make_record(
     original_bytes: bytes,
     earlier: Record | None = None,
 ) -> dict[str, object]:
-    """Builds the record to understand, verify and undo a patched checkpoint.
+    """Builds the record of a patched checkpoint, which allows verifying and undoing the patch.
 
     Args:
         plan: the plan of the schedule.
         source: the source checkpoint, a folder or a Hub id.
         original_bytes: the bytes of the source's ``config.json``, for its sha256.
-        earlier: the source's own record if ropescale patched it before; it has the sha256 of the original.
+        earlier: the source's own record, if ropescale patched the source before; its sha256 of the original is kept.
     """
     digest = earlier and earlier.original_config_sha256
     return {
@@ -74,7 +74,7 @@ def softmax_factor(rope: Rope) -> float:
 
 
 def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
-    """Computes the tables at the trained length and one token past it; none if all lengths share one table."""
+    """Computes the tables at the trained length and one token past it; empty if all lengths share one table."""
     if not length_dependent(schedule):
         return {}
     return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
@@ -85,7 +85,7 @@ def _as_table(table: Frequencies) -> dict[str, object]:
 
 
 def read_record(folder: Path) -> Record | None:
-    """Reads the record in a folder; None without a record.
+    """Reads the record in a folder; returns None if there is no record.
 
     Raises:
         ConfigError: the file exists, but this version cannot read it.
@@ -109,19 +109,19 @@ def read_record(folder: Path) -> Record | None:
 
 
 Entry = Mapping[str, object]
-"""A written file, see :func:`ropescale.checkpoints.folders.entry_of`."""
+"""The entry of a written file; see :func:`ropescale.checkpoints.folders.entry_of`."""
 
 Listing = Mapping[str, Entry]
-"""The written files, by name relative to the folder."""
+"""The entries of the written files, by name relative to the folder."""
 
 
 def with_files(record: Mapping[str, object], files: Listing) -> bytes:
-    """Returns the record with the list of written files, which ``force`` may replace later."""
+    """Returns the record as JSON, with the list of written files, which ``force`` may replace later."""
     return as_json({**record, "files": files}, NAME)
 
 
 def files_in(folder: Path) -> Listing | None:
-    """Reads the entries of the written files from the record in a folder; None if they are missing or invalid."""
+    """Reads the entries of the written files from a folder's record; returns None if they are missing or invalid."""
     try:
         record = read_record(folder)
     except (ConfigError, CheckpointError):
@@ -135,7 +135,7 @@ def files_in(folder: Path) -> Listing | None:
 def original_config(config: Mapping[str, object], folder: Path, on_top: bool = False) -> dict[str, object]:
     """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``.
 
-    Without a record in ``folder`` the configuration is unchanged.
+    Returns the configuration unchanged if ``folder`` has no record.
     """
     record = None if on_top else read_record(folder)
     return dict(config) if record is None else record.undo.apply(dict(config))
@@ -150,15 +150,15 @@ def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, obje
 
 
 def as_json(value: Mapping[str, object], name: str) -> bytes:
-    """Encodes JSON as ropescale's files do: UTF-8, indented, ending in a newline.
+    """Encodes a value as the JSON of ropescale's files: UTF-8, indented, with a final newline.
 
     Args:
-        value: the value to encode. Infinity stays, because transformers 4 wrote it into configurations of Mamba
+        value: the value to encode. Infinity is allowed, because transformers 4 wrote it into configurations of Mamba
             hybrids.
         name: the file's name, for the message.
 
     Raises:
-        ConfigError: the value holds NaN.
+        ConfigError: the value contains NaN.
     """
     if _holds_nan(value):
         raise ConfigError(f"{name} contains NaN; correct it first")

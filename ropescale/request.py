@@ -30,7 +30,7 @@ class Request:
 
     Attributes:
         spec: the schedule: an object, a spec string, its JSON form, or ``{layer type: one of these}``.
-        factor: the extension factor; fills in the schedule's field.
+        factor: the extension factor; sets the schedule's field ``factor``.
         target_length: the target context in tokens; determines the factor.
         original_length: the trained length in tokens, if the configuration does not state it.
         overrides: further fields of the schedule, as text.
@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:
-        """Creates a request from a public function's arguments; lengths may be text, ``"128k"``."""
+        """Creates a request from a public function's arguments; lengths may be text such as ``"128k"``."""
         return cls(spec, **options)  # type: ignore[arg-type]  # __post_init__ parses the lengths
 
     def given(self) -> list[str]:
@@ -82,7 +82,7 @@ class Request:
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuses an unknown keyword, as Python itself does.
+    """Raises TypeError for an unknown keyword, as Python itself does.
 
     Args:
         function: the public name, such as ``ropescale.patch``.
@@ -90,7 +90,7 @@ def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) 
         known: the function's keywords.
 
     Raises:
-        TypeError: a keyword is unknown; names the function and the closest keyword.
+        TypeError: a keyword is unknown; the message names the function and the closest keyword.
     """
     for name in given:
         if name not in known:

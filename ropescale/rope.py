@@ -12,16 +12,16 @@ from .errors import ConfigError
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotary geometry of a layer type, the input of a schedule together with the length.
+    """The rotary geometry of a layer type; the input of a schedule, together with the length.
 
     Coordinates rotate in pairs; pair ``i`` rotates by ``theta^(-2i/d)`` radians per token, with ``d`` the rotary dim
     (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair 0 is the fastest.
 
     Attributes:
-        rotary_dim: rotating coordinates of a head, ``d``, in ``d / 2`` pairs.
+        rotary_dim: the number of rotating coordinates per head, ``d``, in ``d / 2`` pairs.
         theta: the base of the geometric series, ``rope_theta``.
         original_length: the context the model was trained at before any scaling, in tokens, ``L``.
-        head_dim: coordinates of a head; equals ``rotary_dim`` unless RoPE is partial.
+        head_dim: the number of coordinates per head; equals ``rotary_dim`` unless RoPE is partial.
         max_length: ``max_position_embeddings`` in the configuration; equals ``original_length``
             unless the model is already scaled.
         rotated_pairs: the number of pairs that rotate (proportional RoPE). Default: all.
@@ -67,7 +67,7 @@ class Rope:
         return (self.rotary_dim + 1) // 2
 
     def inv_freq(self) -> list[float]:
-        """Returns radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
+        """Returns the radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
         return self.geometric(self.theta) if self.table is None else list(self.table)
 
     def geometric(self, theta: float) -> list[float]:
@@ -76,19 +76,19 @@ class Rope:
         return [theta ** (-2 * i / self.rotary_dim) if i < turning else 0.0 for i in range(self.pairs)]
 
     def wavelengths(self) -> list[float]:
-        """Returns tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
+        """Returns the tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
         return [2 * math.pi / f if f else math.inf for f in self.inv_freq()]
 
     def turns(self) -> list[float]:
-        """Returns full turns of each pair inside the trained length, ``r_i = L / wavelength_i``."""
+        """Returns the number of full turns of each pair inside the trained length, ``r_i = L / wavelength_i``."""
         return [self.original_length * f / (2 * math.pi) for f in self.inv_freq()]
 
     def pair_at(self, turns: float) -> float:
         """Returns the (fractional) pair index that makes ``turns`` turns inside the trained length.
 
-        ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071, appendix
-        A.2 and the released code). For a non-geometric :attr:`table`, it interpolates ln frequency between pairs, and
-        extrapolates at the ends.
+        The index is ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023,
+        arXiv:2309.00071, appendix A.2 and the released code). For a :attr:`table`, the logarithm of the frequency is
+        interpolated between pairs, and extrapolated at the ends.
         """
         wanted = 2 * math.pi * turns / self.original_length
         if self.table is None:
@@ -102,4 +102,4 @@ class Rope:
 
 
 LARGEST_HEAD = 2**16
-"""The largest head size; the table of a damaged file could fill the memory."""
+"""The largest accepted head size; with that of a damaged file, the table could fill the memory."""

@@ -16,7 +16,7 @@ from .schedules import Frequencies
 
 Length = Annotated[int, Field(gt=0, le=LARGEST)]
 _LONGEST = 10_000
-"""The most characters of a schedule as text; a table of 256 pairs in full precision has half as many."""
+"""The largest number of characters in a schedule's text; a table of 256 pairs in full precision has half as many."""
 
 PositiveFloat = Annotated[FiniteFloat, Field(gt=0)]
 
@@ -45,7 +45,7 @@ class StoredSide(StoredTable):
 
 
 class Undo(_Stored):
-    """The way back to the source's configuration: values to set, and keys to remove."""
+    """The changes that restore the source's configuration: values to set, and keys to remove."""
 
     changed: dict[str, object]
     added: list[str]
@@ -63,15 +63,15 @@ class Record(_Stored):
         source: the source checkpoint, a folder or a Hub id.
         spec: the schedules.
         beneath: the scaling that a schedule was composed with, as text.
-        frozen: the table that replaces a length-dependent schedule, as text.
+        frozen: the frozen schedules, each with the length of its table, as text.
         original_length: the trained lengths, in tokens.
         length: the target context in tokens.
         tables: the frequencies at that length.
         switch: the frequencies at the trained length and one token past it, if they differ.
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
-        undo: the way back to the source's configuration.
-        files: the written files, see :func:`ropescale.record.files_in`.
+        undo: the changes that restore the source's configuration.
+        files: the entries of the written files; see :func:`ropescale.record.files_in`.
     """
 
     version: Literal[1] = Field(alias="schema")
@@ -90,7 +90,7 @@ class Record(_Stored):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Each layer type's schedule as text, with the scaling that it was composed with."""
+        """The schedule of each layer type as text, with the scaling that it was composed with."""
         labels = self.spec | self.frozen
         whole = {key: f"{text} on {self.beneath[key]}" if key in self.beneath else text for key, text in labels.items()}
         return {key: cut(text, _LONGEST) for key, text in whole.items()}
@@ -102,5 +102,5 @@ class Record(_Stored):
 
     @property
     def sides(self) -> dict[str, dict[int, Frequencies]]:
-        """:attr:`switch` by layer type and length."""
+        """The tables in :attr:`switch`, by layer type and length."""
         return {key: {side.length: side.frequencies for side in sides} for key, sides in self.switch.items()}

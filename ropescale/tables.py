@@ -33,7 +33,7 @@ def frequencies(
         schedule does not change have the configuration's own frequencies.
 
     Raises:
-        RopescaleError: the model or the schedule is invalid, or they do not fit.
+        RopescaleError: the model or the schedule is invalid, or the schedule does not fit the model.
     """
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
     plan = make_plan(configuration_of(model, schedule, options.get("on_top", False)), Request.of(schedule, **options))
@@ -47,7 +47,7 @@ def frequencies(
 def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapping[str, object]:
     """Returns the configuration that a schedule is computed from.
 
-    It excludes ropescale's scaling, unless the schedule is ``as-is`` or goes ``on_top``.
+    The configuration excludes ropescale's scaling, unless the schedule is ``as-is`` or ``on_top`` is set.
     """
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)

@@ -28,8 +28,8 @@ def plot(
         schedule: a schedule or a spec such as ``"yarn:factor=8"``, or a list of them, drawn over each other. Default:
             the model's current scaling.
         path: also write the figure to this file (png, svg or pdf).
-        options: the fields of :class:`ropescale.request.Request`; each of several schedules takes the fields that it
-            has.
+        options: the fields of :class:`ropescale.request.Request`; a list's schedules take only the fields that they
+            have.
 
     Returns:
         A matplotlib ``Figure`` without a window; a notebook displays it. See :func:`draw`.
@@ -87,7 +87,7 @@ def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
 
 
 def _panel(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
-    """Names the axes, with a whole number for each pair."""
+    """Labels the axes, with whole numbers for the pairs."""
     from matplotlib.ticker import MaxNLocator
 
     layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
@@ -100,7 +100,7 @@ def _panel(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
 
 
 def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
-    """Plots a line through the pairs; a log axis leaves out pairs that never turn."""
+    """Plots a line through the pairs, except those that never turn, which a logarithmic axis cannot show."""
     values = [getattr(pair, field) for pair in pairs]
     shown = [value if math.isfinite(value) and value > 0 else math.nan for value in values]
     axes.plot(range(len(pairs)), shown, **style)
@@ -148,7 +148,7 @@ _BEFORE: dict[str, Any] = {
 
 
 def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:
-    """Plots a horizontal line with its label on it, or below it."""
+    """Plots a horizontal line with its label above or below."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
     place: dict[str, Any] = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
     axes.annotate(

@@ -13,7 +13,7 @@ SAME = 1e-9
 """The relative difference below which two frequencies count as equal."""
 
 NEARLY_MOST = 0.999
-"""A pair divided by this share of the largest divisor counts as divided (resonance rounds every pair differently)."""
+"""A pair with at least this share of the largest divisor counts as divided; resonance rounds every pair differently."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Pair:
     """A rotary pair before and after a schedule.
 
     Attributes:
-        pair: its index; 0 turns fastest.
+        pair: the index of the pair; 0 turns fastest.
         inv_freq: radians per token.
         wavelength: tokens per full turn, infinite for a pair that never turns.
         turns: full turns inside the trained length, or inside the attention window.
@@ -30,8 +30,8 @@ class Pair:
         new_wavelength: tokens per full turn under the schedule.
         new_turns: full turns inside the target length, or the window, under the schedule.
         divisor: ``inv_freq / new_inv_freq``, the slowdown.
-        kind: ``kept``, ``blended`` (slowed by less than the most), ``divided`` (by the most), ``faster``,
-            ``stopped``, or ``still`` for a pair that did not turn before either.
+        kind: ``kept``, ``blended`` (divided by less than the largest divisor), ``divided`` (by the largest divisor),
+            ``faster``, ``stopped``, or ``still`` for a pair that did not turn before the schedule either.
     """
 
     pair: int
@@ -55,7 +55,7 @@ class Geometry:
         rope: the geometry that a schedule builds on.
         schedule: the schedule as text; None without one.
         frequencies: the schedule's result.
-        target_length: the context, in tokens, of ``frequencies`` and the new turns.
+        target_length: the length in tokens for which ``frequencies`` and the new turns are computed.
         scaling: the configuration's scaling, as rope parameters; None without scaling.
         window: the attention window in tokens; None for full attention.
         varies: whether the schedule's frequencies change with the length.
@@ -82,7 +82,7 @@ class Geometry:
 
     @property
     def label(self) -> str | None:
-        """The schedule, with the length of its frequencies if these change with it."""
+        """The schedule's name, with the target length if the frequencies change with the length."""
         called = self.name or self.schedule
         if not self.varies or self.target_length is None:
             return called

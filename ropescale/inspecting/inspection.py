@@ -35,7 +35,7 @@ class Inspection:
     Attributes:
         model: the folder or Hub id, as given.
         model_type: the language model's type, from its configuration.
-        geometries: one per rotating layer type.
+        geometries: the geometry of each rotating layer type.
         warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
         notes: further remarks, one sentence per note.
     """
@@ -114,7 +114,7 @@ def _called(geometry: Geometry, name: str | None) -> Geometry:
 
 
 def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
-    """Returns a geometry relative to ``rope``; that of an already scaled model may be relative to another one."""
+    """Returns a geometry relative to ``rope``; a scaled model's geometry may be relative to a different one."""
     if geometry.rope.inv_freq() == rope.inv_freq():
         return geometry
     return replace(
@@ -187,7 +187,7 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
     parsed = [specs.parse(schedule) for schedule in schedules]
     if not parsed:
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
-    # A target length is useful without a factor, too: as the length to inspect at.
+    # A target length is also useful without a factor, as the length to inspect at.
     check_taken(parsed, replace(request, target_length=None))
     unique = distinct(parsed)
     requests = {spelled_out(spec): share_of(spec, request) for spec in unique}
@@ -197,7 +197,7 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
 
 
 def _inspecting(model: object, revision: str | None) -> Callable[[Request], Inspection]:
-    """Returns a function that inspects a model under a request; locates a checkpoint once."""
+    """Returns a function that inspects a model under a request, and locates a checkpoint only once."""
     if isinstance(model, (str, Path)):
         return partial(_inspected, str(model), *find_loadable(model, revision, weights=False))
 
@@ -228,7 +228,7 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     ]
     files = _read_files(folder)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
-    # Patching with the schedule fixes one pitfall.
+    # Patching with the schedule removes this pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
     return Inspection(str(model), now.model_type, geometries, (*found, *remarks))
 
@@ -244,7 +244,7 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
 def _geometries(
     now: Configuration, before: Configuration, plan: Plan | None, target_length: int | None
 ) -> tuple[Geometry, ...]:
-    """Returns the geometry of each layer type under the plan; without one, under its current scaling, or as trained.
+    """Returns the geometry of each layer type under the plan, or under its current scaling if there is no plan.
 
     Args:
         now: the current configuration.
@@ -342,7 +342,7 @@ def _read_files(folder: Path) -> dict[str, Mapping[str, object]]:
     """Reads the existing files next to ``config.json`` that :func:`traps` checks.
 
     Raises:
-        ConfigError: one of them is not JSON.
+        ConfigError: a file is not JSON.
     """
     names = ("tokenizer_config.json", "generation_config.json", "ropescale.json")
     return {name: read_json(folder / name) for name in names if (folder / name).exists()}

@@ -1,4 +1,4 @@
-"""Models in memory: loading them, finding their rotary modules, patching."""
+"""Finds and patches the rotary modules of loaded models."""
 
 from ..configs.class_defaults import installed
 

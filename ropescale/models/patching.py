@@ -71,8 +71,8 @@ def patch(
             ``freeze_at``.
 
     Raises:
-        ConfigError: the model has no RoPE, is already scaled without instructions for that, or has no real tables (meta
-            device).
+        ConfigError: the model has no RoPE or no real tables (meta device), or is already scaled, and neither
+            ``replace_scaling`` nor ``on_top`` is set.
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not have the requested table; the model is restored.
     """
@@ -87,7 +87,7 @@ def patch(
 
 
 class Patch:
-    """A schedule in a model, as a context manager; :meth:`revert` removes it, bit for bit.
+    """A schedule applied to a model; a context manager. :meth:`revert` removes the schedule, bit for bit.
 
     Attributes:
         plan: the applied plan: configuration, schedules, float64 tables.
@@ -194,7 +194,7 @@ class Patch:
         """Makes length-dependent tables a pure function of the input, or freezes them at ``length``."""
         self._remember(module)
         for key in layer_keys(module):
-            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # by the patch below an as-is patch
+            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # of an older patch
             if tables is None and varies(module, key):
                 tables = partial(built_table, module, rope_type_of(module, key), key)
             elif tables is None and layer and length_dependent(layer.schedule):
@@ -215,7 +215,7 @@ class Patch:
             write_table(module, key, tables(length or 1))
 
     def _allow_saving(self, reason: str | None) -> None:
-        """Allows saving the model, even if an older patch forbids it; or forbids saving, for this reason.
+        """Allows saving the model, even if an older patch forbids it, or forbids saving if a reason is given.
 
         This applies to the transformers models, not to their wrappers: an adapter can always be saved separately.
         """
@@ -229,7 +229,7 @@ class Patch:
                 self._set(module, "save_pretrained", save)
 
     def _set(self, target: object, field: str, value: object) -> None:
-        """Sets or deletes an attribute, and records its restoration."""
+        """Sets or deletes an attribute, and records how to restore it."""
         self._undo.append(partial(_put, target, field, target.__dict__.get(field, _ABSENT)))
         _put(target, field, value)
 
@@ -239,7 +239,7 @@ class Patch:
 
 
 _HELD = (
-    "its tables are frozen at {} tokens, only in memory; to save such a table patch with freeze_at instead of length, "
+    "its tables are frozen at {} tokens, only in memory; to save such a table, patch with freeze_at instead of length, "
     "or revert and save the schedule itself"
 )
 
@@ -275,9 +275,9 @@ def _owner(model: nn.Module) -> nn.Module:
 
 
 def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str, object]:
-    """Returns the configuration that a schedule builds on, from memory or from the folder it was loaded from.
+    """Returns the configuration that a schedule builds on, from memory or from the folder that the model came from.
 
-    It excludes ropescale's scaling, unless the schedule goes ``on_top`` of it.
+    The configuration excludes ropescale's scaling, unless ``on_top`` is set.
     """
     now = whole_config(model)
     stack = patches_in(model)
@@ -295,10 +295,10 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:
-    """Verifies the live tables.
+    """Verifies that a model's live tables are those of the plan.
 
     Args:
-        frozen_at: the length at which a length-dependent schedule was frozen, if it was.
+        frozen_at: the length at which length-dependent schedules were frozen, if any.
 
     Raises:
         VerificationError: a module lacks a layer type, or its table differs from the plan's.
@@ -325,7 +325,7 @@ def _own_table(layer: PlannedLayer, length: int) -> Table:
 
 
 def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> None:
-    """Refuses a module whose tables differ from its configuration, because it cannot be rebuilt from a new one."""
+    """Raises an error if a module's tables differ from its configuration, because it cannot be rebuilt then."""
     where = f"{name} ({type(module).__name__})"
     try:
         stock = build_stock(module, config)
@@ -349,7 +349,7 @@ def _theta(config: PreTrainedConfig) -> object:
 
 
 def _disable_stock_update(module: nn.Module, key: str) -> None:
-    """Sets the type ``default``, with which the class's forward uses the current table."""
+    """Sets a module's rope type to ``default``, with which its forward keeps the current table."""
     kind = module.rope_type
     module.__dict__["rope_type"] = {**kind, key: "default"} if isinstance(kind, Mapping) else "default"
 

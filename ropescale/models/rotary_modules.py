@@ -49,7 +49,7 @@ def whole_config(model: nn.Module) -> PreTrainedConfig:
 
 
 def text_config(model: nn.Module) -> PreTrainedConfig:
-    """Returns the configuration of a model's language part; raises as :func:`whole_config`."""
+    """Returns the configuration of a model's language part; raises the errors of :func:`whole_config`."""
     return whole_config(model).get_text_config(decoder=True)
 
 
@@ -103,7 +103,7 @@ def quiet_transformers(part: str = "transformers.modeling_rope_utils") -> Iterat
 
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields every module of the language model with frequency tables, by name."""
+    """Yields the name and the module of every module with frequency tables in the language model."""
     config = text_config(model)
     for name, module in model.named_modules():
         if layer_keys(module) and getattr(getattr(module, "config", None), "model_type", None) == config.model_type:
@@ -148,7 +148,8 @@ def varies(module: nn.Module, key: str) -> bool:
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
     """Returns the largest relative difference of a live table and its scale from the float64 ones.
 
-    It is infinite for NaN on either side. Ignores differences of the scale below :data:`SCALE_RTOL`.
+    The result is infinite for different numbers of pairs, and for NaN or infinity. Ignores differences of the scale
+    below :data:`SCALE_RTOL`.
     """
     live = table.detach().to("cpu", torch.float64)
     exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
@@ -180,7 +181,7 @@ def stock_table(module: nn.Module, key: str, length: int) -> Table:
 
 
 def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
-    """Returns the table that transformers builds for a rope type and a length, independent of the module's own."""
+    """Returns the table that transformers builds for a rope type and a length, whatever the module's own table."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config: Any = module.config
@@ -214,7 +215,7 @@ def _at_rest(module: nn.Module, key: str) -> torch.Tensor:
 def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
     """Returns the softmax scale of a newly built MLA attention module; None for other modules.
 
-    It comes from transformers' own function, in the module of classes that read ``mscale_all_dim``.
+    Calls transformers' own ``yarn_apply_mscale``, in the Python module of classes that read ``mscale_all_dim``.
 
     Raises:
         ConfigError: the class reads ``mscale_all_dim`` without that function.
@@ -236,7 +237,7 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
 
 
 def reads_mscale(cls: type) -> bool:
-    """Whether the module that defines a class mentions ``mscale_all_dim``; True if its source is missing."""
+    """Whether the module that defines a class mentions ``mscale_all_dim``; True if the source is missing."""
     try:
         return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
     except (OSError, TypeError):
@@ -244,7 +245,7 @@ def reads_mscale(cls: type) -> bool:
 
 
 Tables = Callable[[int], Table]
-"""``length -> (inv_freq, attention scale)``."""
+"""A function from a length to ``(inv_freq, attention scale)``."""
 
 _STATE_WORDS = ("inv_freq", "attention_scaling", "rope_type", "rope_init_fn", "max_seq_len")
 _HOOK = "_ropescale_length_hook"
@@ -298,7 +299,7 @@ def keep_float32(module: nn.Module) -> None:
 
 
 class LengthHook:
-    """Forward pre-hook that writes the tables for the current positions into the module."""
+    """A forward pre-hook that writes the tables for the current positions into the module."""
 
     def __init__(self, tables: Mapping[str, Tables]) -> None:
         self.tables = dict(tables)
@@ -313,7 +314,7 @@ class LengthHook:
 
 
 def followed(module: nn.Module) -> Mapping[str, Tables]:
-    """Returns the layer types whose tables follow the positions, with their functions."""
+    """Returns the functions of the tables that follow the positions, by layer type."""
     hook = module.__dict__.get(_HOOK)
     return {} if hook is None else hook.tables
 
@@ -331,7 +332,7 @@ def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
 
 
 def write_table(module: nn.Module, key: str, table: Table) -> None:
-    """Writes a table into a module, on the device of its current one."""
+    """Writes a table into a module, on the device of the module's current table."""
     live, _ = live_table(module, key)
     module._buffers[prefix(key) + "inv_freq"] = table[0].to(live.device)
     setattr(module, prefix(key) + "attention_scaling", table[1])
@@ -345,7 +346,7 @@ def table_at(module: nn.Module, key: str, length: int) -> Table:
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restores the rotary tables and module attributes afterwards, in the same tensors."""
+    """Restores the rotary tables and their modules' attributes after the block, in the same tensors."""
     kept = [
         (module, dict(module.__dict__), {n: (b, None if b is None else b.clone()) for n, b in module._buffers.items()})
         for _, module in rotary_modules(model)
@@ -367,7 +368,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unset(model: PreTrainedModel) -> Iterator[None]:
-    """Clears the generation settings inside the block: no end of text, no penalty."""
+    """Clears the generation settings inside the block, such as end-of-text tokens and penalties."""
     from transformers import GenerationConfig
 
     settings = model.generation_config

@@ -39,10 +39,10 @@ def first_line(error: BaseException) -> str:
 
 
 _LONGEST_LINE = 300
-"""The most characters of another library's error; some repeat a full file."""
+"""The largest number of characters shown of another library's error; some errors repeat a full file."""
 
 _WIDTH = 60
-"""The most characters of a value in a message."""
+"""The largest number of characters of a value in a message."""
 
 
 def cut(text: str, most: int) -> str:
@@ -60,7 +60,7 @@ def brief(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], most: int = 12) -> str:
-    """Joins names from a file, ``a, b, c``; many or long ones are cut."""
+    """Joins names from a file: ``a, b, c``; cuts long names, and ends long lists with ``...``."""
     first = list(islice(names, most + 1))
     words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
     return ", ".join([*words, "..."] if len(first) > most else words)
@@ -89,14 +89,14 @@ class _Brief(reprlib.Repr):
 
 
 def size(count: int) -> str:
-    """Returns bytes in three digits and powers of 1000: ``12.3 kB``, ``4.56 GB``."""
+    """Formats a number of bytes with three digits and a unit: ``12.3 kB``, ``4.56 GB``."""
     units = ("B", "kB", "MB", "GB", "TB")
     power = min((len(str(count)) - 1) // 3, len(units) - 1)
     return f"{count / 1000**power:.3g} {units[power]}"
 
 
 def value_text(value: object, digits: int = 6) -> str:
-    """Returns a value for a table: ``none``, ``true``, or a number with this many digits."""
+    """Formats a value for a table: ``none``, ``true``, or a number with ``digits`` significant digits."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
@@ -116,7 +116,7 @@ def finite(value: Any) -> Any:
 # text is never changed.
 
 _LONGEST = 120
-"""The most characters of a name in a sentence."""
+"""The largest number of characters of a name in a sentence."""
 
 
 def visible(text: str) -> str:
@@ -125,7 +125,7 @@ def visible(text: str) -> str:
 
 
 def named(text: str | os.PathLike[str]) -> str:
-    """Returns a name for a sentence: escaped, with the middle of a long one cut."""
+    """Returns a name for a sentence: escaped, and without the middle if it is long."""
     shown = visible(os.fspath(text))
     half = (_LONGEST - 5) // 2
     return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
@@ -187,7 +187,7 @@ def shell_word(word: str) -> str:
 
 
 def argument(path: str | Path) -> str:
-    """Returns a path for a command; a leading dash would be read as an option."""
+    """Returns a path for a command, with ``./`` before a leading dash, which would be read as an option."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text
 
@@ -196,10 +196,10 @@ def argument(path: str | Path) -> str:
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for every schedule from a file: the file's, with enough of its path to be distinct.
+    """Returns a name for every schedule from a file: the file's name, with as many parent folders as make it distinct.
 
     Args:
-        files: the file by label; a file with several schedules gives no names.
+        files: the file of each schedule, by label. Schedules from the same file get no name.
     """
     paths = {label: Path(file) for label, file in files.items()}
     alone = {label: path for label, path in paths.items() if list(paths.values()).count(path) == 1}
@@ -213,13 +213,13 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def definitions(names: Mapping[str, str]) -> list[str]:
-    """Returns a paragraph that defines the names; empty without names."""
+    """Returns a list with the paragraph that defines the names, or an empty list if there are no names."""
     lines = [f"{escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
     return ["\n".join(f"* {line}" for line in lines)] if lines else []
 
 
 def abbreviated(labels: Sequence[str], most: int) -> list[str]:
-    """Cuts labels to a length, and keeps different labels different."""
+    """Cuts labels to ``most`` characters, but keeps different labels different."""
     short = [each if len(each) <= most else f"{each[: most - 1]}…" for each in labels]
     end = most * 2 // 3  # similar labels differ at their ends
     ends = [each if len(each) <= most else f"{each[: most - 1 - end]}…{each[-end:]}" for each in labels]

@@ -1,4 +1,4 @@
-"""Plots with matplotlib (the ``plot`` extra), without a display or global state."""
+"""Draws plots with matplotlib (the ``plot`` extra), without a display or global state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MARKS = (
     (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
     (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
 )
-"""The first bytes of each image format, and ropescale's mark: near the start, in a PDF near the end."""
+"""The first bytes of each image format, and ropescale's mark: near the start of a file, or near the end of a PDF."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
-    """Makes an empty figure of this many inches; drawing inside the block uses ropescale's style.
+    """Yields an empty figure of this size in inches; drawing inside the block uses ropescale's style.
 
     The figure has no window, and notebooks display it without matplotlib's inline backend.
 
@@ -85,7 +85,7 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Converts a failure to load matplotlib to one sentence; some parts load only when saving."""
+    """Converts a failure to load matplotlib to an error of one sentence; some parts of it load only when saving."""
     try:
         yield
     except (ImportError, MemoryError) as error:
@@ -97,7 +97,7 @@ def _loading() -> Iterator[None]:
 
 
 def is_want_of_memory(error: BaseException) -> bool:
-    """Whether an import failed for lack of memory, also by the dynamic linker's message."""
+    """Whether an import failed for lack of memory, which the dynamic linker reports only in its message."""
     return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
 
 
@@ -105,7 +105,7 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
     """Returns a figure as the content of a PNG file.
 
     Args:
-        draw: makes the figure.
+        draw: a function that makes the figure.
 
     Raises:
         RopescaleError: matplotlib is not installed, or memory is insufficient.
@@ -122,8 +122,8 @@ def save(figure: Figure, path: str | Path) -> None:
     Replaces an existing file only if it has ropescale's mark.
 
     Raises:
-        CheckpointError: the folder is missing or cannot be written, the extension is not png, svg or pdf, or another
-            file has the name.
+        CheckpointError: the folder is missing or cannot be written, the extension is not png, svg or pdf, or the file
+            exists and ropescale did not write it.
     """
     try:
         path = Path(path).expanduser()
@@ -146,10 +146,10 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def _check_ours(path: Path) -> None:
-    """Refuses to replace files that ropescale did not write.
+    """Raises an error if a file exists that ropescale did not write.
 
     Raises:
-        CheckpointError: the existing file is neither a picture with our mark nor empty.
+        CheckpointError: the existing file is neither an image with ropescale's mark nor empty.
         OSError: it is not a regular file.
     """
     try:

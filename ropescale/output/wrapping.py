@@ -21,12 +21,12 @@ _WORD = 28
 """The longest word in characters; longer words are cut."""
 
 _WORDS = re.compile(r"[^\s,/]*[\s,/]*")
-"""The parts of a cell that lines may break between."""
+"""The parts of a cell; a line may break between two parts."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A Markdown table; ``right`` has the indexes of number columns."""
+    """A Markdown table; ``right`` contains the indexes of number columns."""
 
     header: list[str]
     rows: list[list[str]]
@@ -41,13 +41,13 @@ class Grid:
         return aligned([self.header, *self.rows], self.right)
 
     def only(self, columns: Sequence[int]) -> Grid:
-        """Returns the table with these columns."""
+        """Returns the table with only these columns."""
         lines = [[line[i] for i in columns] for line in [self.header, *self.rows]]
         return Grid(lines[0], lines[1:], frozenset(n for n, i in enumerate(columns) if i in self.right))
 
 
 def read_table(block: str) -> Grid | None:
-    """Reads a Markdown table of :func:`ropescale.output.formatting.markdown`; None if the block is something else."""
+    """Reads a Markdown table of :func:`ropescale.output.formatting.markdown`; returns None for other blocks."""
     lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in block.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
     if len(cells) < 2 or len(cells) != block.count("\n") + 1 or {len(line) for line in cells} != {len(cells[0])}:
@@ -76,7 +76,7 @@ _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
 
 
 def fitted_to(stream: TextIO | None, text: str) -> str:
-    """Returns Markdown fitted to a terminal, or to COLUMNS if set; otherwise unchanged."""
+    """Returns Markdown fitted to a terminal, or to COLUMNS if set; for a file, unchanged."""
     if "COLUMNS" not in os.environ and (stream is None or not stream.isatty()):
         return text
     return fitted(text, shutil.get_terminal_size().columns)
@@ -153,7 +153,7 @@ def _folded(cell: str, width: int) -> list[str]:
 
 
 def _pieces(table: Grid, width: int) -> Iterator[Grid]:
-    """Yields the table, or several with the first column repeated if folded cells do not fit."""
+    """Yields the table, or, if folded cells do not fit, several tables that repeat the first column."""
     if _across(_least(table)) <= width or len(table.header) == 1:
         yield table
         return

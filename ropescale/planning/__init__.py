@@ -1,1 +1,1 @@
-"""Plans of a schedule for a configuration: the tables, and the new configuration."""
+"""Plans a schedule for a configuration: computes its tables and the new configuration."""

@@ -1,4 +1,4 @@
-"""A layer type's schedule on its base geometry, and its form in transformers' own keys.
+"""The schedule of a layer type on its base geometry, and its form in transformers' rope parameters.
 
 Every table is computed only once.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """A layer type that changes.
+    """A layer type with its planned schedule.
 
     Attributes:
         current: the geometry in the configuration.
@@ -73,7 +73,7 @@ class PlannedLayer:
 
     @property
     def stretch(self) -> float:
-        """The factor of the schedule, or of the schedule inside it."""
+        """The factor of the innermost schedule; 1 if it has no factor."""
         factor = plain(getattr(innermost(self.schedule), "factor", 1.0))
         if isinstance(factor, int) and factor > LONGEST:
             return math.inf  # an integer of hundreds of digits exceeds float
@@ -95,13 +95,13 @@ class PlannedLayer:
         return max(round(length), trained)
 
     def leaves_all(self, length: int) -> bool:
-        """Whether no frequency changes at a length."""
+        """Whether the schedule changes no frequency at a length."""
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
     def refuse_undeclared(self, length: int) -> None:
-        """Refuses a schedule that depends on the length without declaring it: it would be frozen silently.
+        """Raises an error for an undeclared dependence on the length, because the schedule would be frozen silently.
 
-        Built-in schedules are checked too, because they may wrap a user's own.
+        Built-in schedules are also checked, because they may contain a user's schedule.
         """
         if length_dependent(self.schedule):
             return
@@ -114,7 +114,7 @@ class PlannedLayer:
 
 
 def innermost(schedule: Schedule) -> Schedule:
-    """Returns the innermost schedule (resonance wraps another)."""
+    """Returns the innermost schedule; ``resonance`` contains another schedule."""
     inner = getattr(schedule, "over", None)
     return schedule if inner is None else innermost(inner)
 
@@ -124,7 +124,7 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
 
     Raises:
         ScheduleError: the spec is invalid, or names layer types that the model lacks.
-        ConfigError: ``layers`` names such layer types, or layers that do not rotate.
+        ConfigError: ``layers`` names layer types that the model lacks or that do not rotate.
     """
     parsed = parse(spec)
     if not isinstance(parsed, Mapping):
@@ -194,7 +194,8 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
     """Returns the geometry that the schedule of each chosen layer type builds on.
 
     Raises:
-        ConfigError: a layer type is already scaled, and the request has no instructions for that, or cannot be met.
+        ConfigError: a layer type is already scaled, and the request sets neither ``replace_scaling`` nor ``on_top``, or
+            its choice is impossible for this scaling.
     """
     found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
     if not request.on_top:
@@ -249,7 +250,7 @@ def _base_of(rope: Rope, request: Request) -> Rope:
 
 
 def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration, length: int) -> Scaling:
-    """Returns the form of schedules in a configuration; layer types that it cannot express become plain.
+    """Returns the schedules as a configuration's scaling; a schedule that it cannot express becomes plain RoPE.
 
     Raises:
         ScheduleError: the model's class supports only theta, or no length gives the attention scale that it derives.
@@ -279,7 +280,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
 
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
-    """Returns v5 rope parameters: the native form, or one factor per pair; None if neither can express it."""
+    """Returns a layer's v5 rope parameters: the native form, or one factor per pair; None without either."""
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
     kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
@@ -297,7 +298,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
     """Returns any fixed table in the most portable form: longrope with equal lists.
 
     Factor i is ``theta^(-2i/d) / inv_freq_i``. ``short_mscale`` and ``long_mscale`` repeat the attention factor
-    for code that reads it there: vLLM, SGLang, and all code for phimoe; mlx-lm's other models do not.
+    for code that reads it there: vLLM, SGLang, and all code for phimoe. mlx-lm's other models ignore them.
     """
     factors = divisors(table.inv_freq, rope)
     scale = float(table.attention_scale)
@@ -337,7 +338,7 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
 
 
 _PRECISION = 1e-5
-"""The tolerance of a derived attention scale; at a trained length of 4,096 the error is below 1e-6."""
+"""The relative tolerance of a derived attention scale; at a trained length of 4,096 the error is below 1e-6."""
 
 
 def _derived_length(attention_scale: float, original: int) -> int:

@@ -32,7 +32,7 @@ class Plan:
         request: the request.
         original: the configuration that the plan starts from (the vendor's, if ropescale patched the model before).
         planned: the new configuration.
-        layers: the layer types that change; none for ``as-is``.
+        layers: the layer types that change; empty for ``as-is``.
         length: the new context, in tokens.
         notes: remarks on the origin of the numbers.
         unsavable: why no configuration can express this schedule, or None.
@@ -96,7 +96,8 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         request: the schedule, and how to apply it.
 
     Raises:
-        ConfigError: the model has no RoPE, is already scaled without instructions for that, or has contradictory keys.
+        ConfigError: the model has no RoPE or contradictory keys, or is already scaled, and the request sets neither
+            ``replace_scaling`` nor ``on_top``.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
     original = Configuration.read(config, request.original_length)
@@ -105,7 +106,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         if request.freeze_at is not None:
             raise ScheduleError("as-is changes nothing, so it cannot be frozen; name a schedule")
         for rope in original.ropes.values():
-            from_rope_parameters(rope)  # refuses scaling that cannot be read
+            from_rope_parameters(rope)  # raises an error for scaling that cannot be read
         return Plan(request, original, original, {}, original.max_length)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {
@@ -169,7 +170,7 @@ def is_as_is(spec: object) -> bool:
 
 
 def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
-    """Refuses frozen schedules that change no frequency at their length."""
+    """Raises an error if all schedules are frozen at a length at which they change no frequency."""
     if length is not None and all(layer.is_frozen and layer.leaves_all(length) for layer in layers):
         raise ScheduleError(
             f"{describe(layers[0].requested)} frozen at {length} tokens leaves every frequency unchanged: the trained "
@@ -181,11 +182,11 @@ def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
 def _refuse_moved(
     before: Configuration, after: Configuration, scaling: Scaling, layers: Mapping[str, PlannedLayer]
 ) -> None:
-    """Refuses a ``max_position_embeddings`` for which transformers would compute other tables than planned.
+    """Raises an error if the new ``max_position_embeddings`` makes transformers compute unplanned tables.
 
     Raises:
-        ScheduleError: dynamic scaling would start from another length than the trained one, or unchanged layers have a
-            scaling that follows the maximum or is unknown.
+        ScheduleError: dynamic scaling would start from a length other than the trained one, or unchanged layers have a
+            scaling that depends on the maximum or is unknown.
         ConfigError: the new configuration contradicts itself.
     """
     for key, parameters in scaling.parameters.items():
@@ -198,7 +199,7 @@ def _refuse_moved(
     planned = after.ropes
     for key in before.ropes.keys() - layers.keys():
         rope, new = before.ropes[key], planned[key]
-        from_rope_parameters(rope)  # refuses an unknown rope type
+        from_rope_parameters(rope)  # raises an error for an unknown rope type
         kind = rope.scaling.get("rope_type")
         if kind not in ("yarn", "dynamic", "longrope"):
             continue
@@ -211,10 +212,10 @@ def _refuse_moved(
 
 
 def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
-    """Refuses an option without effect, because no schedule has the field.
+    """Raises an error for an option that has no effect because no schedule has its field.
 
     Raises:
-        ScheduleError: no schedule has a given field; names it.
+        ScheduleError: no schedule has a given field; the message names the field.
     """
     for name in ("factor", "target_length"):
         if getattr(request, name) is not None and not any(takes(spec, "factor") for spec in specs):
@@ -225,7 +226,7 @@ def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
     for key in request.overrides:
         if not any(takes(spec, key) for spec in specs):
             raise ScheduleError(
-                f"no schedule has the field {key!r}; name one that does, or leave it out",
+                f"none of the given schedules has the field {key!r}; use a schedule that has it, or remove the field",
                 "overrides",
             )
 
@@ -242,7 +243,7 @@ def share_of(spec: ParsedSpec, request: Request) -> Request:
 
 
 def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
-    """Whether a schedule, or that of any layer type, needs a factor that neither it nor the request gives."""
+    """Whether a schedule, or the schedule of any layer type, still needs a factor."""
     if request.factor is not None or "factor" in request.overrides:
         return False
     return any(part.needs("factor") for part in parts_of(spec))
@@ -263,8 +264,8 @@ def _notes_on_start(
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
             f"the configuration states {rope.max_length} positions, but the model was trained at "
-            f"{rope.original_length}; the factor counts from {rope.original_length} (an original length of "
-            f"{rope.max_length} would count from all)"
+            f"{rope.original_length}; the factor counts from {rope.original_length} (give the "
+            f"original length {rope.max_length} to count from that)"
         )
     for name, value in configuration.ignored.items():
         yield (
@@ -278,7 +279,7 @@ def _notes_on_start(
 
 
 def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
-    """Yields the losses with the vendor's scaling: its softmax scale, fields and length."""
+    """Yields notes on the parts of the vendor's scaling that are lost: softmax scale, fields and length."""
     lost = [  # DeepSeek's models were trained with a softmax scale that follows mscale_all_dim
         layer.current.scaling
         for layer in layers

@@ -1,12 +1,13 @@
-"""The schedules, related ones in one file. Standard library only: importing this needs no torch or transformers.
+"""The built-in schedules; related ones share a file. Importing this package needs neither torch nor transformers.
 
-To add one: a class in a file of this folder, a line here, a row in docs/schedules.md, a case in the tests.
+To add a schedule, define a class in a file of this folder, import it here, and add a row to docs/schedules.md and a
+test case.
 """
 
 from __future__ import annotations
 
 # isort: off
-# In the order of the table in docs/schedules.md, which is the order of `names()`.
+# The order of these imports is the order of `names()` and of the table in docs/schedules.md.
 from .as_is import AsIs as AsIs
 from .as_is import from_rope_parameters as from_rope_parameters
 from .interpolation import Base as Base

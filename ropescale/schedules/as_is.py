@@ -16,14 +16,14 @@ from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lengt
 @register("as-is")
 @dataclass(frozen=True)
 class AsIs(BuiltIn):
-    """The checkpoint's own frequencies, scaled or not, exactly as stock transformers computes them; writes nothing.
+    """The checkpoint's own frequencies, scaled or not, exactly as stock transformers computes them.
 
-    The checkpoint's rope parameters determine the frequencies and the scale.
+    The checkpoint's rope parameters determine the frequencies and the attention scale, and do not change.
     """
 
     does: ClassVar[str] = "the unchanged checkpoint"
     paper: ClassVar[str] = "the checkpoint's own rope parameters"
-    # Unknown until bound to a geometry; assuming a static schedule would be silently wrong.
+    # Unknown until bound to a geometry; until then True, because a wrong False would go unnoticed.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -79,7 +79,7 @@ KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proporti
 
 
 def _reading(kind: str, rope: Rope) -> tuple[str, dict[str, object], int]:
-    """Returns a rope type's schedule name and fields, and the trained length that it starts from."""
+    """Returns the name and fields of a rope type's schedule, and the trained length that the rope type uses."""
     stated = rope.scaling
 
     def some(*keys: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""The schedule protocol, the registry of built-in schedules, and checks of their input and output.
+"""The schedule protocol, the registry of built-in schedules, and checks of fields and results.
 
-A schedule is any callable ``(rope, length) -> Frequencies``. Built-in ones are frozen dataclasses whose
-fields are their parameters. Users' own schedules need no base class and no registration.
+A schedule is any callable ``(rope, length) -> Frequencies``. Built-in schedules are frozen
+dataclasses whose fields are the parameters. Users' own schedules need no base class and no registration.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Frequencies:
     """The frequencies that a schedule returns.
 
     Attributes:
-        inv_freq: one angular step per pair, in radians per token; pair ``i`` stays pair ``i``.
-        attention_scale: multiplies cos and sin, so the logits of the rotated part by its square.
+        inv_freq: the angular step of each pair, in radians per token, in the order of the pairs.
+        attention_scale: the factor on cos and sin; it multiplies the logits of the rotated part by its square.
     """
 
     inv_freq: Sequence[float]
@@ -35,27 +35,27 @@ class Frequencies:
 
     @property
     def wavelengths(self) -> list[float]:
-        """Tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
+        """The tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
         return [2 * math.pi / f if f else math.inf for f in self.inv_freq]
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Anything that maps a rotary geometry, and the context being processed, to frequencies.
+    """A callable that maps a rotary geometry, and the length of the context being processed, to frequencies.
 
-    A schedule whose numbers depend on ``length`` declares ``length_dependent = True``.
+    A schedule whose frequencies depend on ``length`` declares ``length_dependent = True``.
     """
 
     def __call__(self, rope: Rope, length: int, /) -> Frequencies: ...
 
 
 def length_dependent(schedule: object) -> bool:
-    """Whether a schedule declares that its numbers change with the context being processed."""
+    """Whether a schedule declares that its frequencies change with the length of the context."""
     return bool(getattr(schedule, "length_dependent", False))
 
 
 class Varying:
-    """A ``length_dependent`` computed per instance; True on the class, because an instance may vary."""
+    """A descriptor that computes ``length_dependent`` per instance; True on the class itself."""
 
     def __init__(self, answer: Callable[[Any], bool]) -> None:
         self.answer = answer
@@ -65,13 +65,13 @@ class Varying:
 
 
 class BuiltIn:
-    """Base of the built-in schedules: validates the fields and provides the form in transformers.
+    """Base of the built-in schedules: validates the fields; subclasses define the formula.
 
     Attributes:
         name: the registered name.
         does: a short description for the list of schedules; by default the start of the docstring.
         paper: author, year, and source.
-        length_dependent: whether the numbers follow the context being processed.
+        length_dependent: whether the frequencies change with the length of the context.
         falling: fields whose values must not increase in this order, such as the ends of a ramp.
     """
 
@@ -99,15 +99,15 @@ class BuiltIn:
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        """Returns this schedule in transformers' own keys (``rope_type`` first), or None if it has no such form.
+        """Returns the schedule as transformers' rope parameters (``rope_type`` first); None if it has no such form.
 
         Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included; ``rope_theta``
-        only if the schedule changes it.
+        is included only if the schedule changes it.
         """
         return None
 
     def bound(self, rope: Rope) -> Self:
-        """Returns the schedule for a known geometry; only ``as-is`` depends on it."""
+        """Returns the schedule for a known geometry; only ``as-is``, also as an inner schedule, depends on it."""
         return self
 
 
@@ -115,7 +115,7 @@ class OtherTheta(BuiltIn):
     """Base of the schedules that only replace theta."""
 
     def theta(self, rope: Rope) -> float | None:
-        """Returns the new theta; None to keep it."""
+        """Returns the new theta, or None to keep the model's."""
         return None
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -131,7 +131,7 @@ _REGISTRY: dict[str, type[BuiltIn]] = {}
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Class decorator: registers a built-in schedule as ``name``."""
+    """Registers the decorated class as the built-in schedule ``name``."""
 
     def decorate(cls: S) -> S:
         cls.name = name
@@ -142,22 +142,22 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def names() -> list[str]:
-    """Returns the registered schedules' names, in the order docs/schedules.md lists them."""
+    """Returns the names of the registered schedules, in the order of docs/schedules.md."""
     return list(_REGISTRY)
 
 
 def lookup(name: str) -> type[BuiltIn]:
-    """Returns the class registered as ``name``, in any case.
+    """Returns the class registered as ``name``; ignores upper and lower case.
 
     Raises:
-        ScheduleError: the name is unknown; suggests the nearest.
+        ScheduleError: the name is unknown; the message suggests a similar one.
     """
     if name.lower() in _REGISTRY:
         return _REGISTRY[name.lower()]
     is_path = re.search(r"[/\\]|\.[A-Za-z]\w*$", name) is not None
     other = "a schedule's file must end in .json or .py" if is_path else "see `ropescale schedules`"
     written = re.sub(r"[\s_]", "-", name[:100].lower())
-    starts = [known for known in _REGISTRY if written.startswith(known)]  # such as yarn factor=8
+    starts = [known for known in _REGISTRY if written.startswith(known)]  # such as "yarn factor=8"
     advice = f"did you mean {max(starts, key=len)!r}?" if starts else suggest(written, names(), other)
     raise ScheduleError(f"no schedule named {brief(name)}; {advice}")
 
@@ -166,7 +166,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
     """Creates an instance of a schedule class; errors name the field.
 
     Raises:
-        ScheduleError: a field is missing, or the class refuses its values.
+        ScheduleError: a field is missing, or the class raises an error.
     """
     label, make = label_of(cls), cast("Callable[..., Schedule]", cls)
     known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
@@ -183,7 +183,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns ``did you mean 'yarn'?``, or ``otherwise``."""
+    """Returns ``did you mean 'yarn'?`` if a known word is similar, else ``otherwise``."""
     names = list(known)
     begun = [name for name in names if word and name.startswith(word)]
     close = begun or difflib.get_close_matches(word, names, n=1)
@@ -201,7 +201,7 @@ def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
 
 
 def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> list[float]:
-    """Returns the frequencies divided by a factor per pair, ``b_i / factor_i``.
+    """Returns the frequency of each pair divided by the pair's factor, ``b_i / factor_i``.
 
     Raises:
         ScheduleError: the number of factors differs from the number of pairs.
@@ -213,7 +213,7 @@ def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]
     """Returns the numbers as a list, one per pair.
 
     Raises:
-        ScheduleError: their number differs from the number of pairs.
+        ScheduleError: there are more or fewer numbers than pairs.
     """
     if len(numbers) != rope.pairs:
         raise ScheduleError(
@@ -224,7 +224,7 @@ def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]
 
 
 def with_theta(rope: Rope, theta: float) -> list[float]:
-    """Returns the frequencies of ``rope`` with another theta; scales a table by the same ratio per pair."""
+    """Returns the frequencies of ``rope`` with a new theta; multiplies a table by the ratio of the two series."""
     if rope.table is None:
         return rope.geometric(theta)
     ratio = [new / old if old else 1.0 for new, old in zip(rope.geometric(theta), rope.geometric(rope.theta))]
@@ -232,9 +232,9 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
 
 
 def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Mapping[str, object] | None:
-    """Returns rope parameters of theta's own series with every pair divided by ``factor``; None on top of a table.
+    """Returns rope parameters for theta's series divided by ``factor``, or None if ``rope`` has a table.
 
-    If only some pairs rotate, the form is transformers' ``proportional``, with its partial factor.
+    If only some pairs rotate, the rope type is ``proportional``, with a ``partial_rotary_factor``.
     """
     if rope.table is not None:
         return None
@@ -253,8 +253,8 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
         length: the context being processed, in tokens. Default: the trained length.
 
     Raises:
-        ScheduleError: the schedule raises an error, or returns another type than Frequencies, a wrong number of pairs,
-            a negative or non-finite frequency, or a non-positive attention scale.
+        ScheduleError: the schedule raises an error, or or returns something other than Frequencies, a wrong number of
+            pairs, a negative or non-finite frequency, or an attention scale that is not positive or too large.
     """
     label = label_of(schedule)
     try:
@@ -286,14 +286,15 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
 
 
 def label_of(schedule: object) -> str:
-    """Returns a schedule's name for messages: the registered name, else its class's or function's."""
+    """Returns a schedule's name for messages: the registered name, or the name of its class or function."""
     return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
 
 
 def partial_factor(rope: Rope, turning: int) -> float:
-    """Returns a ``partial_rotary_factor`` for which transformers rotates this many pairs: the stated one if possible.
+    """Returns a ``partial_rotary_factor`` with which transformers rotates ``turning`` pairs.
 
-    An additional half coordinate prevents rounding from losing a pair.
+    Keeps the configuration's factor if possible. A new factor includes half a coordinate more, so that rounding does
+    not lose a pair.
     """
     stated = rope.scaling.get("partial_rotary_factor")
     if isinstance(stated, (int, float)) and int(stated * rope.head_dim // 2) == turning:
@@ -302,4 +303,4 @@ def partial_factor(rope: Rope, turning: int) -> float:
 
 
 _LARGEST_SCALE = 1e6
-"""The largest attention scale; real ones are near 1, and the logits grow with the square."""
+"""The upper bound of attention scales; real scales are near 1, and the logits grow with their square."""

@@ -35,7 +35,7 @@ class Ntk(OtherTheta):
         factor: the divisor of the slowest pair, the post's ``alpha``; 1 or more.
     """
 
-    does: ClassVar[str] = "a larger theta: slow pairs slower"
+    does: ClassVar[str] = "a larger theta slows slow pairs"
     paper: ClassVar[str] = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
 
     factor: float = at_least(1)
@@ -45,10 +45,10 @@ class Ntk(OtherTheta):
 
 
 def ntk_theta(schedule: str, rope: Rope, alpha: float) -> float:
-    """Returns ``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and leaves pair 0 alone.
+    """Returns ``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and keeps pair 0.
 
     Raises:
-        ScheduleError: the rotary dim is 2 or less: its only pair is both first and last.
+        ScheduleError: the rotary dim is 2 or less, so the first pair is also the last.
     """
     if rope.rotary_dim <= 2:
         raise ScheduleError(
@@ -70,7 +70,7 @@ class NtkSu(BuiltIn):
         factor: the divisor of the slowest pair, ``s`` (the article's ``k``); 1 or more.
     """
 
-    does: ClassVar[str] = "ntk that slows pair 0, too"
+    does: ClassVar[str] = "like ntk, but also slows pair 0"
     paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)
@@ -120,7 +120,7 @@ class NtkCritical(OtherTheta):
         critical_pair: ``c``, counted from 0. Default: the formula's fractional value.
     """
 
-    does: ClassVar[str] = "ntk from the last full-turn pair"
+    does: ClassVar[str] = "like ntk, set by the critical pair"
     paper: ClassVar[str] = "Shang et al. 2025, arXiv:2502.20082, section 2"
 
     factor: float = at_least(1)
@@ -152,7 +152,7 @@ class NtkCritical(OtherTheta):
 @register("abf")
 @dataclass(frozen=True)
 class Abf(OtherTheta):
-    """Changes only theta: ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
+    """Adjusted base frequency: only theta changes, ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
 
     Pair 0 keeps its frequency; a larger theta slows the slow pairs most. cos and sin are not rescaled. Intended for
     training; ``ntk`` derives theta from a factor without training.
@@ -161,7 +161,7 @@ class Abf(OtherTheta):
         rope_theta: the new base, above 1.
     """
 
-    does: ClassVar[str] = "another theta"
+    does: ClassVar[str] = "a different theta"
     paper: ClassVar[str] = "Xiong et al. 2023, arXiv:2309.16039"
 
     rope_theta: float = above(1)
@@ -175,13 +175,13 @@ class Abf(OtherTheta):
 class Dynamic(BuiltIn):
     """NTK-aware scaling whose base follows the context: ``theta' = theta (s n/L - (s - 1))^(d/(d-2))``.
 
-    Plain RoPE while the context ``n`` is no longer than the trained length ``L``; beyond it pair 0 keeps its frequency
-    and the last pair is divided by ``s n/L - (s - 1)``. cos and sin are not rescaled. With factor 1 the divisor is
-    ``n/L``, so the schedule equals ``base`` only up to the trained length. transformers uses
+    The schedule is plain RoPE while the context ``n`` is no longer than the trained length ``L``. In a longer context,
+    pair 0 keeps its frequency and the last pair is divided by ``s n/L - (s - 1)``. cos and sin are not rescaled. With
+    factor 1 the divisor is ``n/L``, so the schedule equals ``base`` only up to the trained length. transformers uses
     ``max_position_embeddings`` as ``L``.
 
     Attributes:
-        factor: the slope of the divisor in the context, ``s``; 1 or more.
+        factor: the slope of the divisor against ``n/L``, ``s``; 1 or more.
     """
 
     does: ClassVar[str] = "ntk that follows the length"

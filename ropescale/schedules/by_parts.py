@@ -2,7 +2,7 @@
 
 * ``ntk-by-parts``: bloc97 2023, jquesnelle/yarn pull request 1; Peng et al. 2023, arXiv:2309.00071, section 3.2.
 * ``yarn``: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071.
-* ``dynamic-yarn``: the same, section 3.3 (code: jquesnelle/yarn, scaled_rope).
+* ``dynamic-yarn``: the same paper, section 3.3 (code: jquesnelle/yarn, scaled_rope).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class NtkByParts(BuiltIn):
 
     ``inv_i = (1 - g_i) b_i / s + g_i b_i`` (definition 2) where ``g_i`` rises from 0 to 1, linearly in the pair's
     *turns* inside the trained length, between ``beta_slow`` and ``beta_fast`` (the paper's alpha and beta). YaRN's
-    released code is linear in the pair *index* instead: that is ``yarn``. The released class called "part NTK" mixes in
-    a third, NTK-scaled table and is not this. cos and sin are not rescaled. Transformers' ``llama3`` is the same
-    formula with other names for the two ends, so it is saved in that form.
+    released code is linear in the pair *index* instead: that is ``yarn``. The released class called "part NTK" is a
+    different schedule, with a third, NTK-scaled table. cos and sin are not rescaled. Transformers' ``llama3`` is the
+    same formula with different names for the two ends, so the schedule is saved in that form.
 
     Attributes:
         factor: the extension factor ``s``; 1 or more.
@@ -33,7 +33,7 @@ class NtkByParts(BuiltIn):
         beta_slow: pairs with fewer turns than this are divided by the factor.
     """
 
-    does: ClassVar[str] = "fast pairs stay, slow ones divided"
+    does: ClassVar[str] = "fast pairs kept, slow ones divided"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, definition 2"
     falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
 
@@ -49,9 +49,9 @@ class NtkByParts(BuiltIn):
 
 
 def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[float]:
-    """Divides pairs of fewer than ``low`` turns, keeps those of more than ``high``, blends linearly in turns between.
+    """Returns frequencies divided for pairs below ``low`` turns, kept above ``high``, and blended linearly between.
 
-    With ``low == high`` the blend is a step.
+    If ``low == high``, the blend is a step.
     """
     if factor == 1:
         return rope.inv_freq()
@@ -66,7 +66,7 @@ def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[f
 
 
 def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
-    """Returns the blend in transformers' ``llama3`` keys; None if the base is not theta's series."""
+    """Returns the blend as transformers' ``llama3`` parameters, or None if a pair does not follow theta's series."""
     if not rope.is_plain:
         return None
     return {
@@ -92,9 +92,9 @@ class Yarn(BuiltIn):
         factor: the extension factor ``s``; 1 or more.
         beta_fast: pairs with more turns than this keep their frequency.
         beta_slow: pairs with fewer turns than this are divided by the factor.
-        truncate: round the ramp's ends outwards to whole pairs (all code but gpt-oss's).
+        truncate: round the ramp's ends outwards to whole pairs (as all code except gpt-oss's does).
         attention_factor: replaces ``0.1 ln s + 1``.
-        mscale: DeepSeek's numerator, ``0.1 mscale ln s + 1``; only together with ``mscale_all_dim``.
+        mscale: DeepSeek's numerator, ``0.1 mscale ln s + 1``; used only together with ``mscale_all_dim``.
         mscale_all_dim: DeepSeek's denominator.
         extrapolation_factor: multiplies ``m_i``; 1 is YaRN, 0 divides every pair.
     """
@@ -120,7 +120,7 @@ class Yarn(BuiltIn):
         return Frequencies(inv_freq, self.attention_scale() * rope.table_scale)
 
     def attention_scale(self) -> float:
-        """Returns ``attention_factor``, else DeepSeek's ratio if both mscales are set, else ``0.1 ln s + 1``."""
+        """Returns ``attention_factor`` if set, else DeepSeek's ratio if both mscales are set, else ``0.1 ln s + 1``."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -147,15 +147,16 @@ class Yarn(BuiltIn):
 
 
 def temperature(factor: float, mscale: float = 1.0) -> float:
-    """Returns ``0.1 mscale ln s + 1``, and 1 for factor 1 (equation 15 and DeepSeek's mscale)."""
+    """Returns ``0.1 mscale ln s + 1``, or 1 if the factor is at most 1 (equation 15 and DeepSeek's mscale)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list[float]:
     """Returns ``m_i``, the weight of pair i's own frequency: 1 for fast pairs, 0 for slow ones.
 
-    Linear in the pair index between the two betas' pairs. As in transformers, a range entirely below pair 0 (a trained
-    length shorter than ``2 pi beta_slow``) keeps every pair.
+    The weight is linear in the pair index between the pairs that make ``beta_fast`` and ``beta_slow`` turns. As in
+    transformers, every pair keeps its frequency if both are below pair 0 (the trained length is shorter than ``2 pi
+    beta_slow``).
     """
     low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
     if truncate:
@@ -169,11 +170,11 @@ def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list
 @register("dynamic-yarn")
 @dataclass(frozen=True)
 class DynamicYarn(BuiltIn):
-    """YaRN whose factor follows the context: ``s = n / L`` once the context ``n`` is longer than the trained ``L``.
+    """YaRN whose factor follows the context: ``s = n / L`` if the context ``n`` exceeds the trained length ``L``.
 
-    Up to the trained length it is plain RoPE, without an attention scale; beyond it, YaRN's ramp applies to the pairs,
-    and ``0.1 ln s + 1`` to cos and sin. (The released scaled_rope form; the class of the same name in that project's
-    modeling files divides by ``max_position_embeddings`` instead.)
+    Up to the trained length the schedule is plain RoPE, without an attention scale. In a longer context, YaRN's ramp
+    applies to the pairs, and ``0.1 ln s + 1`` to cos and sin. (This is the form in the released scaled_rope; the class
+    of the same name in that project's modeling files divides by ``max_position_embeddings`` instead.)
 
     Attributes:
         beta_fast: as in ``yarn``.

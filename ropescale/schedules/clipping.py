@@ -21,7 +21,7 @@ from .base import BuiltIn, Frequencies, at_least, plain_form, register
 @register("proportional")
 @dataclass(frozen=True)
 class Proportional(BuiltIn):
-    """p-RoPE: only the fastest pairs turn, divided by the factor; the slow ones stand still.
+    """p-RoPE: only the fastest pairs turn, divided by the factor; the slow ones do not turn.
 
     ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
     (the paper's p-RoPE with fraction ``p``, as transformers computes it). cos and sin are not rescaled.
@@ -70,15 +70,15 @@ class Giraffe(BuiltIn):
 
     Power: ``b_i (1 - i/(d/2))^p``: fast pairs nearly keep their frequency, and slower pairs slow down more. Truncation,
     with the cutoff ``c = 2 pi / T``: pairs of ``c`` or more are kept, those below ``c / 8`` stop, and all between
-    become ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not rescaled. The
-    linear scaling that precedes it in that code is ``linear``, with this schedule on top.
+    become ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not rescaled. For
+    the linear scaling that precedes it in that code, use ``linear``, and this schedule on top.
 
     Attributes:
         scale_power: the exponent ``p``, 0 or more.
         truncate: the length ``T`` in tokens that a kept pair's wavelength fits into.
     """
 
-    does: ClassVar[str] = "slow pairs slowed more, or cut off"
+    does: ClassVar[str] = "slow pairs slowed more, or stopped"
     paper: ClassVar[str] = "Pal et al. 2023, arXiv:2308.10882"
 
     scale_power: float | None = at_least(0, None)
@@ -105,8 +105,8 @@ class Cope(BuiltIn):
     """Clipped RoPE: slow pairs fade out along half a cosine; fast pairs keep their frequency.
 
     ``inv_i = b_i (1 + cos(pi k / (n - 1))) / 2`` for the ``n`` slowest pairs, ``k`` from 0 to ``n - 1``: the first of
-    them keeps its frequency, the last stops. cos and sin are not rescaled. It has no factor, and is intended as a start
-    for training at the longer length.
+    them keeps its frequency, the last stops. cos and sin are not rescaled. The schedule has no factor; it is intended
+    as the starting point for training at the longer length.
 
     Attributes:
         clipped_pairs: ``n``. Default: the number of pairs that make less than one turn inside the trained length. (The

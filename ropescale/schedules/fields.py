@@ -1,4 +1,4 @@
-"""Fields of built-in and users' schedules."""
+"""Reads and checks the fields of built-in schedules and of users' own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MISSING = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Parameter:
-    """A field of a schedule: its name, annotation, default (``dataclasses.MISSING`` if none) and limits."""
+    """A field of a schedule: its name, annotation, default (``dataclasses.MISSING`` if required) and limits."""
 
     name: str
     hint: object
@@ -43,7 +43,7 @@ class Parameter:
 
 
 def parameters(make: object) -> dict[str, Parameter]:
-    """Returns the fields of a dataclass or an instance, or the arguments of another class; none for other objects."""
+    """Returns the fields of a dataclass or its instance, or another class's arguments; empty for other objects."""
     if isinstance(make, type):
         return _parameters_of(make)
     return _parameters_of(type(make)) if dataclasses.is_dataclass(make) else {}
@@ -79,16 +79,16 @@ def plain(value: object) -> object:
         return items if isinstance(value, list) else tuple(items)
     if not isinstance(value, numbers.Real) or isinstance(value, (int, float)):
         return value
-    number = cast(float, value)  # such as a Fraction; one too large for a float is refused later
+    number = cast(float, value)  # such as a Fraction; check_value rejects numbers that are too large
     return float(number) if -LARGEST < number < LARGEST else value
 
 
 def check_value(where: str, hint: object, value: object, limits: Mapping[str, float] | None = None) -> object:
-    """Returns a value in its field's form: Python numbers, and tuples for lists if annotated.
+    """Converts a value to its field's type: numbers to Python numbers, and lists to tuples if annotated as a tuple.
 
     Args:
         where: the field, for messages.
-        hint: its annotation; numbers, booleans and tuples of numbers are checked against it.
+        hint: the field's annotation; values are checked if it allows only numbers, a boolean or tuples of numbers.
         limits: ``at_least`` (inclusive) and ``above`` (exclusive).
 
     Raises:
@@ -119,12 +119,12 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
 
 
 def _check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
-    """Refuses a value that is not a number, not finite, or out of range."""
+    """Raises an error if a value is not a number, not finite, or out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
     if not -LARGEST < value < LARGEST:  # larger ones would overflow in the formulas
         finite = value == value and abs(value) != math.inf
-        wanted = f"a number below {LARGEST:g} in size" if finite else "a finite number"
+        wanted = f"a number whose absolute value is below {LARGEST:g}" if finite else "a finite number"
         raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
@@ -135,7 +135,8 @@ def _check_number(where: str, value: object, limits: Mapping[str, float]) -> Non
 def read_text(hint: object, text: str) -> object:
     """Reads a field's value from text: JSON, unless the annotation asks for text or a path.
 
-    Numbers of a float's field become floats. A text that is no JSON stays text, which :func:`check_value` may refuse.
+    Numbers for a float field become floats. Text that is neither JSON nor a number is returned unchanged;
+    :func:`check_value` may reject it.
     """
     kinds = _kinds(hint)
     if type(None) in kinds and text.lower() in ("none", "null"):
@@ -148,7 +149,7 @@ def read_text(hint: object, text: str) -> object:
     try:
         value = json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
     except (ValueError, RecursionError):
-        if (int in kinds or float in kinds) and is_plain(text):  # numbers that JSON does not have, such as .5
+        if (int in kinds or float in kinds) and is_plain(text):  # numbers that are not valid JSON, such as .5
             with contextlib.suppress(ValueError):
                 value = float(text)
     if any(kind is float or float in typing.get_args(kind) for kind in kinds):

@@ -20,7 +20,7 @@ from .base import BuiltIn, Frequencies, OtherTheta, at_least, plain_form, regist
 class Base(OtherTheta):
     """RoPE without scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; cos and sin are not rescaled.
 
-    (Section 3.2.2 of the paper.) On top of existing scaling it changes nothing.
+    See section 3.2.2 of the paper. On top of existing scaling, this schedule changes nothing.
     """
 
     does: ClassVar[str] = "plain RoPE, no scaling"
@@ -30,7 +30,7 @@ class Base(OtherTheta):
 @register("linear")
 @dataclass(frozen=True)
 class Linear(BuiltIn):
-    """Position interpolation: every pair is divided by the factor, ``b_i / s``; no pair keeps its frequency.
+    """Position interpolation: the frequency of every pair is divided by the factor, ``b_i / s``.
 
     Equivalent to dividing positions by ``s`` (equation 4 of the paper). cos and sin are not rescaled.
 
@@ -38,7 +38,7 @@ class Linear(BuiltIn):
         factor: the extension factor ``s``; 1 or more.
     """
 
-    does: ClassVar[str] = "every pair slower by the factor"
+    does: ClassVar[str] = "slows every pair by the factor"
     paper: ClassVar[str] = "Chen et al. 2023, arXiv:2306.15595"
 
     factor: float = at_least(1)

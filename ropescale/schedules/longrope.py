@@ -14,16 +14,16 @@ from .base import BuiltIn, Frequencies, Varying, above, at_least, divided, regis
 @register("longrope")
 @dataclass(frozen=True)
 class LongRope(BuiltIn):
-    """LongRoPE: divides every pair by its own factor, from one list up to the trained length, and another beyond.
+    """LongRoPE: every pair has its own divisor, from one list up to the trained length and from another beyond it.
 
     ``inv_i = b_i / lambda_i`` (the paper's rescale factors; LongRoPE2's lists are written the same way). Pairs with
-    factor 1 keep their frequency. cos and sin are multiplied by ``attention_factor``, else by ``sqrt(1 + ln s / ln
-    L)``, at every length. Length-dependent when the two lists differ: the switch is at the first token past the trained
-    length.
+    factor 1 keep their frequency. At every length, cos and sin are multiplied by ``attention_factor`` if set, else
+    by ``sqrt(1 + ln s / ln L)``. The schedule is length-dependent if the two lists differ, with the switch at the first
+    token past the trained length.
 
     Attributes:
         short_factor: divisors for a context up to the trained length, one per pair.
-        long_factor: divisors beyond it.
+        long_factor: divisors for a longer context, one per pair.
         factor: the extension factor ``s``, only for the attention scale. Default: max length / trained length.
         attention_factor: replaces ``sqrt(1 + ln s / ln L)``.
     """
@@ -43,7 +43,7 @@ class LongRope(BuiltIn):
         return Frequencies(tables[chosen], self.attention_scale(rope) * rope.table_scale)
 
     def attention_scale(self, rope: Rope) -> float:
-        """Returns ``attention_factor``, else ``sqrt(1 + ln s / ln L)``, which is 1 for factor 1."""
+        """Returns ``attention_factor`` if set, else ``sqrt(1 + ln s / ln L)``, which is 1 for factor 1."""
         if self.attention_factor is not None:
             return self.attention_factor
         return usual_scale(self._stretched(rope), rope.original_length)
@@ -65,5 +65,5 @@ class LongRope(BuiltIn):
 
 
 def usual_scale(stretched: float, trained: int) -> float:
-    """Returns ``sqrt(1 + ln s / ln L)``, and 1 for factor 1."""
+    """Returns ``sqrt(1 + ln s / ln L)``, or 1 if the factor is at most 1."""
     return math.sqrt(1 + math.log(stretched) / math.log(trained)) if stretched > 1 else 1.0

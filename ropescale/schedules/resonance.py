@@ -16,18 +16,18 @@ from .specs import one, parse
 @register("resonance")
 @dataclass(frozen=True)
 class Resonance(BuiltIn):
-    """Another schedule with every wavelength rounded to a whole number of tokens, so that positions repeat exactly.
+    """An inner schedule with every wavelength rounded to whole tokens, so that positions repeat exactly.
 
-    ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; half to even as in its code, sheryc/resonance_rope);
-    pair 0 becomes ``2 pi / 6``. A pair that does not turn stays still. The attention scale comes from the inner
-    schedule.
+    ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; halves are rounded to even, as in its code,
+    sheryc/resonance_rope). Pair 0 becomes ``2 pi / 6``; a pair that does not turn does not change. The attention scale
+    is that of the inner schedule.
 
     Attributes:
         over: the inner schedule, by name: ``resonance:over=yarn,factor=8``. All other fields belong to the inner
             schedule.
     """
 
-    does: ClassVar[str] = "another, with whole wavelengths"
+    does: ClassVar[str] = "rounds a schedule's wavelengths"
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
     length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 

@@ -1,8 +1,12 @@
 """Parses schedule specs: a schedule on one line, in JSON or as a Python object.
 
-``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class``
-or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file; or
-``{"full_attention": SPEC, ...}`` for a schedule per layer type; or a schedule itself.
+A spec is one of:
+
+* ``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class`` or
+  ``path/to/factors.json``;
+* a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file;
+* ``{"full_attention": SPEC, ...}``, with a schedule per layer type;
+* a schedule itself.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ class Spec:
     """A schedule's class with the fields given so far; :meth:`build` creates the schedule.
 
     Attributes:
-        make: the class, or the schedule itself, while none of its fields is changed.
-        fields: the given values, already of their fields' types; an inner schedule is a Spec.
+        make: the class, or the schedule object itself if none of its fields was changed.
+        fields: the given values, converted to the types of the fields; an inner schedule is a Spec.
         named: the name that the user gave.
-        file: the ``.json`` file that it was read from, as named by the user.
+        file: the ``.json`` file that the spec was read from, as named by the user.
     """
 
     make: type | Schedule
@@ -52,12 +56,12 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """The name for messages: the registered name, else the class's or function's."""
+        """The name for messages: the registered name, or the name of the class or function."""
         return label_of(self.make)
 
     @property
     def text(self) -> str:
-        """The spec on one line; an inner schedule is its name, followed by its own fields."""
+        """The spec on one line; the fields of an inner schedule follow its name."""
         flat: dict[str, object] = {}
         for key, value in self.fields.items():
             flat |= {key: value._name, **value.fields} if isinstance(value, Spec) else {key: value}
@@ -77,11 +81,11 @@ class Spec:
         return replace(self, fields=changed | inner, named="")
 
     def accepts(self, key: str) -> bool:
-        """Whether the schedule, or its inner one, has this field."""
+        """Whether the schedule or its inner schedule has this field."""
         return self._taker(key) is not None
 
     def get(self, key: str) -> object:
-        """Returns the given value of a field of the schedule or its inner one; None if none was given."""
+        """Returns the value given for a field of the schedule or its inner schedule, or None."""
         taker = self._taker(key)
         return None if taker is None else taker.fields.get(key)
 
@@ -96,21 +100,21 @@ class Spec:
         return taker is not None and key not in taker.fields and parameters(taker.make)[key].required
 
     def _taker(self, key: str) -> Spec | None:
-        """Returns the spec that a field belongs to: this one, or its inner one."""
+        """Returns the spec that a field belongs to: this spec, or the inner one; None if neither has the field."""
         if key in parameters(self.make):
             return self
         return next((taker for inner in self._inner().values() if (taker := inner._taker(key))), None)
 
     def _inner(self) -> dict[str, Spec]:
-        """Returns the field with the inner schedule, if any."""
+        """Returns the fields that hold an inner schedule."""
         return {key: value for key, value in self.fields.items() if isinstance(value, Spec)}
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
-        """Returns a copy with fields from text, read by their annotations; they replace earlier values."""
+        """Returns a copy with these fields, given as text; they replace earlier values."""
         return self._with(given, read_text)
 
     def with_fields(self, **given: object) -> Spec:
-        """Returns a copy with fields from values."""
+        """Returns a copy with these fields; they replace earlier values."""
         return self._with(given, lambda hint, value: value)
 
     def build(self) -> Schedule:
@@ -159,7 +163,7 @@ class Spec:
 
 
 ParsedSpec = Spec | Mapping[str, Spec]
-"""A parsed schedule, or one per layer type."""
+"""A parsed spec, or one per layer type."""
 
 
 def _is_schedule(value: object) -> TypeGuard[Schedule]:
@@ -167,10 +171,10 @@ def _is_schedule(value: object) -> TypeGuard[Schedule]:
 
 
 def parse(spec: object) -> ParsedSpec:
-    """Parses a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
+    """Parses a spec; returns a :class:`Spec`, or ``{layer type: Spec}`` if it has a schedule per layer type.
 
     Args:
-        spec: text, a mapping as JSON gives it, or a schedule (any callable).
+        spec: text, a mapping with the content of a JSON object, or a schedule (any callable).
 
     Raises:
         ScheduleError: the syntax is invalid, a name or field is unknown, a value does not fit, or a file cannot be
@@ -209,7 +213,7 @@ def describe(schedule: object) -> str:
 def to_dict(schedule: object) -> dict[str, object]:
     """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
 
-    A user's schedule has the name of its class or function. Unset fields with the default None are left out.
+    The name of a user's schedule is that of its class or function. Fields whose value and default are None are omitted.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
     content: dict[str, object] = {"name": label_of(schedule)}
@@ -274,7 +278,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _from_json_file(name: str) -> ParsedSpec:
-    """Reads a schedule's file, and records the file in its specs."""
+    """Reads a schedule from a file, and records the file's name in its specs."""
     try:
         return mapped(parse(load_json(local_path(name))), lambda part: replace(part, file=name))
     except RecursionError:
@@ -300,14 +304,17 @@ def _from_mapping(given: Mapping[str, object]) -> ParsedSpec:
 
 
 def one(spec: ParsedSpec, where: str) -> Spec:
-    """Returns the single spec for every layer type; raises an error that starts with ``where`` if there are several."""
+    """Returns the single spec; raises an error that starts with ``where`` if there is one per layer type."""
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
 
 
 def _held(schedule: object) -> list[tuple[Parameter, object]]:
-    """Returns a schedule's fields and values; for other classes than dataclasses, the arguments stored by name."""
+    """Returns a schedule's fields and values.
+
+    For a class that is not a dataclass, the fields are the constructor's arguments that are stored as attributes.
+    """
     known = {} if isroutine(schedule) else parameters(type(schedule))
     return [(field, getattr(schedule, name)) for name, field in known.items() if hasattr(schedule, name)]
 
@@ -343,7 +350,7 @@ def resolve(
     """Creates the schedule for one geometry from a spec and further options.
 
     Args:
-        spec: as for :func:`parse`, for all layer types.
+        spec: as for :func:`parse`, but not one schedule per layer type.
         factor: the extension factor; short for the field ``factor``.
         target_length: the target context in tokens; determines a missing factor.
         overrides: fields as text, which replace those of the spec.
@@ -394,12 +401,12 @@ def parts_of(spec: ParsedSpec) -> list[Spec]:
 
 
 def mapped(spec: ParsedSpec, change: Callable[[Spec], Spec]) -> ParsedSpec:
-    """Returns a parsed schedule with its spec, or that of every layer type, changed."""
+    """Returns a parsed schedule with ``change`` applied to its spec, or to the spec of every layer type."""
     return {key: change(part) for key, part in spec.items()} if isinstance(spec, Mapping) else change(spec)
 
 
 def takes(spec: ParsedSpec, key: str) -> bool:
-    """Whether a schedule, or that of any layer type, has a field."""
+    """Whether a schedule, or the schedule of any layer type, has a field."""
     return any(part.accepts(key) for part in parts_of(spec))
 
 
@@ -407,7 +414,7 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
     """Combines schedules with several factors, in order; schedules without a factor appear once.
 
     Raises:
-        ScheduleError: as for :func:`parse`; or a schedule has its own factor, or none takes a factor.
+        ScheduleError: as for :func:`parse`; or a schedule already has a factor, or no schedule takes one.
     """
     specs = [parse(each) for each in schedules]
     if not any(takes(spec, "factor") for spec in specs):
@@ -431,7 +438,7 @@ def spelled_out(spec: ParsedSpec) -> str:
 
 
 def file_of(spec: ParsedSpec) -> str:
-    """Returns the ``.json`` file that a parsed schedule was read from, as named by the user; "" for none."""
+    """Returns the ``.json`` file that a parsed schedule was read from, as named by the user; "" without a file."""
     files = {part.file for part in parts_of(spec)}
     return files.pop() if len(files) == 1 else ""
 
@@ -442,7 +449,7 @@ def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
 
 
 def _identity(spec: ParsedSpec) -> object:
-    """Returns what two specs of one schedule have in common, however they are spelled."""
+    """Returns a value that is equal for all spellings of the same schedule."""
     if isinstance(spec, Mapping):
         return {key: _identity(part) for key, part in spec.items()}
     kind = type(spec.make) if is_dataclass(spec.make) and not isinstance(spec.make, type) else spec.make
@@ -450,7 +457,7 @@ def _identity(spec: ParsedSpec) -> object:
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
-    """Returns the distinct schedules, in their first spelling."""
+    """Returns the distinct schedules, each in its first spelling."""
     unique: list[ParsedSpec] = []
     for spec in given:
         if not any(is_same(spec, each) for each in unique):
@@ -460,7 +467,7 @@ def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
 
 @contextmanager
 def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
-    """Adds the schedule's spec to errors, if several schedules are given."""
+    """Adds the schedule's spec to errors inside the block, if there are several schedules."""
     name = file_of(spec) or spelled_out(spec)
     try:
         yield
@@ -471,7 +478,7 @@ def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
 
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:
-    """Returns a sentence for every repeated schedule, in the same spelling or another."""
+    """Returns a sentence for every repeated schedule, even if it is spelled differently."""
     notes = []
     for place, spec in enumerate(given):
         first = next((each for each in given[:place] if is_same(spec, each)), None)

@@ -61,13 +61,13 @@ class Table(BuiltIn):
 
     @classmethod
     def of(cls, frequencies: Frequencies, rope: Rope) -> Table:
-        """Returns the table with these frequencies on ``rope``: ``factors = b_i / inv_i``, 1e30 for a still pair."""
+        """Returns the table with these frequencies on ``rope``: factors ``b_i / inv_i`` (1e30 for a stopped pair)."""
         wanted = one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)
         factors = tuple(b / f if f and b else NEVER_TURNS if b else 1.0 for b, f in zip(rope.inv_freq(), wanted))
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
 
     def save(self, path: str | Path) -> Path:
-        """Writes a JSON file for specs and :meth:`load`; returns its path.
+        """Writes the table to a JSON file, which specs and :meth:`load` read; returns the file's path.
 
         Raises:
             CheckpointError: the file cannot be written.

@@ -23,7 +23,7 @@ def load(name: str) -> object:
     """Returns the class, function or object that ``where::attribute`` names.
 
     Raises:
-        ScheduleError: the file or module does not exist, its import fails, or it lacks the attribute.
+        ScheduleError: the file or module does not exist, its import fails, or the attribute is missing.
     """
     where, _, attribute = name.rpartition("::")
     if not where or not attribute:
@@ -87,7 +87,7 @@ def load_json(path: Path) -> dict[str, object]:
 
 
 def read_json_object(content: bytes, where: str) -> dict[str, object]:
-    """Parses a user's JSON object; ``where`` names it in messages."""
+    """Parses a user's JSON object; ``where`` is its name in messages."""
     try:
         return parse_json(content, finite=True)
     except Damaged as error:

@@ -1,11 +1,11 @@
-"""Compares decoding with a key-value cache with forward passes over the full text.
+"""Compares decoding with a key-value cache against forward passes over the full text.
 
 ``generate`` rotates every key once, when its token is fed, and caches it. With one table for all lengths this gives the
-same logits as a forward pass over the full text, up to rounding. With a table that changes with the length it does not:
-a cached key keeps the angle of the table that rotated it.
+same logits as a forward pass over the full text, up to rounding. With a table that changes with the length, the logits
+differ: a cached key keeps the angle of the table that rotated it.
 
-Runs transformers' own ``generate``, forced to follow a given text for a few tokens around a length, and compares its
-logits with those of forward passes without a cache.
+This module runs transformers' own ``generate``, forced to follow a given text for a few tokens around a length, and
+compares its logits with those of forward passes without a cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 AROUND = 4
-"""Tokens that are decoded before and after a length."""
+"""The number of tokens decoded before and after each length."""
 
 PATIENCE = 60.0
 """The longest estimated time, in seconds, for which the extended length is measured by default."""
@@ -63,13 +63,13 @@ class Stretch:
 
     Attributes:
         region: ``below`` the trained length, ``across`` it, or ``above`` it.
-        first: tokens fed at once, before single-token decoding.
-        last: tokens in the text when the last logits are compared.
+        first: the number of tokens fed at once, before single-token decoding.
+        last: the number of tokens in the text when the last logits are compared.
         changes: the first length after ``first`` whose frequencies differ from those at ``first``, if any.
         difference: the largest difference between two logits.
-        relative: the same over the logits' spread, their standard deviation over the vocabulary.
-        position: the index of the token before that difference.
-        tokens_differ: the number of positions, of ``last - first + 1``, at which the likeliest token differs.
+        relative: ``difference`` divided by the logits' spread, their standard deviation over the vocabulary.
+        position: the index of the token whose logits have that difference.
+        tokens_differ: the number of positions, out of ``last - first + 1``, at which the likeliest token differs.
         tolerance: the largest ``relative`` that rounding alone may cause.
         verdict: ``equal``; ``differs as the schedule does``, if the frequencies had changed; ``undecided``, if
             full passes over longer and shorter texts differ from each other as well; or ``differs``.
@@ -95,9 +95,9 @@ def compare(
     text: Text | None = None,
     say: Say | None = None,
 ) -> list[Stretch]:
-    """Decodes around each length with the cache, and compares the logits with forward passes without it.
+    """Decodes around each length with the cache, and compares the logits with forward passes without a cache.
 
-    Keeps only the compared logits.
+    Keeps only the compared logits in memory.
 
     Args:
         model: a causal language model of transformers, with its weights.
@@ -105,7 +105,7 @@ def compare(
         lengths: the lengths to compare at. Default: half the trained length, the trained length, the first length at
             which the frequencies change, and the extended length if it takes at most a minute. A trained length that
             takes more than three minutes is halved until it does not.
-        text: a function that returns the token ids to follow; random ids from a seed if it is None or returns too few.
+        text: a function that returns the token ids to follow. If it is None or returns too few, random ids are used.
         say: called with the estimated cost before the passes run.
 
     Raises:
@@ -175,8 +175,8 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
 
 
 def _seconds(model: PreTrainedModel, length: int) -> float:
-    """Estimates the time of the passes around a length from their multiplications: one per weight and token, and those
-    of attention over the previous tokens."""
+    """Estimates the time of the passes around a length from the number of multiplications: one per weight and token,
+    plus attention over the previous tokens."""
     config, tokens = text_config(model), length + AROUND
     kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
     layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
@@ -186,7 +186,7 @@ def _seconds(model: PreTrainedModel, length: int) -> float:
 
 
 _PER_THREAD, _PER_ACCELERATOR = 1e10, 2e13
-"""Multiplications per second, in order of magnitude."""
+"""Rough numbers of multiplications per second, of a CPU thread and of an accelerator."""
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
 
 
 def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
-    """Returns the logits of ``generate`` after ``first`` tokens and each later one up to ``last``; [n, vocabulary]."""
+    """Returns the logits of ``generate`` after ``first`` to ``last`` tokens, [n, vocabulary]."""
     from transformers import LogitsProcessorList
 
     _forget(model)
@@ -239,7 +239,7 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
 
 
 def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
-    """Returns the logits after each length, from forward passes without a cache; [n, vocabulary]."""
+    """Returns the logits after each length from forward passes without a cache, [n, vocabulary]."""
     _forget(model)
     return torch.cat([_whole(model, ids[: group[-1]], len(group)) for group in groups])
 
@@ -252,12 +252,12 @@ def _whole(model: PreTrainedModel, ids: torch.Tensor, keep: int) -> torch.Tensor
 
 
 def _forget(model: PreTrainedModel) -> None:
-    """Runs one token, because stock ``dynamic`` remembers the longest text until a short one."""
+    """Runs one token, because stock ``dynamic`` scaling remembers the longest text until it runs a short one."""
     _whole(model, ids_of(model, 1), 1)
 
 
 def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
-    """Measures the effect of random rounding of the embeddings on the logits, relative to their spread.
+    """Measures the effect of random rounding of the embeddings on the logits, relative to the logits' spread.
 
     Cached and full passes add the same numbers in different orders, so they differ by rounding, which some models
     amplify. This figure reflects both the dtype and the model: for every architecture of transformers 5.23 in float32,
@@ -279,7 +279,7 @@ def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
 
 
 def _epsilon(dtype: torch.dtype) -> float:
-    """Returns the dtype's epsilon; float32's for float64, because transformers' norms and rotary embeddings use
+    """Returns the dtype's epsilon, or float32's for float64, because transformers' norms and rotary embeddings use
     float32."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
@@ -287,7 +287,7 @@ def _epsilon(dtype: torch.dtype) -> float:
 def _judged(
     first: int, trained: int, decoded: torch.Tensor, whole: torch.Tensor, *, constant: int, allowed: float
 ) -> Stretch:
-    """Judges the difference; cached keys and queries share one table over the first ``constant`` rows."""
+    """Compares decoded logits with those of full passes; in the first ``constant`` rows only one table is in use."""
     apart, relative = _apart(decoded, whole)
     faulty = bool((relative[:constant] > allowed).any())
     worst = int(relative[:constant].argmax() if faulty else relative.argmax())
@@ -308,11 +308,11 @@ def _judged(
 
 
 _MASKED = 1e30
-"""Larger magnitudes are masks: models that never emit certain tokens write minus infinity, or nearly so."""
+"""Logits of larger magnitude are masks: minus infinity, or nearly so, for tokens that a model never emits."""
 
 
 def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
+    """Returns the largest difference per row, fp64 [n], and that difference divided by the logits' standard deviation.
 
     Raises:
         RunError: the logits are NaN.
@@ -332,12 +332,12 @@ def _device(model: PreTrainedModel) -> torch.device:
 
 
 Text = Callable[[int], Sequence[int]]
-"""Returns at least this many token ids, or all of a shorter text."""
+"""A function that returns at least this many token ids, or all ids of a shorter text."""
 
 
 def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:
-    """Returns token ids, int64 [tokens]: those of the text if it is long enough and all are valid, else seeded random
-    ones."""
+    """Returns token ids, int64 [tokens]: from the text if it is long enough and all its ids are valid, else random ids
+    from a fixed seed."""
     rows = model.get_input_embeddings().get_parameter("weight").shape[0]
     vocabulary = min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
     given = [] if text is None else list(text(tokens))[:tokens]
@@ -359,7 +359,7 @@ def _special(config: object) -> set[int]:
 
 
 def written(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
-    """Returns ids of a numbered text, at least ``tokens`` of them unless the tokenizer returns few."""
+    """Returns the token ids of numbered sentences, at least ``tokens`` unless the tokenizer returns few."""
     count = max(8, tokens // 8)
     while True:
         text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))

@@ -1,8 +1,8 @@
 """Verifies that a model uses the intended frequencies.
 
-A checkpoint: builds the rotary modules with stock transformers and reads their tables, cos and sin. A loaded model:
-reads the live tables and runs a few tokens to detect modules that are never called. With ``generate``: loads the
-weights, and compares cached decoding with full forward passes.
+For a checkpoint, builds the rotary modules with stock transformers and reads their tables, cos and sin. For a loaded
+model, reads the live tables and runs a few tokens to detect modules that are never called. With ``generate``, loads
+the weights, and compares cached decoding with full forward passes.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
     """Verifies that every layer uses the intended table.
 
     Args:
-        model: a checkpoint's folder or Hub id (no weights are read), an adapter's, or a loaded model. For an adapter,
-            the base is built and compared with the table that the adapter was trained with.
+        model: the folder or Hub id of a checkpoint or an adapter (no weights are read), or a loaded model. For an
+            adapter, the base is built and compared with the table that the adapter was trained with.
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
-        VerificationError: a layer uses another table, or another limit is below the target length; names it.
+        VerificationError: a layer uses another table, or another limit is below the target length.
         ConfigError: the model has no rotary embeddings.
     """
     refuse_unknown("ropescale.verify", options, ExamineOptions.__annotations__)
@@ -102,7 +102,7 @@ def examine(
     """Verifies like :func:`verify`, but returns the problems instead of raising an error.
 
     Args:
-        model: a checkpoint's folder or Hub id, an adapter's, or a loaded model.
+        model: the folder or Hub id of a checkpoint or an adapter, or a loaded model.
         generate: also load the weights, and compare cached decoding with full forward passes. A difference is a
             problem if the frequencies are constant, and a warning if they change with the length.
         lengths: the lengths to compare at, in tokens or as ``"4k"``; see :func:`ropescale.verifying.decoding.compare`.
@@ -112,7 +112,7 @@ def examine(
         say: called with a note before slow steps.
 
     Raises:
-        ConfigError: the model has no rotary embeddings, or needs custom code without permission to run.
+        ConfigError: the model has no rotary embeddings, or needs custom code that it may not run.
         RunError: the model fails while it generates.
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
@@ -146,7 +146,7 @@ def examine(
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuses an option that would have no effect."""
+    """Raises an error for an option that would have no effect."""
     for name in (name for name, value in options.items() if value):
         raise DataError(f"{name} {why}", name, "generate")
 
@@ -174,7 +174,7 @@ def _examine_generation(
 
 
 _COARSE = 0.1
-"""A tolerance above which a serious fault could hide, in units of the logits' spread."""
+"""The tolerance above which a serious fault could go undetected, in units of the logits' spread."""
 
 
 def _remarks(report: Verification, dtype: str) -> Iterator[str]:
@@ -188,9 +188,9 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         yield (
             f"{report.intended} changes its frequencies with the length, here from {first:,} tokens on: generate() "
             "keeps cached keys at their old angles, so it differs from a full pass by up to "
-            f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} "
-            "tokens chosen. transformers works this way; freeze the schedule at one length for one table at every "
-            "length"
+            f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread), and chooses a "
+            f"different token at {other} of {compared} positions. transformers works this way; freeze the schedule at "
+            "one length for one table at every length"
         )
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
@@ -206,7 +206,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
 
 
 _PROBE = 4
-"""Tokens of the forward pass that shows which rotary modules a loaded model calls."""
+"""The number of tokens in the forward pass that shows which rotary modules a loaded model calls."""
 
 _FAR = 4095
 """The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
@@ -216,7 +216,7 @@ def examine_model(model: nn.Module) -> Verification:
     """Compares a loaded model's tables with its patches, or with its configuration.
 
     Raises:
-        ConfigError: it has no RoPE, or no weights.
+        ConfigError: the model has no RoPE, or no weights.
     """
     report = _begun(model)
     if report.problems:
@@ -233,7 +233,7 @@ def examine_model(model: nn.Module) -> Verification:
             ids = (torch.arange(_PROBE, device=device) % text_config(model).vocab_size).unsqueeze(0)
             with evaluating(model), torch.no_grad():
                 model(input_ids=ids, use_cache=False)
-        # its forward may have been replaced as well
+        # a module's forward may have been replaced as well
         positions = {key: _FAR for key in intended.tables if not intended.sides.get(key)}
         for where, module in rotary_modules(model):
             compare_module(where, module, intended, report, live_table, positions)
@@ -246,12 +246,12 @@ def examine_model(model: nn.Module) -> Verification:
 
 
 def examine_tables(model: nn.Module) -> Verification:
-    """Compares a loaded model's current tables without a forward pass; several processes may share its weights.
+    """Compares a loaded model's current tables without a forward pass, also if several processes share its weights.
 
     A table that follows the length is compared at its switch, because the last pass may have changed it.
 
     Raises:
-        ConfigError: it has no RoPE.
+        ConfigError: the model has no RoPE.
     """
     intended, report = in_memory(model, 1), _begun(model)
     report.intended = intended.text
@@ -266,7 +266,7 @@ def examine_tables(model: nn.Module) -> Verification:
 
 
 def _begun(model: nn.Module) -> Verification:
-    """Returns an empty report; its problem is the missing rotary module, if no module rotates."""
+    """Returns a report without tables; if the model has no rotary module, the report contains that problem."""
     report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", 0)
     if not any(rotary_modules(model)):
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
@@ -275,7 +275,7 @@ def _begun(model: nn.Module) -> Verification:
 
 @contextmanager
 def _calls(model: nn.Module) -> Iterator[set[str]]:
-    """Collects the names of modules with tables that run inside the ``with`` block."""
+    """Yields a set that collects the names of the rotary modules called inside the ``with`` block."""
     called: set[str] = set()
     handles = [
         module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
@@ -290,7 +290,7 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
 
 
 def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
-    """Compares the tables of an adapter's base, as transformers builds them, with the adapter's training tables.
+    """Compares the tables of an adapter's base, as transformers builds them, with those of the adapter's training.
 
     Args:
         name, trusted: as for :func:`examine_folder`.
@@ -317,7 +317,7 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
         record: the intended frequencies, in place of the checkpoint's own record.
 
     Raises:
-        ConfigError: it has no RoPE, or needs custom code without permission to run.
+        ConfigError: the checkpoint has no RoPE, or needs custom code that it may not run.
     """
     config, record = read_config(folder), record or read_record(folder)
     report = Verification(name, "", 0)
@@ -355,7 +355,7 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
 def _stock_modules(
     folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
 ) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
-    """Builds the model without weights, but with real rotary modules; returns none if transformers cannot."""
+    """Builds the model without weights, but with real rotary modules; returns no modules if this fails."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
     skeleton = nn.Module()
@@ -364,7 +364,7 @@ def _stock_modules(
         with torch.device("meta"):
             try:
                 skeleton = AutoModelForCausalLM.from_config(loaded, trust_remote_code=trusted)
-            except ValueError:  # the configuration is not a causal language model's, but multimodal, say
+            except ValueError:  # not a causal language model's configuration, but for example a multimodal one's
                 skeleton = AutoModel.from_config(loaded, trust_remote_code=trusted)
         rotary = [(name, module, module.config) for name, module in rotary_modules(skeleton)]
         modules = [
@@ -376,7 +376,7 @@ def _stock_modules(
         report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
         return skeleton, []
     if not modules:
-        read_rope(config)  # raises the reason if the model has no RoPE
+        read_rope(config)  # raises an error with the reason if the model has no RoPE
         report.problems.append(
             "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
         )

@@ -43,7 +43,7 @@ class Module:
     Attributes:
         name: the module's path in the model.
         layer_type: the layer type that uses the table; ``all`` for a single table.
-        pairs: number of frequencies.
+        pairs: the number of frequencies.
         dtype: the dtype of the table.
         attention_scale: the factor on cos and sin.
         difference: the largest relative difference from the intended float64 table, including the scale.
@@ -67,11 +67,11 @@ class Verification:
         length: the target context in tokens. :attr:`modules` lists the tables at this length; for a loaded model whose
             tables follow the length, the tables of a pass over a few tokens.
         modules: every table of every rotary module.
-        softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
+        softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for other models.
         generation: the lengths at which decoding with the cache was compared with forward passes.
         problems: why the model is not live or decodes wrongly, one sentence per problem.
-        limits: other limits below :attr:`length` that must be raised, one sentence per limit. The frequencies may be
-            live.
+        limits: other limits below :attr:`length` that must be raised, one sentence per limit. They do not affect
+            :attr:`live`.
         warnings: remarks on intended behaviour that users should know.
         base: the base whose modules were examined, if the model is an adapter.
     """
@@ -94,7 +94,7 @@ class Verification:
 
     @property
     def failure(self) -> str | None:
-        """Why :func:`ropescale.verify` refuses the model, in one line; None if it does not."""
+        """The message of the error that :func:`ropescale.verify` raises; None if it raises none."""
         if self.problems or not self.limits:
             return "; ".join(self.problems) or None
         return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
@@ -108,7 +108,7 @@ class Verification:
         return f"<Verification of {self.model}: {self.failure or self.verdict}>"
 
     def to_dict(self) -> dict[str, object]:
-        """Returns a JSON-able form."""
+        """Returns the result as plain data for JSON."""
         return {"live": self.live, **asdict(self)}
 
 
@@ -120,11 +120,11 @@ def compare_module(
     read: Callable[[nn.Module, str], Table],
     positions: Mapping[str, int],
 ) -> None:
-    """Compares a module's tables with the intended ones: at one length, at both sides of a switch, and in its cos.
+    """Compares a module's tables, at one length and on both sides of a switch, and its cos with the intended ones.
 
     Args:
         where: the module's name.
-        read: returns its table for a layer type.
+        read: a function that returns the module's table for a layer type.
         positions: per layer type, the position at which to compare cos if the tables are right; may be empty.
     """
     keys = layer_keys(module)
@@ -160,7 +160,7 @@ def _not_live(where: str, key: str, off: float) -> str:
 def _compare_rotation(
     where: str, module: nn.Module, key: str, wanted: Frequencies, position: int, report: Verification
 ) -> None:
-    """Compares the module's cos at a position with the table, in any of the usual layouts."""
+    """Compares the module's cos at a position with the table's, in any of the usual layouts."""
     device = live_table(module, key)[0].device
     layer = {} if key == ALL_LAYERS else {"layer_type": key}
     with torch.no_grad():
@@ -176,7 +176,7 @@ def _compare_rotation(
 
 
 def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Verification) -> None:
-    """Compares the softmax scale of MLA models, which depends on their schedule."""
+    """Compares the softmax scale of an MLA model, which depends on the schedule, with the intended one."""
     own_factors = {}  # in units of the plain scale, if the class reads mscale_all_dim
     for name, module in model.named_modules():
         scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
@@ -197,7 +197,7 @@ class Intended:
     """The frequencies that a model should have; all mappings are keyed by layer type.
 
     Attributes:
-        schedules: the schedules, in words.
+        schedules: the schedules, as text.
         length: the length in tokens that :attr:`tables` belong to.
         tables: the frequencies.
         sides: the frequencies at the trained length and one token past it; empty if all lengths share one table.
@@ -228,7 +228,7 @@ def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
 
 
 def recorded(configuration: Configuration, record: Record | None) -> Intended:
-    """Returns the tables of a checkpoint's record, or of its configuration without a record."""
+    """Returns the frequencies in a checkpoint's record, or those of its configuration if there is no record."""
     if record is None:
         return asked_for(configuration.ropes, configuration.meant_length)
     asked = asked_for(configuration.ropes, record.length)
@@ -250,7 +250,9 @@ def meant_for(model: nn.Module) -> int:
 
 
 def in_memory(model: nn.Module, length: int) -> Intended:
-    """Computes the tables of a model's patches, at a length or frozen; its configuration's for unpatched layers."""
+    """Computes the tables of a loaded model's patches, and those of its configuration for unpatched layers.
+
+    The tables are those at ``length``, or at the length at which the model's tables are frozen."""
     plan, held = installed(model), held_at(model)
     asked = asked_for(read_rope(whole_config(model).to_dict()), held or length)
     layers = {} if plan is None else plan.layers

@@ -239,7 +239,10 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "no schedule has the field 'beta_fast'"),
+        (
+            ["--schedule", "linear:factor=2", "--set", "beta_fast=16"],
+            "none of the given schedules has the field 'beta_fast'",
+        ),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
     ],
 )

@@ -85,7 +85,7 @@ def test_the_columns_are_those_of_the_schedules_as_they_are_asked_for(
     ("words", "sentence"),
     [
         (["--factor", "4"], "factor is given, but no schedule takes a factor"),
-        (["--set", "beta_fast=4"], "no schedule has the field 'beta_fast'"),
+        (["--set", "beta_fast=4"], "none of the given schedules has the field 'beta_fast'"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "yarn"], "factor"),
     ],
