@@ -1,1 +1,1 @@
-"""Distributes a measurement over processes and devices."""
+"""The distribution of a measurement over processes and devices."""

@@ -1,12 +1,12 @@
 """A measurement by many processes: ``torchrun --nproc_per_node N -m ropescale eval ...``.
 
-Every process has the full model and scores its share of the batches. The batches are planned before they are split, so
-their composition, and with it every number, does not depend on the number of processes; no process waits for another
-before its batches are finished. Then the first process gathers the results by batch number. Objects are exchanged over
-gloo, which needs no accelerator and works between machines.
+Every process has the full model and scores its share of the batches. The batches are planned before they are shared
+out, so their composition, and therefore every number, does not depend on the number of processes. No process waits for
+another one until its own batches are finished. Then the first process gathers the results by batch number. Objects are
+exchanged over gloo, which needs no accelerator and works between machines.
 
-A model that is too large for one process is sharded by transformers (``tp``); then all processes score every batch
-together.
+A model that is too large for one process is sharded by transformers (``tp``). In this case, all processes score every
+batch together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ...output.formatting import first_line
 T = TypeVar("T")
 
 _PATIENCE = timedelta(days=30)
-"""The last process may need days longer than the first; a process that dies ends the connection at once."""
+"""The timeout of the connection. The last process may need days longer than the first, and a process that dies ends the
+connection at once."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class World:
         size: the number of processes on all machines.
         local_rank: the rank on this machine; selects the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process.
-        team: the number of processes that share the same batches because the model is too large for one: all, or 1 for
-            separate batches.
+        team: the number of processes that score the same batches together because the model is too large for one
+            process: all processes, or 1 if each process scores its own batches.
     """
 
     rank: int = 0
@@ -64,7 +65,7 @@ class World:
         return self.rank == 0
 
     def device(self, requested: str | None) -> str | None:
-        """Returns the requested device; else the GPU of this process's local rank, with several processes and GPUs."""
+        """Returns the requested device or, with several processes and GPUs, the GPU of this process's local rank."""
         import torch
 
         if requested or self.size == 1 or not torch.cuda.is_available():
@@ -118,10 +119,10 @@ class Group:
 
     @contextmanager
     def leader_first(self, context: AbstractContextManager[object]) -> Iterator[None]:
-        """Enters a context only in the leader, before other processes continue; leaves it after them.
+        """Enters a context only in the leader, before any other process runs the block.
 
         Raises:
-            RopescaleError: entering failed; raised in every process.
+            RopescaleError: the leader could not enter the context; raised in every process.
         """
         with ExitStack() as stack:
             failed = None
@@ -147,7 +148,7 @@ class Group:
         return values
 
     def to_leader(self, value: T) -> list[T]:
-        """Gathers the values of all processes, by rank, in the leader; returns an empty list in the others."""
+        """Gathers the values of all processes, by rank, in the leader; returns an empty list in all other processes."""
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
@@ -160,10 +161,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Sharing:
-    """The sharding of a model that is too large for one device, over processes or one process's devices.
+    """The sharding of a model that is too large for one device, over processes or over the devices of one process.
 
     Attributes:
-        tp: all processes share the model.
+        tp: whether all processes share the model (tensor parallelism).
         device_map: accelerate's device map, which spreads the model over the devices of one process.
         device: the requested device.
     """
@@ -173,7 +174,7 @@ class Sharing:
     device: str | None = None
 
     def teams(self, here: World) -> World:
-        """Groups the processes into a team if they share the model.
+        """Returns the world, with all processes as one team if they share the model.
 
         Raises:
             DataError: the options are mutually exclusive, or do not support the number of processes.
@@ -200,19 +201,20 @@ class Sharing:
 
 @contextmanager
 def together(sharing: Sharing | None = None) -> Iterator[Group]:
-    """Joins the launched processes inside the block; an error of all processes is raised only by the first one."""
+    """Connects the launched processes inside the block; an error of all processes is raised only by the first one."""
     here = world()
     with one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
         yield group
 
 
 _SILENCE = 5.0
-"""Seconds until a silent process exits, because its exit makes the launcher end the reporting one."""
+"""Seconds that a silent process waits before its exit, because its exit makes the launcher end the process that reports
+the error."""
 
 
 @contextmanager
 def one_voice(here: World) -> Iterator[None]:
-    """Raises an error of all processes only in the first one, but a :class:`RunError` in the process that it stops."""
+    """Raises an error of all processes only in the first one, but a :class:`RunError` in every process that has one."""
     try:
         yield
     except RopescaleError as error:
@@ -224,7 +226,7 @@ def one_voice(here: World) -> Iterator[None]:
 
 @contextmanager
 def joined(world: World) -> Iterator[Group]:
-    """Joins all processes of a world inside the block."""
+    """Connects all processes of a world inside the block."""
     if world.size == 1:
         yield Group(world)
         return
@@ -245,7 +247,11 @@ def joined(world: World) -> Iterator[Group]:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Raises an error if another process has ended."""
+    """Raises a :class:`RunError` if another process has ended.
+
+    Raises:
+        RunError: the connection inside the block failed.
+    """
     try:
         yield
     except RuntimeError as error:

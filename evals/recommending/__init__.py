@@ -1,1 +1,1 @@
-"""Recommending a schedule for a model and a text: candidates, successive halving, a decision on held-out text."""
+"""Recommends a schedule for a model and a text: candidates, successive halving, and a decision on held-out text."""

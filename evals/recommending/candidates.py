@@ -1,6 +1,6 @@
-"""The candidate schedules for a model and a target, over factors and important fields.
+"""The candidate schedules for a model and a target, with several factors and values of important fields.
 
-They depend only on the configuration, and need no torch.
+Candidates depend only on the model's configuration, and finding them needs no torch.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ..metrics.stored import AS_IS
 from .options import Objective, RecommendOptions, objective_of
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
-"""Multiples of the smallest sufficient factor."""
+"""The factors of candidates, as multiples of the smallest sufficient factor."""
 
 LARGER = (1.0, 1.5, 2.0, 3.0, 4.0)
-"""Multiples of the factor for schedules that change theta, because their middle pairs slow down less."""
+"""The same for schedules that change theta, which need larger factors because they slow the middle pairs down less."""
 
 _THETA = {"ntk", "ntk-su", "ntk-mixed", "ntk-critical"}
 
 STEEPNESS = (1.0, 1.5, 2.0, 3.0, 4.0)
-"""Factors of ``dynamic``, whose divisor follows the length by itself."""
+"""The factors of ``dynamic``, independent of the target because this schedule adapts to the length by itself."""
 
 FIELDS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "yarn": {"beta_fast": (8.0, 16.0, 32.0, 64.0), "beta_slow": (0.5, 1.0, 2.0)},
 }
-"""Fields that are varied in addition to the factor."""
+"""The fields that are varied in addition to the factor, with their values."""
 
 _HOLDS = {"resonance": "yarn"}
-"""Schedules that wrap another one."""
+"""Schedules that wrap another schedule, and the schedule that they wrap as candidates."""
 
 
 Tables = tuple[tuple[str, tuple[float, ...], float], ...]
@@ -53,12 +53,13 @@ class Candidate:
     """A candidate schedule.
 
     Attributes:
-        spec: the schedule on one line, as ``--schedule`` takes it.
-        rank: its place in the order of simplicity; smaller is simpler.
-        tables: its frequencies and scales at the target, or its spec if they follow the length; equal for equivalent
-            candidates.
-        held: its frequencies and scales at the target, if they follow the length.
-        reach: ``max_position_embeddings`` of a folder that is patched with it, if they follow the length.
+        spec: the schedule on one line, in the form that ``--schedule`` accepts.
+        rank: a key to sort candidates by simplicity; smaller is simpler.
+        tables: the schedule's frequencies and scales at the target, or its spec if these depend on the length; equal
+            for equivalent candidates.
+        held: the schedule's frequencies and scales at the target, if these depend on the length; else empty.
+        reach: ``max_position_embeddings`` of a folder that is patched with the schedule, if the tables depend on the
+            length; else None.
     """
 
     spec: str
@@ -74,13 +75,13 @@ class Candidates:
 
     Attributes:
         candidates: the candidates, simplest first; no two are equivalent.
-        left_out: the reasons against other schedules, by name.
-        same: the specs equivalent to a candidate, by its spec.
+        left_out: the schedules that are not candidates, with the reasons.
+        same: for a candidate's spec, the specs that are equivalent to it.
         factor: the smallest factor that reaches the target.
         wanted: the user's specs, with that factor if they lack one.
-        files: the file of each of the user's specs; "" without one.
-        searched: the spec that a search found; None without a search.
-        served: whether servers compute them; there is no race then, and the full text decides.
+        files: the file that each of the user's specs was read from; "" if none.
+        searched: the spec that a search found; None if there was no search.
+        served: whether servers compute the candidates; if so, there is no race, and the decision uses the full text.
     """
 
     candidates: list[Candidate]
@@ -94,7 +95,7 @@ class Candidates:
 
     @classmethod
     def unchanged(cls, others: Iterable[str]) -> Candidates:
-        """Returns the unchanged model and the user's schedules."""
+        """Returns candidates that are only the unchanged model and the user's schedules."""
         files = _files(distinct(map(specs.parse, others)))
         texts = dict.fromkeys([AS_IS, *files])
         made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(texts)]
@@ -107,27 +108,27 @@ class Candidates:
 
     @property
     def names(self) -> dict[str, str]:
-        """The short names, by spec, of the candidates from files and of the searched one."""
+        """The short names of candidates from files and of the searched candidate, by spec."""
         found = {} if self.searched is None else {self.searched: "searched"}
         return {**found, **names_of({spec: file for spec, file in self.files.items() if file})}
 
     def named(self, spec: str) -> str:
-        """Returns a candidate's name in sentences and tables."""
+        """Returns the name of a candidate in sentences and tables."""
         return self.names.get(spec, spec)
 
     def given(self, spec: str) -> str:
-        """Returns a candidate's spec for commands: its file, if any."""
+        """Returns a candidate's spec as written in commands, which is its file if it has one."""
         return self.files.get(spec) or spec
 
     @property
     def repeated(self) -> list[str]:
-        """A sentence for each of the user's specs that is equivalent to a simpler candidate."""
+        """A clause for each of the user's specs that is equivalent to a simpler candidate."""
         pairs = ((spec, self.held(spec)) for spec in self.wanted)
         return [f"{self.given(spec)} computes the same as {held}" for spec, held in pairs if held not in (None, spec)]
 
     @property
     def usual(self) -> str:
-        """The usual choice without measuring: yarn at the smallest sufficient factor."""
+        """The schedule that is usually chosen without measuring: yarn at the smallest sufficient factor."""
         return self.held(spelled("yarn", {"factor": self.factor})) or AS_IS
 
     @property
@@ -137,14 +138,17 @@ class Candidates:
         return [candidate.spec for candidate in self.candidates if candidate.spec in named]
 
     def with_searched(self, spec: str) -> Candidates:
-        """Returns the candidates and a searched one, which ranks as the least simple."""
+        """Returns these candidates and a searched one, which ranks as the least simple."""
         if spec in [candidate.spec for candidate in self.candidates]:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def following(self, spec: str) -> tuple[Candidate, str | None] | None:
-        """Returns a candidate whose tables depend on the length, and the fixed one with its tables at the target."""
+        """Returns the candidate with a spec, and the spec of a fixed candidate that equals it at the target, if any.
+
+        Returns None if the tables of the candidate do not depend on the length.
+        """
         found = next((candidate for candidate in self.candidates if candidate.spec == spec and candidate.held), None)
         return found and (
             found,
@@ -152,7 +156,7 @@ class Candidates:
         )
 
     def held(self, spec: str) -> str | None:
-        """Returns the spec of the candidate with a spec's tables; None if there is none."""
+        """Returns the spec of the candidate that is equivalent to a spec; None if there is none."""
         same = (
             candidate.spec
             for candidate in self.candidates
@@ -173,16 +177,17 @@ def find_candidates(
 
     Args:
         config: ``config.json`` before ropescale changed it.
-        target: the context wanted, in tokens.
+        target: the wanted context length, in tokens.
         request: how schedules are applied, such as ``layers``.
-        engine: omit schedules that this engine would compute differently; a key of ``ENGINES``.
+        engine: a key of ``ENGINES``; schedules that this engine would compute differently are omitted.
         others: the user's specs, which must fit the model.
         now: the current configuration, if ropescale has changed it.
 
     Raises:
-        ScheduleError: the engine is unknown; one of ``others`` does not fit; the target is shorter than the trained
+        ScheduleError: the engine is unknown, one of ``others`` does not fit, or the target is shorter than the trained
             length.
-        ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
+        ConfigError: the model has no rotary embedding, or is already scaled and ``request`` does not determine what to
+            do about that.
     """
     if engine is not None and engine not in ENGINES:
         said = base.suggest(engine, ENGINES, f"choose from {', '.join(ENGINES)}")
@@ -221,7 +226,7 @@ def find_candidates(
 
 
 def grid(name: str, factor: float) -> list[str]:
-    """Returns the candidate specs of a schedule: all factors with all values of its varied fields."""
+    """Returns the candidate specs of a schedule: all factors combined with all values of its varied fields."""
     known, varied = parameters(base.lookup(name)), FIELDS.get(name, {})
     scale = STEEPNESS if name == "dynamic" else [factor * each for each in (LARGER if name in _THETA else FACTORS)]
     if name in _HOLDS:
@@ -233,14 +238,14 @@ def grid(name: str, factor: float) -> list[str]:
 
 
 def spelled(name: str, fields: Mapping[str, float]) -> str:
-    """Returns a spec on one line; whole numbers have no decimal point."""
+    """Returns a spec on one line, with whole numbers written without a decimal point."""
     return f"{name}:{','.join(f'{key}={value:.10g}' for key, value in fields.items())}" if fields else name
 
 
 def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
-    """Returns the file of each schedule, by its spec on one line, or by the file if that line would parse differently.
+    """Returns the file of each schedule, by its spec on one line.
 
-    Long lists do.
+    If that line would be parsed differently, as with long lists, the key is the file instead.
     """
     files = {}
     for each in asked:
@@ -256,9 +261,9 @@ def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
 def _candidate(
     config: Mapping[str, object], spec: str, target: int, request: RequestOptions, engine: str | None
 ) -> Candidate | str:
-    """Returns the candidate of a spec, or the reason against it.
+    """Returns the candidate for a spec, or the reason why the spec is not a candidate.
 
-    A candidate with fewer fields is simpler, then one in a native form of transformers, then an earlier schedule.
+    Candidates with fewer fields rank as simpler, then those in a native form of transformers, then earlier schedules.
     """
     try:
         plan = make_plan(config, Request.of(spec, **request))
@@ -275,7 +280,7 @@ def _candidate(
     factor = parsed.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     rank = (1 + extra, 0 if native else 1, place, size, spec)
-    # The tables by layer type: candidates with equal ones need a single measurement.
+    # The tables by layer type: candidates with equal tables need only one measurement.
     held = ((key, layer.table(target)) for key, layer in plan.layers.items())
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
     if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
@@ -285,7 +290,7 @@ def _candidate(
 
 
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
-    """Returns the candidate of the unchanged model, with tables, so that equivalent schedules are not tried."""
+    """Returns the candidate for the unchanged model, with its tables, so that equivalent schedules are not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
     found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
@@ -295,11 +300,11 @@ def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int,
 def objective_and_candidates(
     config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
 ) -> tuple[Objective, Candidates]:
-    """Returns the objective and the candidates, before any text or weight is read.
+    """Returns the objective and the candidates, before any text or weights are read.
 
     Args:
-        config, now: the model's configuration before ropescale changed it, and the current one.
-        target: the context wanted, in tokens.
+        config, now: the model's configuration before ropescale changed it, and the current configuration.
+        target: the wanted context length, in tokens.
     """
     if options.patching.get("on_top"):
         config = now

@@ -1,4 +1,4 @@
-"""The evidence for a recommendation, and its rows."""
+"""The measurements behind a recommendation, and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TRUNCATION = "truncation"
 
 @dataclass(frozen=True)
 class Deployment:
-    """The checkpoint and the engine that the commands are for.
+    """The facts for the commands that a recommendation prints.
 
     Attributes:
         model, revision: the checkpoint's folder or name, and its revision.
         request: how schedules were applied, such as ``layers``.
-        engine: the target engine; None without one.
+        engine: the engine that will serve the model; None if not given.
     """
 
     model: str
@@ -39,12 +39,12 @@ class Deployment:
     engine: str | None
 
     def command(self, schedule: str, target: int) -> str:
-        """Returns the ``ropescale patch`` command of a schedule."""
+        """Returns the ``ropescale patch`` command for a schedule."""
         request = Request.of(schedule, **self.request)
         return patch_command(argument(self.model), schedule, request, self._folder(target), self.revision)
 
     def following(self, target: int) -> str:
-        """Returns the ``ropescale export`` command for the patched folder; "" without an engine."""
+        """Returns the ``ropescale export`` command for the patched folder; "" if no engine was given."""
         words = ["ropescale", "export", self._folder(target), "--for"]
         return "" if self.engine is None else shlex.join([*words, self.engine])
 
@@ -65,7 +65,7 @@ class Evidence:
         finalists: the candidates that were measured on the held-out text, simplest first.
         held_out: the held-out windows.
         deployment: the facts for the commands.
-        tolerance: nats per token below which two schedules are equally good.
+        tolerance: the difference in nats per token up to which two schedules are equally good.
         vocabulary: the size of the model's vocabulary.
     """
 
@@ -81,7 +81,10 @@ class Evidence:
 
     @property
     def everything(self) -> list[int]:
-        """The windows that every finalist was measured on; a searched one skips the windows of its search."""
+        """The windows that every finalist was measured on.
+
+        A schedule that a search found is not measured on the windows of its search.
+        """
         return sorted(set.intersection(*(set(self.losses.measured(each)) for each in self.finalists)))
 
     @property
@@ -91,12 +94,12 @@ class Evidence:
 
     @property
     def judged(self) -> list[str]:
-        """The finalists, and truncation if measured."""
+        """The finalists, and truncation if it was measured."""
         return [*self.finalists, *([TRUNCATION] if self.truncates else [])]
 
     @property
     def level(self) -> float:
-        """The level of each paired interval on the held-out text, so that all hold simultaneously."""
+        """The level of each paired interval on the held-out text, such that all intervals hold simultaneously."""
         return familywise(comb(len(self.judged), 2))
 
     @property
@@ -114,18 +117,19 @@ class Evidence:
 class CandidateRow:
     """A candidate against YaRN's default, on all windows that the candidate was measured on.
 
-    The difference is paired by window, and varies little between documents. So candidates that were measured on
-    different windows are comparable; their differences from the unchanged model would not be.
+    The difference is paired by window, and varies little between documents. So it allows a comparison of candidates
+    that were measured on different windows, which differences from the unchanged model would not.
 
     Attributes:
-        baseline: YaRN at the smallest sufficient factor; the unchanged model if YaRN is no candidate.
-        rounds: the number of rounds of the race that it was in.
-        windows: the number of windows that it was measured on.
-        delta, low, high: its objective minus that of ``baseline``, in nats, and the 95% interval.
+        schedule: the candidate.
+        baseline: YaRN at the smallest sufficient factor, or the unchanged model if YaRN is not a candidate.
+        rounds: the number of rounds of the race that the candidate was in.
+        windows: the number of windows that the candidate was measured on.
+        delta, low, high: the candidate's objective minus that of ``baseline``, in nats, and the 95% interval.
         delta_target, delta_short: the same difference at the target, and at the trained length.
-        finalist: whether it was measured on the held-out text.
-        front: whether it is on the Pareto front of the losses at the target and at the trained length.
-        same: equivalent specs.
+        finalist: whether the candidate was measured on the held-out text.
+        front: whether the candidate is on the Pareto front of the losses at the target and at the trained length.
+        same: specs that are equivalent to the candidate.
     """
 
     schedule: str
@@ -147,14 +151,16 @@ class FinalistRow:
     """A finalist, or truncation, on the held-out text.
 
     Attributes:
+        schedule: the finalist, or truncation.
         baseline: the recommended schedule.
+        length: the target.
         nll, ppl, ppl_low, ppl_high: the loss in nats at the target, and the perplexity with its interval.
         short_ppl: the perplexity at the trained length.
-        delta, low, high: its objective minus that of ``baseline``, in nats, and an interval that holds simultaneously
-            for all pairs of the table.
-        beyond, far: the mean loss of the tokens beyond the trained length: of all, and of those that repeat text
-            further back than that length; None without tokens.
-        far_tokens: the number of tokens of ``far``.
+        delta, low, high: the objective minus that of ``baseline``, in nats, and an interval that holds simultaneously
+            for all pairs of rows.
+        beyond: the mean loss of the tokens beyond the trained length; None if there are none.
+        far: the mean loss of those tokens that also repeat text further back than that length; None if there are none.
+        far_tokens: the number of tokens that ``far`` is over.
     """
 
     schedule: str
@@ -175,7 +181,7 @@ class FinalistRow:
 
 @dataclass(frozen=True)
 class LeftOutRow:
-    """A schedule that was not tried, with the reason."""
+    """A schedule that was not tried, and the reason."""
 
     schedule: str
     why: str
@@ -186,14 +192,14 @@ class AnswerRow:
     """The recommendation.
 
     Attributes:
-        schedule: the recommended schedule; ``as-is`` for no change. Undecided, the one with the lowest loss.
+        schedule: the recommended schedule, or ``as-is`` for no change; if undecided, the schedule with the lowest loss.
         decided: whether the text suffices for a decision.
         answer: the recommendation in a few sentences.
         command: the command that patches a checkpoint; empty if no schedule is recommended.
-        open, equal: the schedules that may be better, and those that are as good.
-        note: a sentence on a schedule whose tables depend on the length; else empty.
-        serve: the command that exports the checkpoint for the given engine; empty without one.
-        guessed: whether the unchanged model predicts worse than a uniform guess; nothing is recommended then.
+        open, equal: the schedules that may be better, and the schedules that are as good.
+        note: a sentence on the recommended schedule if its tables depend on the length; else empty.
+        serve: the command that exports the checkpoint for the given engine; empty if no engine was given.
+        guessed: whether the unchanged model predicts worse than a uniform guess; if so, nothing is recommended.
     """
 
     schedule: str
@@ -208,5 +214,5 @@ class AnswerRow:
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Returns for each point whether it is on the Pareto front (smaller is better)."""
+    """Returns, for each point, whether the point is on the Pareto front (smaller coordinates are better)."""
     return [not any(x <= mine[0] and y <= mine[1] and (x, y) != mine for x, y in points) for mine in points]

@@ -1,4 +1,4 @@
-"""The candidates' losses: a sum per window and length, and paired differences."""
+"""The losses of the candidates, as a sum per window and length, and their paired differences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..statistics.intervals import LEVEL, Estimate
 from .options import Objective
 
 Column = int | str
-"""A length, for the tokens up to it, or the name of another set of tokens."""
+"""A set of tokens: a length, for the tokens up to this length, or a name."""
 
 BEYOND, FAR = "beyond", "far repeats"
-"""Tokens at positions beyond the trained length, up to the target: all, and those that repeat text further back than
-that length."""
+"""The names of two sets of tokens: all tokens beyond the trained length, up to the target, and those of them that
+repeat text further back than that length."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class CandidateLosses:
 
     Attributes:
         windows: the number of windows of each document, in order.
-        columns: the sets of tokens to sum over in each window: those up to a length, and named ones.
+        columns: the sets of tokens to sum over in each window.
         counts: the number of tokens of each window and column, fp64 [windows, columns].
         weights: the weights of columns in the objective; they sum to 1.
-        sums: the sums in nats of each candidate, fp64 [windows, columns]; NaN if not measured.
+        sums: for each candidate, the sums in nats, fp64 [windows, columns]; NaN if not measured.
     """
 
     windows: Sequence[int]
@@ -45,7 +45,11 @@ class CandidateLosses:
     def empty(
         cls, windows: Sequence[int], masks: Sequence[Mapping[Column, np.ndarray]], weights: Mapping[int, float]
     ) -> CandidateLosses:
-        """Creates a table without losses; ``masks`` select the tokens of each window's columns."""
+        """Creates a table without losses.
+
+        Args:
+            masks: for each window, a mask of the tokens of each column.
+        """
         counts = [[mask.sum() for mask in each.values()] for each in masks]
         return cls(windows, list(masks[0]), np.array(counts, np.float64), {**weights})
 
@@ -59,18 +63,18 @@ class CandidateLosses:
         return float(self.sums[candidate][window, self.columns.index(column)])
 
     def measured(self, candidate: str) -> list[int]:
-        """Returns a candidate's measured windows."""
+        """Returns the windows that a candidate was measured on."""
         if candidate not in self.sums:
             return []
         needed = [self.columns.index(column) for column in self.weights]
         return np.flatnonzero(~np.isnan(self.sums[candidate][:, needed]).any(axis=1)).tolist()
 
     def mean(self, candidate: str, within: Sequence[int], column: Column | None = None) -> float:
-        """Returns a mean loss per token over some windows: the objective, or that of one column."""
+        """Returns a mean loss per token over some windows: the objective, or the loss of one column if given."""
         return self.estimate(candidate, within, column).mean
 
     def estimate(self, candidate: str, within: Sequence[int], column: Column | None = None) -> Estimate:
-        """Returns :meth:`mean` with its interval over documents, or over windows if there are few documents."""
+        """Returns the result of :meth:`mean` with an interval, over documents or, if they are few, over windows."""
         return self._estimate(*self._of(candidate, within, column), within, LEVEL)
 
     def difference(
@@ -80,26 +84,26 @@ class CandidateLosses:
 
         Args:
             within: the windows, ascending.
-            level: two-sided coverage of the interval.
-            column: the column. Default: the objective.
+            level: the interval's two-sided coverage.
+            column: the column to compare. Default: the objective.
         """
         values, shares = self._of(one, within, column)
         return self._estimate(values - self._of(other, within, column)[0], shares, within, level)
 
     def has_interval(self, within: Sequence[int]) -> bool:
-        """Whether these windows suffice for an interval of the objective, whatever their losses are."""
+        """Returns whether these windows suffice for an interval of the objective, independent of their losses."""
         nothing = replace(self, sums={"": np.zeros_like(self.counts)})
         return nothing.estimate("", within).low is not None
 
     def tokens(self, within: Sequence[int], column: Column) -> int:
-        """Counts the tokens of a column in some windows."""
+        """Returns the number of tokens of a column in some windows."""
         return int(self.counts[list(within), self.columns.index(column)].sum())
 
     def _of(self, candidate: str, within: Sequence[int], column: Column | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a sum and a share for each window; the mean is the ratio of their totals.
+        """Returns a weighted sum and a weighted count for each window; the mean is the ratio of their totals.
 
-        The weight of each length is divided by the mean number of its tokens. If windows have equal sizes, the ratio is
-        therefore the weighted mean of the lengths' means.
+        The weight of each column is divided by the mean number of its tokens. If windows have equal sizes, the ratio is
+        therefore the weighted mean of the columns' means.
         """
         rows, weights = list(within), self.weights if column is None else {column: 1.0}
         at = [self.columns.index(column) for column in weights]
@@ -115,7 +119,7 @@ class CandidateLosses:
 
 
 def column_masks(document: Document, objective: Objective, bos: bool) -> dict[Column, np.ndarray]:
-    """Returns, for each column, whether each scored token of a window belongs to it; bool [tokens at the target]."""
+    """Returns, for each column, a mask of a window's scored tokens that belong to it, bool [tokens at the target]."""
     whole = prefix(objective.target, bos)
     counted = np.ones(whole.count, bool)
     if document.scored is not None:

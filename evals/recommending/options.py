@@ -9,7 +9,7 @@ from ...errors import DataError
 from ..running.options import TextOptions
 
 TOLERANCE = 0.005
-"""Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
+"""The default tolerance in nats per token, about half a percent of perplexity; closer schedules are equally good."""
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,19 @@ class RecommendOptions(TextOptions):
     """The options of a recommendation.
 
     Attributes:
-        short_weight: the weight of the loss at the trained length, from 0 to below 1; the target has the rest.
+        short_weight: the weight of the loss at the trained length, from 0 to below 1; the loss at the target has the
+            remaining weight.
         schedules: further schedules to try, as specs; they are always finalists.
-        search: also try the schedule that :func:`ropescale.evals.search` finds on the text of the race.
-        search_tokens: the token budget of that search. Default: the search's own.
-        engine: omit schedules that this engine would compute differently; see ``ropescale export``.
-        tolerance: nats per token below which two schedules are equally good.
+        search: whether to also try the schedule that :func:`ropescale.evals.search` finds on the text of the race.
+        search_tokens: the token budget of that search. Default: the default of a search.
+        engine: an engine; schedules that it would compute differently are omitted (see ``ropescale export``).
+        tolerance: the difference in nats per token up to which two schedules are equally good.
         min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
             truncation, truncation_stride, source, path, progress: as for
             :class:`ropescale.evals.running.options.PerplexityOptions`.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         name: the model's name in the printed commands. Default: its path.
-        revision: the branch, tag or commit in these commands.
+        revision: the model's branch, tag or commit in the printed commands.
     """
 
     short_weight: float | None = None
@@ -54,11 +55,11 @@ SHORT_WEIGHT = 0.1
 
 @dataclass(frozen=True)
 class Objective:
-    """A weighted mean of the losses (nats per token) of the first L positions of each window.
+    """A weighted mean, over lengths L, of the loss (nats per token) of the first L positions of each window.
 
     Attributes:
         weights: the weights by length, ascending; they sum to 1.
-        target: the context wanted, in tokens.
+        target: the wanted context length, in tokens.
         trained: the model's trained context.
     """
 
@@ -68,7 +69,7 @@ class Objective:
 
     @property
     def short(self) -> int:
-        """The trained length, or the target if it is shorter, at which the cost of a schedule is measured."""
+        """The length at which a schedule's cost is measured: the trained length, or the target if it is shorter."""
         return min(self.trained, self.target)
 
     @property
@@ -89,7 +90,10 @@ class Objective:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The needed lengths and others that a pass at the target also gives: half the trained one, and its doubles."""
+        """The needed lengths, and lengths that a pass at the target also measures.
+
+        These are half the trained length, the trained length, and its doubles up to the target.
+        """
         doubles, length = [max(2, self.short // 2)], self.short
         while length < self.target:
             doubles.append(length)
@@ -101,8 +105,9 @@ def objective_of(target: int, trained: int, short_weight: float | None = None) -
     """Returns the requested objective.
 
     Args:
+        target: the wanted context length, in tokens.
         trained: the model's trained context, in tokens.
-        short_weight: weight of the trained length, from 0 to below 1; the target has the rest.
+        short_weight: the weight of the trained length, from 0 to below 1; the target has the remaining weight.
 
     Raises:
         DataError: the weight is invalid.

@@ -1,13 +1,13 @@
 """Successive halving (Jamieson and Talwalkar, AISTATS 2016): many candidates on little text, then the best on more.
 
-Every second document is held out; the others are the text of the race. Each round doubles the measured share of that
-text, and measures all remaining candidates on the same windows. The best third survives, and so do others that are not
-significantly worse than the best, best first, up to half of all. If that would feed more than a quarter of the tokens
-of the full grid (every candidate on all the text), as with few documents, a smaller share survives, two thirds of it in
-any case.
+Every second document is held out, and the remaining documents are the text of the race. Each round doubles the measured
+share of that text, and measures all remaining candidates on the same windows. The best third of the candidates
+survives. Further candidates that are not significantly worse than the best one also survive, best first, until half of
+all candidates are kept. If these shares would feed more than a quarter of the tokens of the full grid (every candidate
+on all the text), which happens with few documents, both shares are reduced.
 
-The decision rests on the held-out text, which chose no candidate: it names the simplest schedule that is shown to be
-good enough, and those that may be better.
+The decision is made on the held-out text, which was not used to choose candidates. The decision names the simplest
+schedule that is shown to be good enough, and the schedules that may be better.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ..statistics.intervals import LEVEL
 from .losses import CandidateLosses
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""The cumulative share of the race's text after each round."""
+"""The cumulative share of the race's text that is measured after each round."""
 
 MOST = (1 / 2, 2 / 5, 1 / 3, 1 / 4, 1 / 6)
-"""The largest share of candidates that survives a round: the first of these that keeps the total cost within
-:data:`QUARTER`. Two thirds of it survive in any case."""
+"""Options for the largest share of candidates that survives a round. The first option that keeps the total cost within
+:data:`QUARTER` is used, or else the last one. Two thirds of this share always survive."""
 
 QUARTER = 1 / 4
 """The most tokens to feed, as a share of measuring every candidate on the full text."""
 
 FINALISTS = 4
-"""The number of finalists from the race, measured on the held-out text."""
+"""The number of candidates that the race selects for the held-out text."""
 
 LEAST_DOCUMENTS = 4
-"""The fewest documents to hold out by document; with fewer, every second window is held out."""
+"""The fewest documents for which whole documents are held out; with fewer, every second window is held out."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 Measure = Callable[[Sequence[str], Sequence[int]], CandidateLosses]
-"""Measures candidates on windows, and returns all losses so far."""
+"""A function that measures candidates on windows, and returns all losses so far."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def slices(windows: Sequence[int]) -> list[list[int]]:
-    """Returns the new windows of each round, spread over the text, ascending.
+    """Returns the new windows of each round, spread over the text, in ascending order.
 
-    Takes windows in the order of the golden ratio's multiples modulo 1, which spreads out those of every round.
+    Sorting the windows by the golden ratio's multiples modulo 1 spreads out the windows of every round.
     """
     spread = sorted(windows, key=lambda window: (windows.index(window) + 1) * _GOLDEN % 1)
     ends = sorted({max(1, round(share * len(windows))) for share in SHARES}) if windows else []
@@ -84,12 +84,12 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
 
 
 def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
-    """Returns the largest number of windows to feed, if all candidates have distinct tables.
+    """Returns the largest number of windows to feed, assuming that all candidates have distinct tables.
 
     Args:
-        candidates, always: the number of candidates, and of those that always stay to the end.
-        race, held_out: the windows of the race, and the held-out ones.
-        most: the largest share that survives a round.
+        candidates, always: the number of all candidates, and of those that always stay to the end.
+        race, held_out: the windows of the race, and the held-out windows.
+        most: the largest share of candidates that survives a round.
     """
     left, fed = candidates, 0
     for part in slices(race):
@@ -104,7 +104,7 @@ def share_kept(
     """Returns the largest share of candidates that survives a round; see :data:`MOST`.
 
     Args:
-        besides: other tokens to feed, in windows.
+        besides: further tokens to feed, as a number of windows.
     """
     limit = QUARTER * candidates * len({*race, *held_out}) - besides
     fits = (share for share in MOST if expected(candidates, always, race, held_out, share) <= limit)
@@ -114,16 +114,17 @@ def share_kept(
 def run_race(
     candidates: Sequence[str], windows: Sequence[int], always: Sequence[str], most: float, measure: Measure
 ) -> list[Round]:
-    """Runs the rounds.
+    """Runs the rounds of the race.
 
     Args:
         candidates: the candidates, simplest first.
-        windows: the text of the race.
+        windows: the windows of the race.
         always: candidates that stay to the end, such as the unchanged model.
-        most: the largest share that survives a round.
+        most: the largest share of candidates that survives a round.
+        measure: the function that measures candidates.
 
     Returns:
-        The rounds; the last one keeps the best :data:`FINALISTS`.
+        The rounds; the last one keeps the best :data:`FINALISTS` candidates.
     """
     left, seen, rounds = list(candidates), [], []
     parts = slices(windows)
@@ -139,7 +140,7 @@ def run_race(
 
 
 def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
-    """Returns candidates sorted by their objective on shared windows; ties: first."""
+    """Returns candidates sorted by their objective on shared windows; equal ones keep their order."""
     return sorted(candidates, key=lambda each: losses.mean(each, within))
 
 
@@ -148,9 +149,10 @@ def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequen
 
     Args:
         candidates: the candidates, simplest first.
-        within: the windows that all of them were measured on.
-        most: the largest share that survives. Two thirds of it survive in any case, and the others if the paired
-            intervals, which hold simultaneously, do not show them to be worse than the best.
+        within: the windows that all candidates were measured on.
+        most: the largest share of candidates that survives. Two thirds of this share always survive. The remaining
+            third survives unless paired intervals, which hold simultaneously, show a candidate to be worse than the
+            best one.
     """
     ordered = ranked(losses, candidates, within)
     least, limit = math.ceil(2 / 3 * most * len(ordered)), math.ceil(most * len(ordered))
@@ -164,11 +166,12 @@ class Decision:
     """The decision among the finalists.
 
     Attributes:
-        chosen: the simplest finalist that is shown to be as good as every other one; if there is none, the one with the
-            lowest loss on all windows that the finalists share.
-        open: the finalists that may be better than the chosen one by more than the tolerance; empty if it is decided.
-        equal: the other finalists that are shown to be as good as every other one.
-        too_short: whether there is too little text for any interval.
+        chosen: the simplest finalist that is shown to be as good as all other finalists; if there is none, the finalist
+            with the lowest loss on all windows that the finalists share.
+        open: the finalists that may be better than the chosen one by more than the tolerance; empty if the text
+            suffices for a decision.
+        equal: further finalists that are shown to be as good as all other finalists.
+        too_short: whether there is too little text for intervals.
     """
 
     chosen: str
@@ -187,16 +190,16 @@ def decide(
 ) -> Decision:
     """Decides among the finalists.
 
-    A finalist is good enough if the paired intervals show that its objective is at most ``tolerance`` above that of
-    every other one. The intervals hold simultaneously for all pairs of finalists (Sidak, JASA 62, 1967), and their text
-    has chosen none of the finalists. The simplest one that is good enough is chosen.
+    A finalist is good enough if the paired intervals show that its objective is at most ``tolerance`` above the
+    objective of every other finalist. The intervals hold simultaneously for all pairs of finalists (Sidak, JASA 62,
+    1967), and use text that was not used to select the finalists. The simplest finalist that is good enough is chosen.
 
     Args:
         finalists: the finalists, simplest first.
         held_out: the held-out windows.
         everything: all windows that every finalist was measured on.
         tolerance: nats per token.
-        level: the level of each interval, at which all hold together at 95%.
+        level: the level of each interval, such that all intervals hold together at 95%.
     """
     found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())

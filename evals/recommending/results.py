@@ -1,4 +1,4 @@
-"""A recommendation: all candidates, the finalists on held-out text, the conclusion, and its files."""
+"""The results of a recommendation: all candidates, the finalists on held-out text, the conclusion, and the files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 _LEAST_ROOM = 0.05
-"""Nats beyond the outermost points that are shown."""
+"""The smallest margin in nats beyond the points that the plot must show."""
 
 _FAR = 0.15
-"""The largest change in nats above YaRN's default at the target inside the plot."""
+"""The largest change against YaRN's default at the target, in nats, that the plot shows."""
 
 
 def draw_front(stored: Recommendation) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
 
-    Omits candidates that are far worse than the front; the title has their number.
+    Candidates that are far worse than the Pareto front are omitted; the title has their number.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -70,12 +70,12 @@ def draw_front(stored: Recommendation) -> Figure:
 
 
 class Advice(Metric["Recommendation", AnswerRow]):
-    """The recommendation, in one sentence and the command."""
+    """The recommendation in a few sentences, and the commands."""
 
     row, key = AnswerRow, "answer"
 
     def reduce(self, stored: Recommendation) -> list[AnswerRow]:
-        """Returns one row."""
+        """Returns a list of one row."""
         return [wording.answer(stored.measured)]
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
@@ -91,7 +91,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     picture = Picture("candidates.png", "Every candidate: at the target, and within the trained length", draw_front)
 
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:
-        """Returns one row per candidate, the best first."""
+        """Returns one row per candidate, sorted by the objective, best first."""
         evidence = stored.measured
         losses, goal, usual = evidence.losses, evidence.objective, evidence.candidates.usual
         specs, same = evidence.candidates.specs, evidence.candidates.same
@@ -109,7 +109,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:
-        """Whether there are other candidates than the unchanged model."""
+        """Returns whether there are candidates besides the unchanged model."""
         return len(self.rows(stored)) > 1
 
 
@@ -119,7 +119,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     row, key = FinalistRow, "paired"
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
-        """Returns one row for each, by loss."""
+        """Returns one row per finalist and one for truncation if measured, sorted by the objective."""
         evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
         losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
         for label in evidence.judged:
@@ -148,15 +148,15 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         return sorted(rows, key=lambda row: row.delta)
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns one table."""
+        """Returns the finalists' table with its caption."""
         return finalists_table(stored, 5)
 
 
 def finalists_table(stored: Recommendation, columns: int) -> list[str]:
-    """Returns a caption and the first columns of the finalists' table, the chosen schedule first and truncation last;
-    nothing with one finalist.
+    """Returns a caption and the first columns of the finalists' table, with the chosen schedule first, truncation last.
 
-    The difference is in the perplexity, weighted over both lengths."""
+    The differences are in perplexity, weighted over both lengths. Returns an empty list if there is only one finalist.
+    """
     rows, protocol = FINALISTS.rows(stored), stored.protocol
     if len(rows) < 2:
         return []
@@ -180,11 +180,11 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
     row, key = LeftOutRow, "left_out"
 
     def reduce(self, stored: Recommendation) -> list[LeftOutRow]:
-        """Returns one row for each."""
+        """Returns one row per schedule that was not tried."""
         return [LeftOutRow(name, why) for name, why in stored.measured.candidates.left_out.items()]
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns one paragraph."""
+        """Returns a paragraph that lists these schedules, or an empty list if all were tried."""
         rows = [f"{row.schedule} ({sentence(row.why)})" for row in self.rows(stored)]
         return [f"Not tried: {'; '.join(rows)}."] if rows else []
 
@@ -203,10 +203,10 @@ def cells(row: FinalistRow) -> list[str]:
 
 @dataclass(repr=False)
 class Recommendation(Saved):
-    """A recommendation: the answer, and every figure that it rests on.
+    """A recommendation: the answer, and every figure that it is based on.
 
     Attributes:
-        evidence: the measurements; None in a recommendation that was loaded from its folder.
+        evidence: the measurements; None in a recommendation that was loaded from a folder.
     """
 
     kind: ClassVar[str] = "recommendation"
@@ -230,47 +230,50 @@ class Recommendation(Saved):
 
     @property
     def measured(self) -> Evidence:
-        """The evidence of a recommendation that was not loaded."""
+        """The measurements of a recommendation that was not loaded from a folder."""
         if self.evidence is None:
             raise ValueError("a loaded recommendation has rows, but no losses")
         return self.evidence
 
     @property
     def answer(self) -> AnswerRow:
-        """The recommendation, as a sentence and a command."""
+        """The recommendation, as sentences and commands."""
         return ANSWER.rows(self)[0]
 
     @property
     def schedule(self) -> str:
-        """The recommended schedule, as a spec; ``as-is`` for none. ``answer.decided`` is whether the text suffices."""
+        """The spec of the recommended schedule, or ``as-is`` for no change.
+
+        ``answer.decided`` tells whether the text suffices for a decision.
+        """
         return self.answer.schedule
 
     @property
     def command(self) -> str:
-        """The ``ropescale patch`` command; empty without a recommended schedule."""
+        """The ``ropescale patch`` command; empty if no schedule is recommended."""
         return self.answer.command
 
     @property
     def rows(self) -> list[CandidateRow]:
-        """Every candidate, the best first."""
+        """The rows of all candidates, best first."""
         return CANDIDATES.rows(self)
 
     @property
     def finalists(self) -> list[FinalistRow]:
-        """The finalists on the held-out text, by loss."""
+        """The rows of the finalists on the held-out text, sorted by the objective."""
         return FINALISTS.rows(self)
 
     def sentences(self) -> list[str]:
-        """Returns the recommendation in sentences; :meth:`main_table` has the command."""
+        """Returns the sentences of the recommendation; :meth:`main_table` has the command."""
         return sentences_of(self.answer.answer)
 
     def main_table(self) -> str:
-        """Returns the command, and the finalists by perplexity and by their difference from the chosen one."""
+        """Returns the command, and a table of the finalists' perplexities and their differences from the chosen one."""
         commands = [f"```sh\n{self.command}\n```"] if self.command else []
         return "\n\n".join([*commands, *finalists_table(self, 4)])
 
     def rests_on(self) -> str:
-        """Describes the windows and the intervals."""
+        """Describes the windows that were measured, and the intervals."""
         number, length = self.protocol["held_out_windows"], self.protocol["target_length"]
         on = f"Measured on {number:,} piece{'s' * (number != 1)} of the text ({length:,} tokens each)"
         apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
@@ -279,7 +282,7 @@ class Recommendation(Saved):
         return f"{said}. {PERCENT} intervals, wide enough to hold for the whole table at once.{note}"
 
     def protocol_line(self) -> str:
-        """Returns sentences on the race and the protocol."""
+        """Returns sentences that describe the race and the protocol."""
         protocol, number = self.protocol, self.data["documents"]
         rounds = ", ".join(f"{candidates} schedules on {windows} windows" for candidates, windows in protocol["rounds"])
         share = protocol["tokens_fed"] / protocol["grid_tokens"]

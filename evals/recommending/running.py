@@ -1,6 +1,6 @@
-"""Recommends a schedule: candidates race on half of the text, and the other half decides among the finalists.
+"""Recommends a schedule: candidates race on half of the text, and finalists are compared on the held-out half.
 
-Each round, and the comparison of the finalists, measures perplexity on some of the windows.
+Each round of the race, and the comparison of the finalists, measures perplexity on some of the windows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def prepare(
     checkpoint: Checkpoint, source: TextSource, target: int, bos: str | int, options: RecommendOptions, here: World
 ) -> RecommendRun:
-    """Prepares a recommendation from names: reads and checks everything cheap first, and the weights last.
+    """Prepares a recommendation: first reads and checks everything that is cheap to read, and last the weights.
 
     Raises:
         RopescaleError: something cannot be read or measured.
@@ -62,18 +62,18 @@ def prepare(
 
 
 def text_options(options: RecommendOptions) -> PerplexityOptions:
-    """Returns the options for reading and feeding the text."""
+    """Returns the options for reading and measuring the text."""
     given = {each.name: getattr(options, each.name) for each in fields(TextOptions)}
     return PerplexityOptions(short_context=False, **given)
 
 
 class RecommendRun:
-    """A recommendation that can be interrupted; :meth:`result` is for a finished one.
+    """A recommendation that can be interrupted and resumed. Call :meth:`result` when it has finished.
 
     Attributes:
         losses: all losses so far.
-        whole: the measurement of every candidate on all the text. It is never run; every round is a part of it.
-        fed: the fed tokens, including those of an interrupted run.
+        whole: the measurement of every candidate on all the text. It is never run, but every round is a part of it.
+        fed: the number of tokens fed, including those of an interrupted run.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RecommendRun:
         self._begin(corpus, objective, candidates, options)
 
     def _begin(self, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions) -> None:
-        """Initialises the parts shared by a loaded model and servers."""
+        """Initialises everything that does not depend on whether a loaded model or servers compute the losses."""
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = Notes.of(options.progress)
         everything = list(range(len(corpus.documents)))
@@ -109,7 +109,7 @@ class RecommendRun:
         return "the decision" if self.finalists else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures the parts that the store lacks.
+        """Measures everything that is not in the store yet.
 
         Args:
             store: the store of finished batches.
@@ -117,7 +117,8 @@ class RecommendRun:
         """
         self._store, self._group = store or self._store, group or self._group
         last, known = self._store.last, self.batch_tokens
-        if self.options.batch_tokens is None and last.get("whole") == self.whole.facts:  # another size is another plan
+        # Batches of a different size would not match the stored ones.
+        if self.options.batch_tokens is None and last.get("whole") == self.whole.facts:
             before = last.get("batch_tokens")
             known = before if isinstance(before, int) else known
         self.batch_tokens = self._group.from_leader(known)
@@ -172,7 +173,7 @@ class RecommendRun:
         return PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
 
     def _reading(self, **changes: object) -> PerplexityOptions:
-        """Returns the options for feeding a round's text."""
+        """Returns the options for measuring a round's text."""
         return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int]) -> Corpus:
@@ -184,10 +185,10 @@ class RecommendRun:
     ) -> CandidateLosses:
         """Measures candidates on windows in all processes, and returns all losses so far.
 
-        Every process gets the first one's losses, and so makes the same decisions.
+        Every process gets the losses of the first process, so all processes make the same decisions.
 
         Args:
-            stride: the stride of truncation, which is also measured; None omits it.
+            stride: the stride of truncation, which is also measured; None omits truncation.
         """
         part = self._part(windows)
         part.options = self._reading(
@@ -198,7 +199,7 @@ class RecommendRun:
         run.model_facts = self.model_facts  # the weights are hashed once
         run.run(self._store, self._group)
         for each in run.passes:
-            # A pass with all needed lengths has one table, so it gives every length.
+            # A pass with all needed lengths has a single table, so its losses are valid at every shorter length.
             shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
             beyond = (BEYOND, FAR) if each.lengths[-1] == self.objective.target else ()
             self.fed += each.positions
@@ -208,7 +209,7 @@ class RecommendRun:
                 self.losses.put(names[each.schedule], number, sums)
         if run.truncation is not None:
             self.fed += run.truncation.positions
-            # Up to the trained length, the losses are those of the unchanged model.
+            # Up to the trained length, truncation has the losses of the unchanged model, which are added below.
             before = np.zeros(prefix(self.objective.short, self.corpus.has_bos).count, np.float32)
             for number, nll in zip(windows, run.truncation.nll, strict=True):
                 whole = np.concatenate([before, nll])
@@ -237,13 +238,16 @@ class RecommendRun:
 
     @property
     def _most(self) -> float:
-        """The largest share of candidates that stays in a round."""
+        """The largest share of candidates that survives a round."""
         sizes = len(self.candidates.specs), len(self.candidates.always), self.race, self.held_out
         return share_kept(*sizes, self._truncation_positions / self.objective.target)
 
     @cached_property
     def _truncation(self) -> tuple[int | None, str]:
-        """The stride of truncation on the held-out text, None if it costs more than the finalists; and a note."""
+        """The stride of truncation on the held-out text, and a note that explains it.
+
+        The stride is None if truncation costs more than the finalists, or cannot be measured.
+        """
         short, specs = self.objective.short, self.candidates.specs
         if self.whole.trained_length != short:
             return None, ""
@@ -261,7 +265,7 @@ class RecommendRun:
         )
 
     def _search(self) -> None:
-        """Adds the schedule of a search on the race's text, which does not overlap with the held-out text."""
+        """Searches on the race's text, which does not overlap with the held-out text, and adds the schedule found."""
         options = SearchOptions(
             budget_tokens=self._search_tokens,
             engine=self.options.engine,
@@ -332,5 +336,5 @@ class RecommendRun:
 
 
 def _sum(nll: np.ndarray, mask: np.ndarray) -> float:
-    """Returns the fp64 sum of the losses in a mask; a shorter pass has fewer losses."""
+    """Returns the fp64 sum of the losses that a mask selects. A shorter pass has fewer losses than the mask."""
     return float(nll[mask[: len(nll)]].sum(dtype=np.float64))

@@ -1,6 +1,6 @@
 """The text of the recommendation: the schedule, its perplexity and cost, and the alternative of truncation.
 
-All figures are perplexities and their relative changes; the rows have the losses in nats.
+All figures are perplexities and their relative changes; the rows contain the losses in nats.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ def answer(evidence: Evidence) -> AnswerRow:
 
 
 def worse_than_a_guess(evidence: Evidence) -> str:
-    """Returns a sentence if the unchanged model predicts worse than a guess at the shortest length; else ""."""
+    """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
     return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
 
 
 def not_needed(goal: Objective) -> str:
-    """States that the target is within the trained length."""
+    """Returns a sentence that the target is within the trained length."""
     return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 
 def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> str:
-    """States the amount of text, and the required amount.
+    """Returns sentences on the amount of text, and on the amount that a decision needs.
 
     Args:
         windows: the number of windows of each document.
-        target: the tokens of a window.
-        all_decide: whether all of the text decides, without a race.
+        target: the number of tokens of a window.
+        all_decide: whether the decision uses all of the text, because there is no race.
     """
     few = intervals.rests_on_windows(windows)
     amount, what = (sum(windows), "window") if few else (len(windows), "document")
@@ -68,7 +68,7 @@ def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> 
 
 
 def _sentences(evidence: Evidence, few: str) -> str:
-    """Names the schedule, and compares it with the other schedules and with truncation."""
+    """Names the recommended schedule, and compares it with all other schedules and with truncation."""
     goal, decision, name = evidence.objective, evidence.decision, evidence.candidates.named
     if not goal.is_beyond:
         return not_needed(goal)
@@ -91,7 +91,10 @@ def _sentences(evidence: Evidence, few: str) -> str:
 
 
 def _perplexities(evidence: Evidence) -> str:
-    """States the perplexity at the target, those of the usual choices, and the cost within the trained length."""
+    """Returns a sentence on the chosen schedule's perplexity at the target, next to those of the usual choices.
+
+    The sentence also has the cost within the trained length.
+    """
     goal, candidates, chosen = evidence.objective, evidence.candidates, evidence.decision.chosen
     losses, held_out = evidence.losses, evidence.held_out
     usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
@@ -105,7 +108,7 @@ def _perplexities(evidence: Evidence) -> str:
 
 
 def against_truncation(evidence: Evidence, few: str) -> str:
-    """Compares truncation with the chosen schedule, by the interval; "" if it was not measured."""
+    """Compares truncation with the chosen schedule, by the interval; "" if truncation was not measured."""
     if not evidence.truncates:
         return ""
     losses, chosen, held_out = evidence.losses, evidence.decision.chosen, evidence.held_out
@@ -123,7 +126,10 @@ def against_truncation(evidence: Evidence, few: str) -> str:
 
 
 def _note(evidence: Evidence, chosen: str) -> str:
-    """Describes how a schedule whose tables depend on the length differs from its measurement; names a fixed one."""
+    """Explains how a schedule whose tables depend on the length differs in use from its measurement; else "".
+
+    Also names a fixed schedule with the measured tables, if there is one.
+    """
     found = evidence.candidates.following(chosen)
     if not found:
         return ""
