@@ -40,9 +40,9 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that the engine computes.
 
     Prints whether the engine computes the schedule as requested, a table of the fields that differ (recomputed with the
-    engine's own number, dropped or unsupported), and the command to paste. The numbers are known because a test serves
-    such a model in that version and compares log-probabilities with transformers, or runs the engine's own code, or
-    because its source was read. Nothing is loaded or written.
+    engine's own number, dropped or unsupported), and the command to paste. The numbers come from
+    a test that serves such a model in that version and compares log-probabilities with transformers, from a test that
+    runs the engine's own code, or from the engine's source. Nothing is loaded or written.
 
     Without --schedule, MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule,
     its weights are served with that schedule; no patched folder is needed.

@@ -27,9 +27,9 @@ _SECTIONS: Sections = {
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 
-    Stock llama.cpp, and programs built on it, need no further options. Keys change, and architectures that support one
-    factor per pair may get such a table; all other data is copied byte for byte. A schedule that llama.cpp cannot
-    express for the architecture is refused.
+    Stock llama.cpp, and programs built on it, need no further options. Metadata keys change, and architectures that
+    support one factor per pair may get a table of factors; all other data is copied byte for byte. A schedule that
+    llama.cpp cannot express for the architecture is refused.
 
     \b
     Examples:

@@ -24,9 +24,9 @@ _SECTIONS: Sections = {
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; for an adapter, of its base) per layer type.
 
-    For every pair: the wavelength in tokens, the turns inside the trained length (or the attention window), and with
-    --schedule the new values; several schedules are shown side by side. No weights are read. The options of a schedule
-    are those of `ropescale patch`; each of several schedules takes the options that it has.
+    For every pair, the table has the wavelength in tokens, the turns inside the trained length (or the attention
+    window), and with --schedule the slowdown; several schedules are shown side by side. No weights are read. The
+    options of a schedule are those of `ropescale patch`; each of several schedules takes the options that it has.
     """
     from ..inspecting import compare, inspect
     from ..inspecting.drawing import draw

@@ -1,4 +1,4 @@
-"""``ropescale keys MODEL --data SRC -o keys.json``: finds tokens that need long context, by a fixed key model."""
+"""``ropescale keys MODEL --data SRC -o keys.json``: finds tokens that need long context with a fixed key model."""
 
 from __future__ import annotations
 

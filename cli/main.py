@@ -147,7 +147,7 @@ _MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths", "
 
 
 def _options(fields: Sequence[str], command: str | None) -> str:
-    """Returns the options that set these parameters, such as `` (--layers)``; empty if the command has none."""
+    """Returns the options that set these parameters, such as `` (--layers)``, or "" if the command has none."""
     known = group.get_command(click.Context(group), command) if command else None
     params = {param.name: param for param in known.params if isinstance(param, click.Option)} if known else {}
     named = [params.get(field) or params.get(_MEANT.get(field, "")) for field in fields]

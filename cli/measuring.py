@@ -112,7 +112,7 @@ def measure(
     doing: str,
     source: Sequence[str] = (),
 ) -> None:
-    """Runs a measurement, and writes and prints its result; if one fails, the other is still done.
+    """Runs a measurement, and writes and prints its result; each is done even if the other fails.
 
     Args:
         prepare: a function that prepares the measurement in a process.

@@ -62,7 +62,7 @@ class SpecText(click.ParamType):
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Completes schedule names; after ``NAME:`` the schedule's fields; otherwise paths."""
+        """Completes the name of a schedule, its fields after ``NAME:``, or a path."""
         from ..schedules import lookup, names
         from ..schedules.fields import parameters
 
@@ -119,7 +119,7 @@ class Real(_Plain, FloatParamType):
 
 
 class Length(click.ParamType):
-    """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024); with ``parse_lengths`` several: ``2k,4k``."""
+    """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024). With ``parse_lengths``, several: ``2k,4k``."""
 
     name = "length"
 
@@ -134,7 +134,7 @@ class Length(click.ParamType):
 
 
 class Factor(click.ParamType):
-    """A number, or several joined by commas for commands of many schedules."""
+    """A factor, or several joined by commas if the command takes several schedules."""
 
     name = "factor"
 
@@ -164,7 +164,7 @@ _KINDS: dict[str | None, click.ParamType] = {
 
 
 def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
-    """Makes an option: ``option("--data source", "SRC", "Where texts come from.")``; shows its default."""
+    """Makes an option, ``option("--data source", "SRC", "Where texts come from.")``, whose help shows the default."""
     more.setdefault("show_default", more.get("default") is not None)
     return Option(words.split(), type=type or _KINDS.get(metavar), metavar=metavar, help=help, **more)
 
@@ -271,7 +271,7 @@ _OPTIONS = [
     flag("--verbose", "Print all tables of REPORT.md."),
 ]
 _SHARED = {str(each.name): each for each in _OPTIONS}
-"""Options of several commands, by the names of their parameters."""
+"""Options that several commands share, by the names of their parameters."""
 
 REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
 """The fields of :class:`ropescale.request.Request`, except the schedule."""
@@ -296,7 +296,7 @@ SERVER_SECTION: Sections = {"Server instead of MODEL": ["servers served_as serve
 
 
 def request_sections(*schedules: str | Option) -> Sections:
-    """Returns the sections of a request's options; the options of its schedules come first."""
+    """Returns the help sections for the options of a request; the options for its schedules come first."""
     return {
         "The schedule": [*schedules, "factor target_length original_length overrides layers freeze_at"],
         "Already scaled models": ["replace_scaling on_top"],
@@ -304,7 +304,7 @@ def request_sections(*schedules: str | Option) -> Sections:
 
 
 def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
-    """Builds a dataclass from a command's parameters of the same names."""
+    """Creates an instance of a dataclass from the parameters of a command that have the names of its fields."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
 
@@ -389,7 +389,7 @@ def print_json(value: object, kept: object = None) -> None:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists options in sections, and whose options are not repeated unless they allow it."""
+    """A command whose help lists options in sections, and that rejects repeated options unless they allow it."""
 
     sections: dict[str, list[Option]]
 

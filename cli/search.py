@@ -118,7 +118,7 @@ def command(model: str, **options: Any) -> None:
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:
-    """Raises an error if a text is given for an objective that reads none, or is missing for the other one."""
+    """Raises an error if a text is given for an objective that reads none, or is missing for one that needs it."""
     from ..errors import DataError
 
     if options["objective"] == "keys":

@@ -90,13 +90,13 @@ def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} beyond"
     if report.stock is None or report.unscaled is None:
-        weaker = "a weaker test, which proves no schedule: without one the loss rises steeply past the trained length"
-        return f"{levels} ({where}); {weaker}"
+        weaker = "a weaker test, which does not prove the schedule"
+        return f"{levels} ({where}); {weaker}: without one, the loss rises steeply past the trained length"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],
         ["the folder without its schedule", f"{report.unscaled:.2g}"],
     ]
-    allowed = f"rounding explains {report.tolerance:g} ({report.dtype}); {levels}"
+    allowed = f"the tolerance for rounding is {report.tolerance:g} ({report.dtype}); {levels}"
     table = markdown(["the server against", "mean difference in nats"], rows, right=(1,))
     return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where}; {allowed}."])
 

@@ -10,7 +10,7 @@
     ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # writes a patched folder; reads no weights
     ropescale.verify("OUT")  # raises if the intended table is not live
     ropescale.frequencies("CKPT", "yarn:factor=8")  # only the numbers; needs no torch
-    ropescale.plot("CKPT", "yarn:factor=8")  # plots them
+    ropescale.plot("CKPT", "yarn:factor=8")  # plots the numbers
     ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
     ropescale.TrainingCallback("yarn:factor=8")  # for Trainer: verifies the schedule in every process, saves it
 

@@ -52,7 +52,7 @@ class Rope:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the configuration scales this geometry; proportional RoPE scales only by its factor."""
+        """Whether the configuration scales this geometry; proportional RoPE is scaled if its factor is not 1."""
         kind = self.scaling.get("rope_type", "default")
         return kind != "default" and not (kind == "proportional" and self.scaling.get("factor", 1) == 1)
 
@@ -71,7 +71,7 @@ class Rope:
         return self.geometric(self.theta) if self.table is None else list(self.table)
 
     def geometric(self, theta: float) -> list[float]:
-        """Returns ``theta^(-2i/d)`` for every pair of this geometry, with another theta."""
+        """Returns ``theta^(-2i/d)`` for every pair of this geometry, with a given theta."""
         turning = self.pairs if self.rotated_pairs is None else self.rotated_pairs
         return [theta ** (-2 * i / self.rotary_dim) if i < turning else 0.0 for i in range(self.pairs)]
 
@@ -102,4 +102,4 @@ class Rope:
 
 
 LARGEST_HEAD = 2**16
-"""The largest accepted head size; with that of a damaged file, the table could fill the memory."""
+"""The largest accepted head size; a damaged file could require a table that fills the memory."""

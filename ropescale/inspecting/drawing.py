@@ -28,8 +28,8 @@ def plot(
         schedule: a schedule or a spec such as ``"yarn:factor=8"``, or a list of them, drawn over each other. Default:
             the model's current scaling.
         path: also write the figure to this file (png, svg or pdf).
-        options: the fields of :class:`ropescale.request.Request`; a list's schedules take only the fields that they
-            have.
+        options: the fields of :class:`ropescale.request.Request`; each schedule in a list takes only the
+            fields that it has.
 
     Returns:
         A matplotlib ``Figure`` without a window; a notebook displays it. See :func:`draw`.
@@ -49,9 +49,9 @@ def plot(
 def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
     """Plots the pairs of each layer type before and after schedules: up to two panels, and one legend for all.
 
-    Left: tokens per full turn, with lines for the trained length (or the attention window) and the target lengths. A
-    pair above the trained length's line never completed a turn in training. Right: the slowdown, ``inv_freq /
-    new_inv_freq``, if there is a schedule. Pairs that never turn are left out.
+    The left panel shows tokens per full turn, with lines for the trained length (or the attention window) and the
+    target lengths. A pair above the line of the trained length never completed a turn in training. The right panel
+    shows the slowdown, ``inv_freq / new_inv_freq``, if there is a schedule. Pairs that never turn are left out.
 
     Args:
         layers: the geometries under the schedules by layer type, as in :attr:`Inspections.layers`.

@@ -181,8 +181,8 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
     """Splits a request by schedule name: each schedule gets the fields that it has.
 
     Raises:
-        ScheduleError: no schedule is given, a schedule cannot be read, two have the same name, or no schedule has a
-            given field.
+        ScheduleError: no schedule is given, a schedule cannot be read, two schedules have the same name, or no
+            schedule has a given field.
     """
     parsed = [specs.parse(schedule) for schedule in schedules]
     if not parsed:
@@ -244,7 +244,7 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
 def _geometries(
     now: Configuration, before: Configuration, plan: Plan | None, target_length: int | None
 ) -> tuple[Geometry, ...]:
-    """Returns the geometry of each layer type under the plan, or under its current scaling if there is no plan.
+    """Returns the geometry of each layer type under the plan, or under its current scaling if not in the plan.
 
     Args:
         now: the current configuration.
@@ -324,15 +324,15 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
-        yield f"this checkpoint was extended to {meant} tokens (ropescale.json), and {what} says {longest}"
-        longest, what = meant, "the length it is meant for,"
+        yield f"this checkpoint was extended to {meant} tokens (ropescale.json), but {what} is {longest}"
+        longest, what = meant, "the target length"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
         shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)
-        yield f"tokenizer_config.json says model_max_length {shown}, below {what} {longest}"
+        yield f"tokenizer_config.json: model_max_length is {shown}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default and means unset
-        yield f"generation_config.json says max_length {maximum}, which stops generation under every schedule"
+        yield f"generation_config.json: max_length is {maximum}, which stops generation under every schedule"
     window = text.get("sliding_window")
     if isinstance(window, int) and 0 < window < longest and text.get("use_sliding_window", True):
         yield f"sliding_window is {window}: layers with sliding attention never attend further back"

@@ -325,7 +325,7 @@ def _own_table(layer: PlannedLayer, length: int) -> Table:
 
 
 def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> None:
-    """Raises an error if a module's tables differ from its configuration, because it cannot be rebuilt then."""
+    """Raises an error if a module's tables differ from its configuration, so that it cannot be rebuilt."""
     where = f"{name} ({type(module).__name__})"
     try:
         stock = build_stock(module, config)

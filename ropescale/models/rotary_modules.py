@@ -29,11 +29,11 @@ Table = tuple[torch.Tensor, float]
 """The frequencies and the attention scale of a module."""
 
 RTOL = 2e-6
-"""The largest relative difference of float32 tables from the float64 ones (transformers stays within 5.2e-7)."""
+"""The largest relative difference allowed between a float32 table and the float64 one (transformers: 5.2e-7)."""
 
 SCALE_RTOL = 1e-5
 """The tolerance for attention scales: Phi-3 derives its scale from an integer maximum length. An error in the scale,
-unlike one in a frequency, does not grow with the position."""
+unlike an error in a frequency, does not grow with the position."""
 
 
 def whole_config(model: nn.Module) -> PreTrainedConfig:
@@ -88,7 +88,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers(part: str = "transformers.modeling_rope_utils") -> Iterator[None]:
-    """Silences a part of transformers, by default its remarks on rope keys of configurations."""
+    """Silences the warnings of a part of transformers, by default those on rope parameters."""
     logger = logging.getLogger(part)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -237,7 +237,7 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
 
 
 def reads_mscale(cls: type) -> bool:
-    """Whether the module that defines a class mentions ``mscale_all_dim``; True if the source is missing."""
+    """Whether the Python module that defines a class mentions ``mscale_all_dim``; True if the source is missing."""
     try:
         return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
     except (OSError, TypeError):
@@ -264,7 +264,7 @@ class ModuleState:
         return cls(dict(module._buffers), {k: v for k, v in module.__dict__.items() if _is_state(k)})
 
     def put_into(self, module: nn.Module) -> None:
-        """Restores the state into a module; tables move to its device and keep their dtype."""
+        """Restores the state into a module; tables move to the module's device and keep their dtype."""
         device = next(iter(module.buffers())).device
         follow(module, {})
         for name in filter(_is_state, list(module.__dict__)):

@@ -132,7 +132,7 @@ def named(text: str | os.PathLike[str]) -> str:
 
 
 def stays_below(name: str) -> bool:
-    r"""Whether a name from a file refers to a path below its folder, on any system.
+    r"""Whether a name from a file refers to a path below the file's folder, on any system.
 
     False for an empty part or ``..``, also between backslashes, for absolute names, and for drive letters.
     """

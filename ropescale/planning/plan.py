@@ -243,7 +243,7 @@ def share_of(spec: ParsedSpec, request: Request) -> Request:
 
 
 def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
-    """Whether a schedule, or the schedule of any layer type, still needs a factor."""
+    """Whether a schedule, or the schedule of any layer type, lacks a factor that it needs."""
     if request.factor is not None or "factor" in request.overrides:
         return False
     return any(part.needs("factor") for part in parts_of(spec))
@@ -269,8 +269,8 @@ def _notes_on_start(
         )
     for name, value in configuration.ignored.items():
         yield (
-            f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} turns whole heads "
-            "and does not read it, but transformers' scaled tables would"
+            f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} rotates whole "
+            "heads and does not read it, but transformers' scaled rope types would"
         )
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
@@ -300,8 +300,8 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
                 fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
     for name, (label, their_value, our_value) in fields.items():
         yield (
-            f"the vendor's {label} has {name}={their_value}, and this one {name}={our_value}; keep the vendor's with "
-            f"{name}={their_value}"
+            f"the vendor's {label} has {name}={their_value}, and this schedule {name}={our_value}; keep the vendor's "
+            f"with {name}={their_value}"
         )
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)

@@ -50,8 +50,8 @@ def stock_table(rope: Rope, length: int) -> Frequencies:
 def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     """Returns the schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
 
-    The geometry has the theta and the trained length of these parameters. If ``rope.table`` is set, it already contains
-    the checkpoint's frequencies.
+    The geometry has the theta and the trained length of these parameters. If ``rope.table`` is set, the table already
+    contains the checkpoint's frequencies.
 
     Raises:
         ScheduleError: transformers has no such rope type, a key is missing, or a value is out of range.

@@ -147,7 +147,7 @@ def names() -> list[str]:
 
 
 def lookup(name: str) -> type[BuiltIn]:
-    """Returns the class registered as ``name``; ignores upper and lower case.
+    """Returns the class registered as ``name``; ignores case.
 
     Raises:
         ScheduleError: the name is unknown; the message suggests a similar one.
@@ -224,7 +224,7 @@ def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]
 
 
 def with_theta(rope: Rope, theta: float) -> list[float]:
-    """Returns the frequencies of ``rope`` with a new theta; multiplies a table by the ratio of the two series."""
+    """Returns the frequencies of ``rope`` with a new theta; a table changes by the ratio of the new and old series."""
     if rope.table is None:
         return rope.geometric(theta)
     ratio = [new / old if old else 1.0 for new, old in zip(rope.geometric(theta), rope.geometric(rope.theta))]
@@ -253,7 +253,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
         length: the context being processed, in tokens. Default: the trained length.
 
     Raises:
-        ScheduleError: the schedule raises an error, or or returns something other than Frequencies, a wrong number of
+        ScheduleError: the schedule raises an error, or returns something other than Frequencies, a wrong number of
             pairs, a negative or non-finite frequency, or an attention scale that is not positive or too large.
     """
     label = label_of(schedule)

@@ -21,7 +21,7 @@ from .base import BuiltIn, Frequencies, at_least, plain_form, register
 @register("proportional")
 @dataclass(frozen=True)
 class Proportional(BuiltIn):
-    """p-RoPE: only the fastest pairs turn, divided by the factor; the slow ones do not turn.
+    """p-RoPE: only the fastest pairs turn, with frequencies divided by the factor.
 
     ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
     (the paper's p-RoPE with fraction ``p``, as transformers computes it). cos and sin are not rescaled.

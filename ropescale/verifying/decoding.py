@@ -47,7 +47,7 @@ PATIENCE = 60.0
 """The longest estimated time, in seconds, for which the extended length is measured by default."""
 
 LONGEST = 180.0
-"""The longest estimated time, in seconds, for the trained length, which is halved until it takes no longer."""
+"""The longest estimated time, in seconds, at the trained length, which is halved until its estimate is shorter."""
 
 MARGIN = 8
 """The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""

@@ -138,7 +138,7 @@ def examine(
         def own_text(tokens: int) -> list[int]:
             try:
                 return written(load_tokenizer(folder, trust_remote_code=trust_remote_code), tokens)
-            except CheckpointError:  # its tokenizer does not load
+            except CheckpointError:  # the checkpoint's tokenizer does not load
                 return []
 
         _examine_generation(loaded, report, wanted, own_text, say)
@@ -167,7 +167,7 @@ def _examine_generation(
         also = ". Below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
         report.problems.append(
             f"decoding with the cache differs from a full pass by {fault.relative:.1e} of the logits' spread after "
-            f"{fault.position + 1:,} tokens; rounding explains at most {fault.tolerance:.1e}, and the frequencies are "
+            f"{fault.position + 1:,} tokens; rounding may cause at most {fault.tolerance:.1e}, and the frequencies are "
             f"constant{also}"
         )
     report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))

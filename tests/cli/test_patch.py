@@ -172,7 +172,8 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model):
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
     edit(model, **GPT_OSS)
     note = (
-        "note: the vendor's yarn has truncate=false, and this one truncate=true; keep the vendor's with truncate=false"
+        "note: the vendor's yarn has truncate=false, and this schedule truncate=true; keep the vendor's with "
+        "truncate=false"
     )
     assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err
     assert config()["rope_parameters"]["truncate"] is True
@@ -192,7 +193,7 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(p
     found = json.loads(ran("inspect", "out", "--json").out)
     assert found["layers"]["all"]["target_length"] == 131072
     assert (
-        f"this checkpoint was extended to 131072 tokens (ropescale.json), and max_position_embeddings says {maximum}"
+        f"this checkpoint was extended to 131072 tokens (ropescale.json), but max_position_embeddings is {maximum}"
         in (found["warnings"])
     )
     found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)

@@ -74,7 +74,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"rope_scaling": LINEAR}, {}, "already scaled"),
         ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
-        *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length {limit}, below max_position_em")
+        *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length is {limit}, below max_position_em")
           for limit in (128, -math.inf)),
         *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
         ({}, {"generation_config": {"max_length": 256}}, "stops generation"),
@@ -138,7 +138,7 @@ def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, sca
     assert (layer["original_length"], layer["pairs"]) == (length, 32)
     assert layer["table"][31]["new_inv_freq"] == pytest.approx(slowest, rel=1e-9)
     assert target is None or layer["target_length"] == target
-    assert all(warning in said.err for warning in found["warnings"]) and "model_max_length 128" in said.err
+    assert all(warning in said.err for warning in found["warnings"]) and "model_max_length is 128" in said.err
 
 
 @pytest.mark.parametrize(
