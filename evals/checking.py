@@ -15,14 +15,14 @@ from ..files import Damaged, parse_json, read_bytes, sha256
 T = TypeVar("T")
 
 MOST = 64 * 2**20
-"""The largest JSON file that is read, in bytes. The results of a thousand schedules take a few megabytes."""
+"""The default size limit of JSON files, in bytes. The results of a thousand schedules take a few megabytes."""
 
 
 def content(path: Path, most: int = MOST) -> bytes:
-    """Returns the content of a file. Refuses pipes and devices, which may never end.
+    """Returns the content of a regular file. Pipes and devices are not read, because they may never end.
 
     Raises:
-        Damaged: it cannot be read, is not a regular file, or is longer than ``most`` bytes.
+        Damaged: the file cannot be read, is not a regular file, or is longer than ``most`` bytes.
     """
     try:
         return read_bytes(path, most)
@@ -32,10 +32,10 @@ def content(path: Path, most: int = MOST) -> bytes:
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, object]:
-    """Reads a JSON object from a file; NaN and infinity are refused.
+    """Reads a JSON object from a file. NaN and infinity are not allowed.
 
     Raises:
-        Damaged: it cannot be read, or is not a JSON object.
+        Damaged: the file cannot be read, or does not contain a JSON object.
     """
     return parse_json(content(path, most), finite=True)
 
@@ -43,11 +43,11 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
 # --- checksums ---
 
 SEAL = "sha256"
-"""The key of an object's own checksum."""
+"""The key of the checksum in a stored object."""
 
 
 def sealed(found: Mapping[str, object]) -> str:
-    """Returns an object as the text of a file, with a checksum of all its other keys."""
+    """Returns an object as JSON text, with a checksum of all other keys and values added."""
     return json.dumps({**found, SEAL: _seal(found)}, indent=1, allow_nan=False) + "\n"
 
 
@@ -55,7 +55,7 @@ def unsealed(path: Path) -> dict[str, object]:
     """Reads a JSON object that :func:`sealed` wrote.
 
     Raises:
-        Damaged: it cannot be read, or was changed since.
+        Damaged: the file cannot be read, or was changed after it was written.
     """
     found = parsed(path)
     if found.get(SEAL) != _seal(found):
@@ -74,16 +74,16 @@ Length = Annotated[int, Interval(ge=1, le=2**40)]
 """A context length in tokens."""
 
 Count = Annotated[int, Interval(ge=0, le=2**53)]
-"""A count that a float, and so JavaScript, represents exactly."""
+"""A count that a float represents exactly, and so also a number in JavaScript."""
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 def fitting(value: T, kind: object) -> T:
-    """Validates a value strictly with pydantic; refuses unknown keys.
+    """Validates a value strictly with pydantic. Keys that a typed dict does not declare are allowed.
 
     Raises:
-        Damaged: names the first value that does not fit.
+        Damaged: a value does not fit; the message names the first one.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 

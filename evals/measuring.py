@@ -49,15 +49,16 @@ def perplexity(
 ) -> Result:
     """Measures the perplexity of ``model`` at every length with every schedule on the same tokens.
 
-    Every schedule is patched in and reverted bit for bit. ``as-is`` (the unchanged model) always runs, and is the
-    default baseline of the paired comparison.
+    The model is patched with each schedule in turn, and restored bit for bit. ``as-is`` (the unchanged model) is always
+    measured, and is the default baseline of the paired comparison.
 
     Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
-            several, each served under one schedule: then ``schedules`` are theirs, and ``path`` names the checkpoint.
-        documents: lists of token ids (fed unchanged; with BOS only if ``bos`` is an id or a tokenizer has one) or
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or one or several
+            :class:`Server`, each with one schedule. With servers, the schedules are those of the servers instead of
+            ``schedules``, and the option ``path`` names the checkpoint.
+        documents: lists of token ids (fed unchanged, after BOS if ``bos`` is an id or the tokenizer has one) or
             :class:`Document`; with ``tokenizer`` also strings, :class:`Text`, or chats (lists of messages, dicts with
-            role and content). A mapping of names to such lists has several sources: see ``by_source``.
+            role and content). To measure several sources, give a mapping of names to such lists: see ``by_source``.
         lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and has the BOS token.
@@ -100,28 +101,29 @@ def retrieval(
     force: bool = False,
     **options: object,
 ) -> Retrieval:
-    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
+    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, with every schedule.
 
-    Each schedule is patched in and reverted bit for bit. Tables that depend on the length are frozen at the measured
-    length. ``as-is`` (the unchanged model) always runs. It is the baseline of the paired comparison unless ``baseline``
-    names another schedule.
+    The model is patched with each schedule in turn, and restored bit for bit. Tables that depend on the length are
+    frozen at the measured length. ``as-is`` (the unchanged model) is always measured, and is the baseline of the paired
+    comparison unless ``baseline`` names another schedule.
 
     Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or a :class:`Server`, or
-            several, each served under one schedule, as for :func:`perplexity`.
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or one or several
+            :class:`Server`, each with one schedule, as for :func:`perplexity`.
         tokenizer: encodes the prompts, and has the BOS token.
-        lengths: positions the model sees, BOS and answer included.
-        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
+        lengths: context lengths in positions, including BOS and the answer.
+        depths: the depths of the keys, from 0 (first) to 1 (last), or the number of evenly spaced depths.
         schedules: specs like "yarn:factor=8", or schedule objects.
         out: a folder for the result and finished batches; the same call resumes after an interruption.
         fresh: measure again instead of resuming from ``out``.
         force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
         options: the fields of :class:`RetrievalOptions`, such as ``task`` and ``trials``. With ``prompts``, each prompt
-            of a file is measured at the smallest length that holds it, generated tokens included; its score is the
-            share of its answers in the greedily decoded text.
+            of a file is measured at the smallest length that fits it and the generated tokens; its score is the share
+            of its answers that occur in the greedily decoded text.
 
     Raises:
-        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot write numbers.
+        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot encode
+            numbers.
         ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
@@ -152,13 +154,14 @@ def recommend(
 ) -> Recommendation:
     """Recommends the schedule for a model, a text and a target length, by measuring all candidates.
 
-    Half of the text races the candidates (see :mod:`.recommending.race`), and the other half decides among the
-    remaining ones (see :func:`.recommending.race.decide`). Each schedule is patched in and reverted bit for bit.
+    The candidates race on one half of the text (see :mod:`.recommending.race`), and the other half decides among the
+    finalists (see :func:`.recommending.race.decide`). The model is patched with each schedule in turn, and restored bit
+    for bit.
 
     Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or servers, one of them with
-            the unchanged model: then there is no race, all of the text decides among the served schedules, and ``path``
-            names the checkpoint.
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or several :class:`Server`,
+            one of them with the unchanged model. With servers there is no race: the full text decides among the served
+            schedules, and the option ``path`` names the checkpoint.
         documents: as for :func:`ropescale.evals.perplexity`.
         target_length: the wanted context length, as a number of tokens or like "32k".
         tokenizer: encodes strings, and has the BOS token.

@@ -3,17 +3,18 @@
 Below the output folder::
 
     resume/lock             held while a run writes here; the system releases it when the process dies
-    resume/<rank>.sqlite    what the process of this rank has finished: one file and one writer each
+    resume/<rank>.sqlite    the finished work of the process with this rank, which alone writes this file
 
-A record's key is the hash of all that its numbers depend on, with its batch's number: a run with other weights or
-another text finds no records, and a run with an additional schedule finds the shared ones. Each record carries its
-digest; a damaged one is computed again. Commits are grouped, so that SIGKILL or a power cut costs at most a second of
-finished work. Each process reads its own file, and the first one also the files of ranks that this run does not have;
-the processes exchange their records before any of them writes.
+A record is identified by its batch's number and by a key, the hash of everything that its numbers depend on. A run with
+different weights or a different text finds no records, and a run with an additional schedule finds the records of the
+shared schedules. Each record contains its digest, and a damaged record is computed again. Commits are grouped, so that
+SIGKILL or a power cut costs at most a second of finished work. Each process reads its own file, and the first process
+also reads the files of ranks that this run does not have. The processes exchange their records before any of them
+writes.
 
-An interrupted run has the same bytes as an uninterrupted one on the same machine with the same number of threads, which
-determines how sums are split and rounded. The number of threads is not part of the key, so a run can resume with
-another number.
+A resumed run stores the same bytes as an uninterrupted one on the same machine with the same number of threads, which
+determines how sums are split and rounded. The number of threads is not part of the key, so a run can resume with a
+different number.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ _DTYPES = ("<f4", "<f8", STEP)
 
 
 class FinishedBatches:
-    """The finished batches of one pass, by number.
+    """The finished batches of one pass.
 
     Attributes:
-        key: the hash of the facts that determine its numbers.
+        key: the hash of the facts that determine the pass's numbers.
+        batches: the finished batches by number.
     """
 
     def __init__(self, store: Store, key: str, batches: dict[int, Scored]) -> None:
@@ -82,9 +84,9 @@ class Store:
     """The finished batches and steps of a run.
 
     Args:
-        folder: ``resume/`` of its output folder; None keeps nothing beyond the process.
+        folder: ``resume/`` in the output folder. None stores nothing on disk.
         rank: this process's rank, which names its file.
-        others: files of ranks that this run does not have; they are read, never written.
+        others: files of ranks that this run does not have; they are read, but not written.
     """
 
     def __init__(self, folder: Path | None = None, rank: int = 0, others: tuple[Path, ...] = ()) -> None:
@@ -95,12 +97,13 @@ class Store:
         self._passes: dict[str, FinishedBatches] = {}
 
     def batches(self, facts: Facts, plan: BatchPlan, values: int = 1) -> FinishedBatches:
-        """Returns the finished batches of the pass with these facts; the same object for the same facts.
+        """Returns the finished batches of the pass with these facts; every call with the same facts returns the same
+        object.
 
         Args:
-            facts: all that its numbers depend on, as plain data.
-            plan: its batches; stored batches of other sizes are ignored.
-            values: how many numbers there are for each scored token.
+            facts: everything that the pass's numbers depend on, as plain data.
+            plan: the batches of the pass; stored batches of different sizes are ignored.
+            values: the number of stored numbers for each scored token.
         """
         key = key_of(facts)
         if key not in self._passes:
@@ -120,13 +123,13 @@ class Store:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the store has no record of any run."""
+        """Whether this process's file has no records."""
         if self._path is None or not self._path.exists():
             return True
         return self._connected(self._path).execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
 
     def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
-        """Yields the records under a key in the order of their numbers: number, content, dtype, parts."""
+        """Yields the number, content, dtype and parts of every intact record with this key, file by file."""
         query = "SELECT number, parts, dtype, CAST(content AS BLOB), digest FROM records WHERE key = ? ORDER BY number"
         for path in (self._path, *self._others):
             if path is None or not path.exists():
@@ -137,7 +140,7 @@ class Store:
                         yield number, content, dtype, parts
 
     def put(self, key: str, number: int, content: bytes, dtype: str, parts: int = 1) -> None:
-        """Stores a record; within a second it survives a crash of the process and the machine.
+        """Stores a record, and commits if the last commit is more than a second ago.
 
         Raises:
             CheckpointError: the disk is full or not writable. Earlier records stay stored.
@@ -149,7 +152,7 @@ class Store:
 
     @property
     def last(self) -> dict[str, object]:
-        """The facts of the last :meth:`begin`; initially empty."""
+        """The facts of the last call of :meth:`begin`; empty before the first one."""
         return {} if self._path is None or not self._path.exists() else _last_in(self._connected(self._path))
 
     def begin(self, about: Facts) -> None:
@@ -159,7 +162,7 @@ class Store:
         self._commit()
 
     def close(self) -> None:
-        """Commits, and closes the files."""
+        """Commits pending records, and closes the files."""
         with _translated(self.folder):
             try:
                 self._commit()
@@ -210,14 +213,14 @@ def key_of(facts: Facts) -> str:
 
 @contextmanager
 def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[Store]:
-    """Opens the store below an output folder exclusively inside the block.
+    """Opens the store in an output folder for exclusive use inside the ``with`` block.
 
     Args:
-        fresh: discard its content.
-        group: the processes that share it; the leader holds the lock for all of them.
+        fresh: discard stored records.
+        group: the processes that share the store; the leader holds the lock for all of them.
 
     Raises:
-        CheckpointError: another process has it, or it cannot be written.
+        CheckpointError: another process uses the store, or it cannot be written.
     """
     group, folder = group or Group(World()), out / FOLDER
     world = group.world
@@ -232,7 +235,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
 
 
 def last_run(out: Path) -> dict[str, object]:
-    """Returns the facts of the last run in an output folder without changing it; empty if unknown."""
+    """Returns the facts of the last run in an output folder, or {} if they are unknown. Changes nothing."""
     path = out / FOLDER / "0.sqlite"
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -244,10 +247,10 @@ def last_run(out: Path) -> dict[str, object]:
 
 
 def refuse_if_busy(out: Path) -> None:
-    """Refuses early what :func:`opened` would refuse after loading the weights.
+    """Raises the error of :func:`opened` early, before the weights are loaded.
 
     Raises:
-        CheckpointError: another process writes into this output folder.
+        CheckpointError: another process is writing into this output folder.
     """
     if (out / FOLDER / "lock").exists():
         with _locked(out / FOLDER):
@@ -255,7 +258,8 @@ def refuse_if_busy(out: Path) -> None:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Returns a foreign ``resume/``, which a run must not write into; None without one."""
+    """Returns ``folder`` if it exists but is not the ``resume/`` of a run, so that no run may write into it; else
+    None."""
     if not os.path.lexists(folder):
         return None
     is_folder = folder.is_dir() and not folder.is_symlink()
@@ -264,9 +268,9 @@ def foreign(folder: Path) -> Path | None:
 
 @contextmanager
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
-    """Creates and locks the folder, moves damaged files aside, and empties it on request.
+    """Creates and locks the folder, moves damaged files aside, and deletes stored records if ``fresh``.
 
-    Removes a new folder if the block fails without storing anything.
+    Removes a folder that it created if the block fails before anything is stored.
     """
     made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
     with _translated(folder):
@@ -310,7 +314,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is an undamaged database of a run."""
+    """Whether a file is an undamaged database that a run wrote."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return False
     try:
@@ -330,7 +334,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file beside a database is SQLite's own, which may hold the last transaction of a killed run."""
+    """Whether a file next to a database is a journal of SQLite, which may contain the last transaction of a killed
+    run."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return False
     with path.open("rb") as file:
@@ -358,7 +363,7 @@ def move_aside(path: Path, why: str) -> None:
 
 @contextmanager
 def _translated(folder: Path | None) -> Iterator[None]:
-    """Converts an error of the system or SQLite to one sentence.
+    """Converts errors of the operating system and of SQLite inside the block.
 
     Raises:
         CheckpointError: something below the folder cannot be read or written.

@@ -1,4 +1,4 @@
-"""Retrieval: measures whether a model finds a number that is hidden in a long text, or the answers of a file's prompts.
+"""Retrieval: measures whether a model finds a number hidden in a long text, or the answers to prompts from a file.
 
 ::
 

@@ -1,11 +1,13 @@
 """Scores a model's answers to a prompt: the NLL, and whether greedy decoding would write the answer.
 
-One forward pass has the answer in place (teacher forcing). If the model ranks every token of the answer first, given
-the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (except
-for ties). Prompts from files are also decoded. Only the rows of the answers get logits, read in fp32.
+One forward pass scores the prompt with its answer in place (teacher forcing). If the model ranks every token of the
+answer first, given the tokens before it, greedy decoding after the question would write exactly this answer, and
+otherwise not (except for ties). For prompts from files, text is also generated. Logits are computed only for the
+answers, and are converted to fp32.
 
 A prompt with several questions is read once into a KV cache, and each question continues from a copy. Some models
-compute other logits from their cache; a check on the first prompt detects them, and every question is then read whole.
+compute different logits with their cache. A check on the first prompt detects these models, for which each question is
+scored in a full pass.
 """
 
 from __future__ import annotations
@@ -33,20 +35,21 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _EXACT, _ROUNDED = 1e-3, 0.25
-"""The most that a token's NLL from the cache may differ from that of the whole prompt, absolute in nats and relative:
-in float32, and in half precision. Rounding is a hundred times smaller; a wrong cache is off by nats."""
+"""The largest difference, absolute in nats and relative, between a token's NLL with the cache and in a full pass, in
+float32 and in half precision. Rounding errors are a hundred times smaller; a wrong cache causes errors of whole
+nats."""
 
 _NO_TOKEN = -1
-"""The padding of shorter generated texts."""
+"""The id that pads shorter generated texts."""
 
 
 def stored_numbers(prompt: Prompt) -> int:
-    """Counts the stored numbers of a prompt: two per token of its answers, and the generated ids."""
+    """Returns the number of stored numbers of a prompt: two per token of its answers, and the generated ids."""
     return 2 * prompt.answer_tokens + prompt.new_tokens
 
 
 def pack(prompt: Prompt, scores: np.ndarray, written: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-    """Packs the scores of a prompt and the generated ids, as fp32, which holds ids below 2^24 exactly."""
+    """Packs the scores of a prompt and the generated ids as fp32, which represents ids below 2^24 exactly."""
     numbers = np.concatenate([scores.ravel(), written])
     return np.pad(numbers, (0, stored_numbers(prompt) - len(numbers)), constant_values=_NO_TOKEN).astype(np.float32)
 
@@ -58,10 +61,10 @@ def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 
 class AnswerScorer:
-    """Scores a model's answers to prompts of equal lengths and numbers of questions.
+    """Scores a model's answers to prompts of equal length with the same number of questions.
 
     Args:
-        batch_tokens: the most positions fed together, but at least one prompt.
+        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
     """
 
     def __init__(self, model: PreTrainedModel, batch_tokens: int = 8192) -> None:
@@ -74,8 +77,11 @@ class AnswerScorer:
 
     @torch.inference_mode()
     def scores(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Scores the answers in place; returns for each prompt the NLL in nats of its answers' tokens, and 1 for each
-        that is ranked first, else 0, fp32 [2, tokens].
+        """Scores the answers in place.
+
+        Returns:
+            For each prompt, fp32 [2, tokens of its answers]: the NLL of each token in nats, and 1 if the token is
+            ranked first, else 0.
 
         Raises:
             RunError: logits are not finite, or the prompts do not fit into memory.
@@ -90,10 +96,10 @@ class AnswerScorer:
 
     @torch.inference_mode()
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Decodes greedily after each prompt, up to the end-of-text token; returns ids, int64 [tokens].
+        """Decodes greedily after each prompt up to the end-of-text token, and returns the ids, int64 [tokens].
 
         Args:
-            prompts: prompts with equal numbers of ids and of new tokens.
+            prompts: prompts with the same number of ids and of new tokens.
 
         Raises:
             RunError: the prompts do not fit into memory.
@@ -109,14 +115,14 @@ class AnswerScorer:
         ids = self._tensor([prompt.generation.ids for prompt in prompts if prompt.generation])
         generate: Any = self.model.generate
         given = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
-        # Without the model's own settings, such as beams; it would warn of texts beyond max_position_embeddings.
+        # Unset the model's own settings, such as beams. Hide the warning about texts beyond max_position_embeddings.
         with unset(self.model), quiet_transformers("transformers.generation.stopping_criteria"):
             written = self._within_memory(generate, **given, generation_config=config)
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 
     def _read(self, asked: Sequence[tuple[Prompt, int]]) -> list[np.ndarray]:
-        """Reads whole prompts, each with its question of this number."""
+        """Scores pairs of a prompt and the number of one of its questions, each in a full pass."""
         questions = [prompt.questions[number] for prompt, number in asked]
         ids = self._tensor([prompt.ids(number) for prompt, number in asked])
         logits = self._forward(ids, max(len(question.ids) for question in questions), use_cache=False).logits
@@ -126,7 +132,7 @@ class AnswerScorer:
         ]
 
     def _read_shared(self, prompt: Prompt) -> np.ndarray:
-        """Reads the text of a prompt, and then each of its questions."""
+        """Scores all questions of a prompt, whose text is read only once."""
         cache, scores = self._forward(self._tensor([prompt.context]), 1, use_cache=True).past_key_values, []
         for question in prompt.questions:
             ids = self._tensor([question.ids])
@@ -136,18 +142,19 @@ class AnswerScorer:
         return np.concatenate(scores, axis=1)
 
     def _cache_agrees(self, prompt: Prompt) -> bool:
-        """Whether the first prompt's last question scores alike from the cache, after the others, and read whole."""
+        """Whether the first prompt's last question gets the same score from the cache, after the other questions, as in
+        a full pass."""
         if self._agrees is None:
             most = _EXACT if self.model.dtype.itemsize >= 4 else _ROUNDED
             try:
                 [whole] = self._read([(prompt, len(prompt.questions) - 1)])
                 shared = self._read_shared(prompt)[:, -whole.shape[1] :]
                 self._agrees = bool(np.allclose(shared[0], whole[0], rtol=most, atol=most))
-            except Exception:  # no such cache, or no memory for it
+            except Exception:  # the model does not support the cache, or has no memory for it
                 self._agrees = False
             if not self._agrees:
                 name = type(self.model).__name__
-                LOG.warning("%s computes other logits from its cache; questions are read whole", name)
+                LOG.warning("%s computes different logits with its cache; each question is scored in a full pass", name)
         return self._agrees
 
     def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
@@ -175,7 +182,7 @@ class AnswerScorer:
         return torch.from_numpy(np.stack(rows)).long().to(self.device)
 
     def _scored(self, logits: torch.Tensor, ids: torch.Tensor, count: int, name: str) -> np.ndarray:
-        """Scores the last ``count`` ids by the last rows of logits [tokens, vocabulary], each for the next id."""
+        """Scores the last ``count`` ids with the last ``count`` rows of logits, [tokens, vocabulary]."""
         targets, logits = ids[-count:].to(logits.device), logits[-count:].float()
         nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
         if not bool(torch.isfinite(nll).all()):
@@ -184,7 +191,8 @@ class AnswerScorer:
 
 
 class PromptBatches:
-    """Scores the batches of prompts of one length, as :class:`.executor.Executor` does those of documents."""
+    """Scores batches of prompts of one length, like :class:`ropescale.evals.scoring.executor.Executor` for
+    documents."""
 
     def __init__(self, scorer: AnswerScorer, prompts: Sequence[Prompt]) -> None:
         self.scorer, self.prompts = scorer, prompts

@@ -21,14 +21,14 @@ COLOURS = "cividis"
 def heat_maps(
     cells: Mapping[tuple[str, str, int], tuple[float, float]], name: Callable[[str], str], trained: int, title: str
 ) -> Figure:
-    """Draws accuracy and the answer's NLL by length and depth or task, a line per schedule.
+    """Draws accuracy and the answer's NLL by length and depth or task, with a row of two panels per schedule.
 
-    The NLL shows differences where accuracy is all or nothing. All schedules share one scale.
+    The NLL shows differences even if accuracy is 0 or 1. All schedules share one scale.
 
     Args:
         cells: accuracy and NLL by schedule, depth or task, and length.
-        name: the name of a schedule's label.
-        trained: the trained length, which a dashed line marks between the lengths; 0 if it is unknown.
+        name: returns the displayed name of a schedule's label.
+        trained: the trained length, which a dashed line between the lengths marks; 0 if unknown.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -66,7 +66,7 @@ def heat_maps(
 def _heat_map(
     axes: Axes, values: Sequence[Sequence[float]], colours: str, scale: tuple[float, float], form: str
 ) -> None:
-    """Draws cells with their numbers; an interrupted run has gaps (NaN)."""
+    """Draws cells with their numbers. Missing cells of an interrupted run (NaN) have no number."""
     image = axes.imshow(values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto")
     for y, line in enumerate(values):
         for x, value in enumerate(line):

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MOST_TRIALS = 1000
-"""The most trials, whose prompts are in memory; their interval is at most ±3 percentage points."""
+"""The maximum number of trials, because all prompts are kept in memory. With this many, the interval of an accuracy is
+at most ±3 percentage points."""
 
 FILE = "prompts"
-"""The name of the task of prompts from a file, whose rows have tasks of their own."""
+"""The task name of a run with prompts from a file, in which each prompt has its own task."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,20 @@ class RetrievalOptions(RunOptions):
 
     Attributes:
         task: "passkey" or "multi-key".
-        prompts: rows with a prompt and its answers, or a file or folder of them such as RULER's generators write,
-            instead of a task.
+        prompts: rows with a prompt and its answers, or a file or folder with such rows, as RULER's generators write
+            them; used instead of a task.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        trials: prompts per length (and per depth, for passkey).
+        trials: the number of prompts per length (and per depth, for passkey).
         seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
         prompt_field, answer_field: for prompts from a file, the fields of a row; None for fields such as RULER's.
-        new_tokens: for prompts from a file, the number of tokens to generate; None for the number in the row, else
-            RULER's for the task, else 128.
-        max_prompts: for prompts from a file, the most prompts of each task and length; takes the first ones.
-        match: for prompts from a file, "all" scores the share of answers found, and "any" requires one of them; None
-            is "any" for the tasks ``qa`` and ``qa_...``, else "all".
-        batch_tokens: feed prompts together up to this many positions (at least one prompt).
+        new_tokens: for prompts from a file, the number of tokens to generate. None uses the number in the row, RULER's
+            number for the task, or 128, whichever is known first.
+        max_prompts: for prompts from a file, the maximum number of prompts of each task and length; the first ones are
+            used.
+        match: for prompts from a file, "all" scores the share of answers found, and "any" requires one of them. None
+            means "any" for the tasks ``qa`` and ``qa_...``, and "all" for other tasks.
+        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the haystack, or of the prompts, in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
@@ -90,7 +92,7 @@ class RetrievalOptions(RunOptions):
 
 @dataclass(frozen=True)
 class RetrievalPrompts:
-    """All the prompts of a run.
+    """All prompts of a run.
 
     Attributes:
         bos: the id in front of every prompt, or None.
@@ -113,10 +115,10 @@ class RetrievalPrompts:
         return [prompt for of_length in self.prompts.values() for prompt in of_length]
 
     def check_ids(self, vocabulary: int) -> None:
-        """Refuses ids that are not in the model's vocabulary.
+        """Checks that all ids are in the model's vocabulary.
 
         Raises:
-            DataError: names the prompt, the position and the id.
+            DataError: an id is not; the message names the prompt, the position and the id.
         """
         asked = ((prompt, number) for prompt in self.every for number in range(len(prompt.questions)))
         whole = (documents.Document(prompt.name, prompt.ids(number).tolist(), None, "") for prompt, number in asked)
@@ -145,12 +147,12 @@ def make_prompts(
     """Makes the prompts of a task, or reads those of a file.
 
     Args:
-        lengths: positions of the prompts, BOS and answer included.
-        depths: see :func:`check_depths`; unused for a file.
+        lengths: the lengths of the prompts in positions, including BOS and the answer.
+        depths: see :func:`check_depths`; not used for prompts from a file.
 
     Raises:
-        DataError: a length or a depth is invalid, a length is too short for the task, the file does not exist, or none
-            of its prompts belongs to a length.
+        DataError: a length or a depth is invalid, a length is too short for the task, the file does not exist, or a
+            length has no prompt of the file.
     """
     sizes, bos = check_lengths(lengths), documents.bos_id(options.bos, tokenizer)
     if options.prompts is not None:
@@ -168,11 +170,11 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
     """Returns the distinct depths in ascending order.
 
     Args:
-        depths: places of the keys from 0 (the start) to 1 (the end), or a number of evenly spread places; or text of
-            either, such as "0,0.5,1" or "5".
+        depths: the depths of the keys from 0 (the start) to 1 (the end), or the number of evenly spaced depths; either
+            may be text, such as "0,0.5,1" or "5".
 
     Raises:
-        DataError: there are none, or one is not a number from 0 to 1.
+        DataError: no depth is given, or a depth is not a number from 0 to 1.
     """
     places: set[float] = set()
     with suppress(TypeError, ValueError):
@@ -193,15 +195,17 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
 
 
 NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
-"""The tokens that RULER generates (its ``scripts/data/synthetic/constants.py``), by the beginning of a task's name."""
+"""The number of tokens that RULER generates for a task (its ``scripts/data/synthetic/constants.py``), by the beginning
+of the task's name."""
 
 
 def _from_file(
     tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], bos: int | None, options: RetrievalOptions
 ) -> RetrievalPrompts:
-    """Reads prompts with answers, each for the smallest sufficient length.
+    """Reads prompts with answers, and assigns each to the smallest length that fits it.
 
-    As in RULER, the length includes the generated tokens. The last of these is not fed; BOS takes its place.
+    As in RULER, the length includes the generated tokens. The last generated token is not fed, so its position is free
+    for BOS.
     """
     fields, given, name = PromptFields(options.prompt_field, options.answer_field), options.prompts, "in memory"
     if isinstance(given, (str, Path)):
@@ -224,8 +228,8 @@ def _from_file(
             new_tokens[row.task] = max(prompt.new_tokens, new_tokens.get(row.task, 0))
     if empty := [f"{length:,}" for length, of_length in made.items() if not of_length]:
         raise DataError(
-            f"no prompt belongs to length {', '.join(empty)}: each is asked at the smallest length that holds it, "
-            f"and the longest takes {longest:,} positions with its generated tokens; give other lengths",
+            f"no prompt belongs to length {', '.join(empty)}: each prompt is asked at the smallest length that fits "
+            f"it, and the longest takes {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
     alone = sorted({prompt.task for of_length in made.values() for prompt in of_length if len(prompt.questions) > 1})
@@ -234,7 +238,7 @@ def _from_file(
 
 
 def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
-    """Encodes a row: its answers in place, and the prompt for generation.
+    """Encodes a row: the prompt with its answers in place, and the prompt for generation.
 
     Raises:
         DataError: the prompt has no token before its answer.

@@ -36,25 +36,26 @@ if TYPE_CHECKING:
     from ..running.options import Schedules
 
 ANSWERING = 2
-"""A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
+"""The version of answering. It is increased when the same model and prompts would give different answers, so that
+stored answers of earlier versions are not used."""
 
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A loaded model, or servers, to ask under every schedule.
+    """A loaded model or servers that answer the prompts under every schedule.
 
     Attributes:
         variants: the labelled schedules.
         baseline: the label of the baseline.
         trained_length: the trained length, if known.
         about: the "model" part of results.json.
-        scoring: returns the scorer of some prompts for given tables.
+        scoring: returns the scorer for given tables and prompts.
         vocabulary: the number of token ids; None if unknown.
-        ready: prepares the scorer inside a block.
-        batch_tokens: the most positions fed together, but at least one prompt.
-        work: returns the work per token in a prompt of some positions, in any unit.
-        facts: further facts that every answer depends on.
-        protocol: further entries of the "protocol" part of results.json.
+        ready: returns a context in which the scorer can run.
+        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
+        work: returns the work per token for a given prompt length, in any unit.
+        facts: additional facts that every answer depends on.
+        protocol: additional entries of the "protocol" part of results.json.
     """
 
     variants: Sequence[WithTables]
@@ -74,8 +75,8 @@ class RetrievalRun:
     """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
 
     Attributes:
-        title: the title of a part of a larger run, which announces everything else; "" for a run of its own.
-        about: further facts that the next run in the same folder is compared with.
+        title: the title, if this run is part of a larger run, which prints all other notes; else "".
+        about: additional facts that the next run in the same folder is compared with.
 
     Raises:
         DataError: a prompt has ids that are not in the model's vocabulary.
@@ -93,15 +94,16 @@ class RetrievalRun:
 
     @property
     def finished(self) -> str:
-        """The completed parts, as text; "" for none."""
+        """The number of completed parts, as text; "" if there is none."""
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Asks the prompts under every schedule; :attr:`answers` has the complete ones even after an interruption.
+        """Asks all prompts under every schedule. :attr:`answers` contains the complete parts, also after an
+        interruption.
 
         Args:
-            store: keeps finished batches, which are not asked again.
-            group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
+            store: the store of finished batches, which are not asked again.
+            group: the processes that share the prompts; :attr:`answers` is complete only in the first one.
         """
         prompts, model, notes = self.prompt_set.prompts, self.model, Notes.of(self.options.progress)
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
@@ -170,7 +172,11 @@ def loaded_retrieval(
     options: RetrievalOptions,
     about: ModelFacts | None = None,
 ) -> RetrievalRun:
-    """Returns the retrieval run of a loaded model; ``about`` describes the model if that is known already."""
+    """Returns the retrieval run of a loaded model.
+
+    Args:
+        about: the "model" part of results.json; None computes it.
+    """
     made, baseline = variants(model, schedules, Notes.of(options.progress))
     scorer = AnswerScorer(model, options.batch_tokens)
     asked = AskedModel(
@@ -189,10 +195,10 @@ def loaded_retrieval(
 
 
 def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
-    """Plans the prompts of one length as windows, with one scored token for each stored number of a prompt."""
+    """Plans the prompts of one length as windows that have as many scored tokens as a prompt has stored numbers."""
 
     def shape(number: int) -> tuple[int, ...]:
-        """Returns the sizes that prompts of one batch share."""
+        """Returns the sizes that all prompts of a batch have in common."""
         prompt = prompts[number]
         generated = (len(prompt.generation.ids), prompt.new_tokens) if prompt.generation else ()
         return (prompt.length, len(prompt.questions), *generated)
@@ -212,7 +218,7 @@ def prepare(
     checkpoint: Checkpoint, schedules: Schedules, lengths: Sequence[int], depths: str, options: RetrievalOptions,
     here: World,
 ) -> RetrievalRun:  # fmt: skip
-    """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
+    """Prepares a retrieval run: validates cheap inputs first, and loads the weights last."""
     notes = Notes.of(options.progress)
     schedules = checkpoint.filled(schedules, check_lengths(lengths)[-1], notes)
     prompt_set = make_prompts(checkpoint.tokenizer(), lengths, depths, options)

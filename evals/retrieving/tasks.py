@@ -1,17 +1,17 @@
-"""Makes prompts of an exact length in tokens that ask for a number hidden in a long text. Needs no torch.
+"""Makes prompts of an exact length in tokens that ask for a number hidden in a long text. Does not need torch.
 
 ::
 
     [BOS] preamble  end of a sentence  filler ... KEY ... filler  |  question answer
     `--------------------------- context -------------------------'
 
-A *length* counts all of it, BOS and answer included. Every question of a prompt has the same number of tokens, and ends
-with its answer; the end of a sentence fills the room that whole sentences leave. A *depth* is the place of the key in
-the filler, at the nearest sentence boundary: 0 before the filler, 1 after it.
+The *length* includes everything from BOS to the answer. All questions of a prompt have the same number of tokens, and
+end with their answer. The end of a sentence fills the space that is too short for a whole sentence. The *depth* is the
+place of the key in the filler, at the nearest sentence boundary: 0 is before the filler, and 1 is after it.
 
-The filler is seeded sentences from ``words.json``, or the user's text. A prompt is joined from the ids of its
-sentences, each encoded as it would be after a full stop, because cutting characters cannot give an exact length. A
-tokenizer that merges across a full stop would encode the same text differently.
+The filler consists of seeded random sentences from ``words.json``, or of the user's text. Cutting characters cannot
+give an exact length in tokens, so a prompt is joined from the ids of its sentences, each encoded as after a full stop.
+A tokenizer that merges tokens across a full stop would encode the joined text differently.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TASKS = {
     "passkey": "one key in each prompt",
     "multi-key": "at least four named keys, one at every depth, each asked for by its name",
 }
-"""The tasks, each with the content of its prompts."""
+"""The tasks, with a description of their prompts."""
 
 LEAST_KEYS = 4
 LONGER = "use a longer length"
@@ -46,21 +46,22 @@ _TRIES = 4_000
 
 
 WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
-"""The forms of sentences, their slots, and the words of each kind: they hold no digits, so no sentence can hold a key,
-and none of :data:`NAMES`."""
+"""The forms of sentences, their slots, and the words of each kind. The words contain no digits, so that no sentence can
+contain a key, and none of :data:`NAMES`."""
 
 NAMES: list[str] = WORDS["names"]
 """The names of keys."""
 
 DIGITS = 5
-"""The digits of a hidden number."""
+"""The number of digits of a hidden number."""
 
 
 class Dice:
-    """Random numbers from a seed of words: equal in every process and Python version, unlike hashes and ``choice``."""
+    """Random numbers seeded by words. Unlike hashes and ``random.choice``, they are the same in every process and
+    Python version."""
 
     def __init__(self, *words: object) -> None:
-        # Python promises only for random() that it stays the same between versions.
+        # Python guarantees only for random() that its numbers stay the same between versions.
         self._next = random.Random(" ".join(map(str, words))).random
 
     def below(self, count: int) -> int:
@@ -68,15 +69,15 @@ class Dice:
         return int(self._next() * count)
 
     def one(self, things: Sequence[T]) -> T:
-        """Draws one of the items."""
+        """Draws an item."""
         return things[self.below(len(things))]
 
 
 class Filler:
-    """Random sentences from a small grammar, which begin with a space. They mean little, and repeat only by chance.
+    """Random sentences from a small grammar. They begin with a space, have little meaning, and repeat only by chance.
 
     Attributes:
-        numbers: the runs of :data:`DIGITS` digits in the text, which cannot be keys.
+        numbers: all sequences of :data:`DIGITS` digits in the text, which cannot be keys.
     """
 
     numbers: Collection[str] = ()
@@ -90,7 +91,7 @@ class Filler:
 
 
 class CorpusFiller(Filler):
-    """The user's text, sentence by sentence in order, from a random place on; wraps around at the end."""
+    """The sentences of the user's text in order, starting at a random sentence, and starting over at the end."""
 
     def __init__(self, text: str) -> None:
         self.numbers = {found[1] for found in re.finditer(f"(?=([0-9]{{{DIGITS}}}))", text)}
@@ -104,7 +105,7 @@ class CorpusFiller(Filler):
 
 
 _SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")
-"""A sentence: up to a full stop or the like, the end of the line, or 400 characters."""
+"""A sentence, which ends with punctuation such as a full stop, at the end of a line, or after 400 characters."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Question:
     Attributes:
         ids: the tokens of the question and its answer.
         answer: the digits, or the answer from a file.
-        tokens: the number of tokens of the answer, the last ones.
+        tokens: the number of tokens of the answer, which are the last of ``ids``.
         depth: the requested depth, in [0, 1]; None for a prompt from a file.
         position: the number of positions before the key's first token; None for a prompt from a file.
     """
@@ -132,9 +133,9 @@ class Generation:
 
     Attributes:
         ids: the prompt with BOS, [positions].
-        new_tokens: the most tokens to generate.
+        new_tokens: the maximum number of tokens to generate.
         answers: the texts to find in the generated text.
-        any_of: whether one of them is enough.
+        any_of: whether one of the answers is enough.
     """
 
     ids: np.ndarray
@@ -163,7 +164,7 @@ class Prompt:
 
     @property
     def length(self) -> int:
-        """The positions of the context and the longest question."""
+        """The number of positions of the context and the longest question."""
         return len(self.context) + max(len(question.ids) for question in self.questions)
 
     @property
@@ -173,16 +174,17 @@ class Prompt:
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens to generate."""
+        """The maximum number of tokens to generate."""
         return self.generation.new_tokens if self.generation else 0
 
     @property
     def needed(self) -> int:
-        """The positions of the prompt with its answer, and with the generated tokens, except the last one."""
+        """The number of positions that fit the prompt with its answer, and the prompt with all generated tokens but the
+        last."""
         return max(self.length, len(self.generation.ids) + self.new_tokens - 1 if self.generation else 0)
 
     def ids(self, question: int = 0) -> np.ndarray:
-        """Returns the whole prompt with one of its questions, [positions]."""
+        """Returns the ids of the whole prompt with one of its questions, [positions]."""
         return np.concatenate([self.context, self.questions[question].ids])
 
 
@@ -190,12 +192,13 @@ def prompts(
     task: str, tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int,
     filler: Filler, bos: int | None,
 ) -> list[Prompt]:  # fmt: skip
-    """Makes all prompts of one length. The ids depend only on the arguments, not on other lengths.
+    """Makes all prompts of one length. The ids depend only on the arguments.
 
     ``passkey`` makes ``trials`` prompts for every depth; ``multi-key`` has a key at every depth of every prompt.
 
     Raises:
-        DataError: the length is too short, or the tokenizer loses digits or cannot tell names apart.
+        DataError: the length is too short, the tokenizer does not preserve digits, or it encodes too few names
+            differently.
     """
     maker = _Maker(tokenizer, filler, bos)
     groups = [(depth,) for depth in depths] if task == "passkey" else [tuple(depths)]
@@ -208,9 +211,9 @@ def prompts(
 
 @dataclass(frozen=True)
 class _Key:
-    """A number to hide at a depth, with the ids of the sentence that hides it, and of the question with its answer.
+    """A number to hide at a depth, with the ids of the sentence that contains it, and of the question with its answer.
 
-    ``before`` is the number of tokens before the number, in both.
+    ``before`` is the number of tokens before the number in the sentence, and in the question.
     """
 
     depth: float
@@ -221,7 +224,7 @@ class _Key:
 
 
 class _Maker:
-    """Makes prompts from parts that are encoded as within a longer text, without special tokens.
+    """Makes prompts from parts, which are encoded as inside a longer text, without special tokens.
 
     Raises:
         DataError: the tokenizer does not preserve the ten digits.
@@ -235,7 +238,7 @@ class _Maker:
             back = str(tokenizer.decode(self.inside(f" {digits}"), clean_up_tokenization_spaces=False))
             if digits not in "".join(back.split()):
                 raise DataError(
-                    f"the tokenizer cannot write numbers: {digits} comes back as {back[:60]!r}; "
+                    f"the tokenizer cannot encode numbers: {digits} is decoded as {back[:60]!r}; "
                     "retrieval asks for numbers, so it needs a tokenizer that knows the ten digits"
                 )
 
@@ -244,9 +247,9 @@ class _Maker:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def sentences(self, texts: Iterable[str]) -> list[list[int]]:
-        """Returns the ids of texts after a full stop, because sentencepiece puts a space before a document.
+        """Returns the ids of each text after a full stop, because sentencepiece adds a space at the start of a text.
 
-        A text whose first token merges with the full stop is encoded alone.
+        A text whose beginning merges with the full stop is encoded without the full stop.
         """
         given, first = list(texts), len(self._stop)
         encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
@@ -306,7 +309,8 @@ class _Maker:
         return _Key(depth, number, sentence, asked, before)  # the number's first token may include the space
 
     def _named_keys(self, depths: Sequence[float], dice: Dice) -> list[_Key]:
-        """Draws a key for every depth and further ones that no question asks for, in questions of the same size."""
+        """Draws a key for every depth, and additional keys that no question asks for, all with questions of the same
+        number of tokens."""
         hidden = [*depths, *(dice.below(1001) / 1000 for _ in range(LEAST_KEYS - len(depths)))]
         keys: list[_Key] = []
         names: set[tuple[int, ...]] = set()
@@ -326,20 +330,22 @@ class _Maker:
                 if len(keys) == len(hidden):
                     return keys
         raise DataError(
-            "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
+            "the tokenizer encodes too few names differently for this task, or too few with the same number of tokens; "
             "use task passkey, or fewer depths"
         )
 
     def _number(self, dice: Dice, used: Sequence[str]) -> str:
-        """Draws a number that occurs nowhere else in the prompt."""
+        """Draws a number that does not occur elsewhere in the prompt."""
         for _ in range(25 * _TRIES):
             number = str(10 ** (DIGITS - 1) + dice.below(9 * 10 ** (DIGITS - 1)))
             if number not in used and number not in self.filler.numbers:
                 return number
-        raise DataError(f"the haystack holds nearly every number of {DIGITS} digits; use another haystack", "haystack")
+        raise DataError(
+            f"the haystack contains nearly every number of {DIGITS} digits; use another haystack", "haystack"
+        )
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
-        """Returns the end of a sentence and whole sentences, ``room`` tokens together."""
+        """Returns the end of a sentence followed by whole sentences, ``room`` tokens in total."""
         stream, sentences, size = self.filler.sentences(dice), [], 0
         while size < room:
             for ids in self.sentences(islice(stream, 16)):

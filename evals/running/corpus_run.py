@@ -1,4 +1,4 @@
-"""Plans, passes, truncation and the result of a measurement, by a loaded model or servers."""
+"""Plans, passes, truncation and the result of a measurement with a loaded model or with servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Job(HeldPass):
     """One pass over every document under one set of rotary tables.
 
     Attributes:
-        plan: its batches.
+        plan: the batches of the pass.
     """
 
     plan: BatchPlan
@@ -48,7 +48,7 @@ class Job(HeldPass):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The hashes that determine the numbers for a model and a text."""
+        """The hashes that, for a given model and text, determine the numbers."""
         return self.tables.rotation, self.plan.sha256
 
 
@@ -56,7 +56,7 @@ class ScoresBatches(Protocol):
     """A scorer of batches: the executor of a loaded model, or a server."""
 
     def score(self, batch: Batch) -> Scored:
-        """Returns the NLL of the scored tokens of a batch."""
+        """Returns the NLLs of a batch's scored tokens."""
         ...
 
 
@@ -73,7 +73,7 @@ def task_of(
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
         scored = executor.score(batch)
-        tables.check()  # keep nothing that was scored with other tables
+        tables.check()  # so that scores with changed tables are not stored
         return [scored]
 
     def complete(finished: Sequence[FinishedBatches]) -> None:
@@ -95,13 +95,14 @@ class CorpusRun(ABC):
         variants: the labelled schedules to measure.
         baseline: the label of the baseline.
         trained_length: the model's trained context, if known.
-        title: the title of a round of a larger run, which announces everything else; "" for a run of its own.
-        about: further facts that the next run in the same folder is compared with.
-        besides: the positions that the larger run feeds otherwise, which truncation may cost, too.
-        protocol: further entries of the "protocol" part of results.json.
-        facts: the facts that determine the numbers of every pass, in addition to the pass's own.
+        title: the title, if this measurement is a round of a larger run, which prints all other notes; else "".
+        about: additional facts that the next run in the same folder is compared with.
+        besides: the number of positions that the larger run feeds outside this round, which are added to the cost that
+            truncation may have.
+        protocol: additional entries of the "protocol" part of results.json.
+        facts: the facts that determine the numbers of all passes; each pass has additional facts.
         model_facts: the "model" part of results.json.
-        batch_tokens: the most positions fed together.
+        batch_tokens: the maximum number of positions in a batch.
     """
 
     variants: Sequence[WithTables]
@@ -117,16 +118,16 @@ class CorpusRun(ABC):
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
-        self._stride: int | None = None  # of truncation: the last run's, then this run's
+        self._stride: int | None = None  # truncation's stride: the last run's, then this run's
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures every schedule; :attr:`passes` has the complete ones even after an interruption.
+        """Measures every schedule. :attr:`passes` contains the complete passes, also after an interruption.
 
         Args:
             store: the store of finished batches.
-            group: the processes that share the work; only the first one gets complete :attr:`passes`.
+            group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
         store, group = store or Store(), group or Group(World())
         self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
@@ -164,23 +165,23 @@ class CorpusRun(ABC):
 
     @abstractmethod
     def _scoring(self, tables: HeldTables, bos: int | None) -> ScoresBatches:
-        """Returns the scorer for given tables, with this id before every window."""
+        """Returns the scorer for given tables, which feeds the id ``bos``, if any, before every window."""
 
     @abstractmethod
     def as_trained(self, length: int) -> HeldTables:
         """Returns the model's training tables.
 
         Raises:
-            RopescaleError: they are not available.
+            RopescaleError: these tables are not available.
         """
 
     def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
-        """Plans the short-context cost."""
+        """Returns the tasks that measure the short-context cost."""
         return []
 
     @abstractmethod
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Announces the run's cost and omissions."""
+        """Tells the user what the run costs, or which metrics it skips."""
 
     @abstractmethod
     def _check(self, first: Batch) -> None:
@@ -189,10 +190,11 @@ class CorpusRun(ABC):
     # --- planning ---
 
     def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
-        """Adds all tasks to a runner; returns the passes, the comparison, truncation and a note on it."""
+        """Adds all tasks to a runner, and returns the jobs, the tasks of the short-context cost and of truncation, and
+        a note on truncation."""
         jobs: list[Job] = []
         for variant in self.variants:
-            held = variant.tables(self.corpus.lengths)  # a schedule that does not fit fails here
+            held = variant.tables(self.corpus.lengths)  # raises an error if the schedule does not fit
             self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
             if self.options.stride is not None:  # each length has windows of its own
                 jobs += [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
@@ -297,8 +299,7 @@ class CorpusRun(ABC):
         }
 
     def _as_before(self, last: Facts) -> tuple[int, int | None]:
-        """Returns the last run's batch size and stride of truncation if its plans, and so its batches, are still
-        valid."""
+        """Returns the last run's batch size and truncation stride if its batches can be reused, else this run's."""
         if last.get("facts") != self.facts:
             return self.batch_tokens, None
         size, stride = last.get("batch_tokens"), last.get("truncation_stride")
@@ -335,29 +336,30 @@ class CorpusRun(ABC):
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:
-    """Returns the distinct jobs; schedules with the same tables share one."""
+    """Returns the distinct jobs; schedules with the same tables share a job."""
     return list({job.key: job for job in jobs}.values())
 
 
 # --- Truncation: the unchanged model on only the last tokens, up to its trained length
-# It uses the model's training tables, and windows of the trained length L0 without BOS, a stride apart. Each window
-# scores its last tokens, and together they score exactly the tokens at positions from L0 on in the measured windows. A
-# smaller stride leaves each token more context, at least L0 - stride, and takes more passes.
+# Truncation uses the model's training tables, and windows of the trained length L0 without BOS, a stride apart. Each
+# window scores its last tokens. Together, the windows score exactly the tokens at positions from L0 on in the measured
+# windows. A smaller stride gives each token more context, at least L0 - stride, and takes more forward passes.
 
 SHARES = (16, 8, 4, 2)
-"""Divisors of the trained length for candidate strides; the smallest stride that costs at most the rest is used."""
+"""The divisors of the trained length that give the candidate strides. The smallest stride that costs at most as much as
+all other passes is used."""
 
 
 def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
-    """Refuses an impossible request for truncation.
+    """Raises an error if truncation is requested and cannot be measured.
 
     Args:
-        asked: the option that requests it; "" for none.
+        asked: the option that requests truncation, or "".
         longest: the largest measured length.
         trained: the trained length, if known.
 
     Raises:
-        DataError: truncation cannot be measured.
+        DataError: the trained length is unknown, or no length exceeds it.
     """
     if asked and trained is None:
         raise DataError(f"{asked} is given, and the model's trained length is unknown; leave it out", asked)
@@ -371,10 +373,10 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
 
 @dataclass(frozen=True)
 class TruncationJob(Job):
-    """The pass of truncation, whose length is the trained one.
+    """The pass of truncation, whose length is the trained length.
 
     Attributes:
-        stride: the stride of its windows.
+        stride: the stride of the windows.
     """
 
     stride: int
@@ -388,7 +390,8 @@ def plan_truncation(
     batch_tokens: int,
     before: int | None = None,
 ) -> tuple[TruncationJob | None, str]:
-    """Plans truncation at the requested stride, the last run's, or the smallest candidate that costs at most the rest.
+    """Plans truncation at the requested stride, at the last run's stride, or at the smallest candidate stride that
+    costs at most as much as all other passes.
 
     Args:
         trained: the trained length, if known.
@@ -397,7 +400,7 @@ def plan_truncation(
         before: the stride of the last run with the same facts, if any; another stride could not reuse its batches.
 
     Returns:
-        The plan, or None if truncation is left out; and a note for the user, or "".
+        The plan, or None if truncation is skipped; and a note for the user, or "".
 
     Raises:
         DataError: the requested truncation is impossible, or the stride leaves a token without context.
@@ -419,7 +422,8 @@ def plan_truncation(
     fed = costs[stride]
     if known is None and fed > rest and options.truncation is None:
         return None, (
-            f"truncation is left out: {fed:,} tokens, {fed / rest:.0%} of the rest; ask for truncation to measure it"
+            f"truncation is skipped: it would feed {fed:,} tokens, {fed / rest:.0%} of what all other passes feed; "
+            "request truncation to measure it"
         )
     try:
         tables = as_trained(trained)
@@ -427,7 +431,7 @@ def plan_truncation(
         if asked:
             message = f"{asked} is given, and truncation cannot be measured: {error}"
             raise DataError(message, asked, *error.fields) from error
-        return None, f"truncation is left out: {error}"
+        return None, f"truncation is skipped: {error}"
 
     def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
         return truncated(tokens, length, stride, corpus.has_bos)

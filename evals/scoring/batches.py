@@ -1,10 +1,10 @@
 """The plan of a pass: the windows that are fed together, determined before the run.
 
 A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
-that is scored, stored and resumed. A model's rounding depends on what is fed together, so every execution of a plan, in
-one process or in many, feeds exactly these batches, and stores the same bytes whatever the number of processes and
-wherever it was interrupted. The only exception is a batch that does not fit into memory: it is scored in parts, which
-changes only rounding, and the store records it.
+that is scored, stored and resumed. A model's rounding depends on which windows are fed together, so every execution of
+a plan feeds exactly these batches. The stored bytes depend neither on the number of processes nor on interruptions. The
+only exception is a batch that does not fit into memory: it is scored in parts, which changes only rounding, and the
+number of parts is stored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from ..data.windows import Window, prefix, sliding
 
 LOGITS_BYTES = 64 * 2**20
-"""Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
-model's own dtype."""
+"""The default memory for one block of fp32 logits, in bytes. The peak is about three times as high: the logits in fp32
+and in the model's own dtype, and their exponentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Batch:
     """Windows of equal length that are fed together.
 
     Attributes:
-        number: its id within the plan, from 0.
+        number: the number of the batch in the plan, from 0.
         feeds: the windows, in the order of the rows.
         positions: the fed positions of each window, including BOS.
     """
@@ -48,12 +48,12 @@ class Batch:
 
     @property
     def fed(self) -> int:
-        """The total fed positions of its windows."""
+        """The number of fed positions in all windows."""
         return len(self.feeds) * self.positions
 
     @property
     def scored(self) -> int:
-        """The total scored tokens of its windows."""
+        """The number of scored tokens in all windows."""
         return sum(feed.window.count for feed in self.feeds)
 
 
@@ -62,9 +62,9 @@ class Scored:
     """The scores of a batch.
 
     Attributes:
-        nll: the NLLs of its scored tokens in nats, window after window, fp32; for a comparison, see
-            :meth:`ropescale.evals.scoring.executor.Executor.compare`.
-        parts: the number of parts it was fed in; more than 1 if it did not fit into memory.
+        nll: the NLLs of the scored tokens in nats, window after window, fp32; or the numbers that
+            :meth:`ropescale.evals.scoring.executor.Executor.compare` returns.
+        parts: the number of parts in which the batch was fed; more than 1 if it did not fit into memory.
     """
 
     nll: np.ndarray
@@ -95,7 +95,7 @@ class BatchPlan:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of every window of every batch, in order."""
+        """The hash of the windows of all batches, in order."""
         digest = hashlib.sha256()
         for batch in self.batches:
             rows = [(f.document, f.window.start, f.window.stop, f.window.scored) for f in batch.feeds]
@@ -103,10 +103,10 @@ class BatchPlan:
         return digest.hexdigest()
 
     def assembled(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Returns one vector per document, fp32 [scored tokens], from each batch's scored NLLs.
+        """Returns one vector of NLLs per document, fp32 [scored tokens].
 
         Args:
-            parts: by batch number, the scored NLLs of its windows one after the other, fp32.
+            parts: the NLLs of each batch by its number, window after window, fp32.
         """
         pieces: list[tuple[Feed, np.ndarray]] = []
         for batch in self.batches:
@@ -131,9 +131,9 @@ def plan_pass(
     Args:
         tokens: the number of tokens of each document, without BOS.
         stride: the stride of sliding windows; None feeds the first ``length`` positions of each document, which must
-            have as many.
-        batch_tokens: the most positions fed together, but at least one window.
-        slide: yields the windows of a document, if there is a stride.
+            be at least that long.
+        batch_tokens: the maximum number of positions in a batch; a longer window is a batch of its own.
+        slide: yields the windows of a document; used only with a stride.
     """
     windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
     feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
@@ -154,12 +154,13 @@ def _positions(feed: Feed, bos: bool) -> int:
 
 
 def owners(costs: Sequence[float], size: int) -> list[int]:
-    """Assigns batches to processes: the costliest first, to the least loaded process.
+    """Assigns the batches, in order of decreasing cost, each to the least loaded process.
 
-    Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
+    With this rule (Graham's longest processing time, SIAM J. Appl. Math. 17, 1969), the highest load is at most 4/3 of
+    the optimum.
 
     Returns:
-        Per batch, the number of its process.
+        The number of each batch's process.
     """
     loads, owner = [0.0] * size, [0] * len(costs)
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
@@ -169,9 +170,9 @@ def owners(costs: Sequence[float], size: int) -> list[int]:
 
 
 def cost(batch: Batch) -> float:
-    """Estimates the time of a batch, up to a factor: linear in its positions, and quadratic in a window's length.
+    """Estimates the relative time of a batch, linear in its positions and quadratic in its windows' length.
 
     Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
-    ones); distributing batches needs only the order of magnitude.
+    models). The order of magnitude is enough to distribute batches.
     """
     return batch.fed * (1 + batch.positions / 32768)

@@ -1,9 +1,9 @@
 """Scores the batches of a plan with a model, in parts if memory is short.
 
-A batch that does not fit is scored in halves; a window that does not fit, in chunks with a key-value cache. Both change
-only rounding, because the rotary tables of a pass are frozen before it starts. On an accelerator, and under a limit,
-running out of memory raises an error; a machine without a limit kills the process instead, so long windows rely on the
-estimate first.
+A batch that does not fit is scored in halves, and a window that does not fit is scored in chunks with a key-value
+cache. Both change only rounding, because the rotary tables of a pass are frozen before it starts. If memory runs out,
+an accelerator or a memory limit raises an error, but a machine without a limit kills the process. The memory of long
+windows is therefore estimated before they are fed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, positi
 from .scorer import Scorer, not_finite
 
 Applied = Callable[[], AbstractContextManager[object]]
-"""A context that makes a variant's tables live."""
+"""A function that returns a context manager in which a variant's tables are live."""
 
 Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
 """A function that feeds windows, at once or in chunks, and returns their numbers."""
 
 
 class Executor:
-    """Feeds batches, in parts where memory is short.
+    """Feeds batches, in parts if memory is short.
 
     Args:
         documents: the plan's documents, by number.
-        bos: the id before every window, or None.
+        bos: the id to feed before every window, or None.
         note: called with notes for the user.
     """
 
@@ -47,7 +47,7 @@ class Executor:
         self._chunks: dict[int, int | None] = {}  # chunk size by window length
 
     def check(self, batch: Batch) -> None:
-        """Runs the scorer's check at start-up, on the first window of a batch."""
+        """Runs :meth:`Scorer.check` on the first window of a batch."""
         with torch.inference_mode():
             self.scorer.check(self._ids(batch.feeds[:1])[0])
 
@@ -72,11 +72,11 @@ class Executor:
         """Compares the predictions of several variants with those of one, at a batch's scored tokens.
 
         Args:
-            one, others: contexts that make a variant's tables live, entered once per part of the batch.
+            one, others: a context for each variant in which its tables are live, entered once per part of the batch.
 
         Returns:
-            For each of the others, the KL divergences from ``one`` in nats, then flags (1 or 0) of equal most likely
-            tokens.
+            For each variant of ``others``, KL(one || other) in nats for every token, and then for every token 1 if both
+            variants have the same most likely token, else 0.
 
         Raises:
             RunError: as :meth:`score`.
@@ -89,7 +89,7 @@ class Executor:
         ]
 
     def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
-        """Feeds a batch; returns the numbers of each window, and the number of parts."""
+        """Feeds a batch, and returns the numbers of each window and the number of parts."""
         if batch.positions not in self._chunks:
             self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
@@ -102,7 +102,7 @@ class Executor:
         return [each for part in parts for each in part], len(parts) * pieces
 
     def _in_parts(self, batch: Batch, size: int, what: Feeding) -> list[list[np.ndarray]] | None:
-        """Feeds ``size`` windows at a time; returns None when memory does not suffice."""
+        """Feeds ``size`` windows at a time. Returns None if memory runs out."""
         feeds, chunk = batch.feeds, self._chunks[batch.positions]
         try:
             return [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
@@ -123,7 +123,10 @@ class Executor:
         return None
 
     def _smaller(self, batch: Batch, size: int) -> int:
-        """Returns the number of windows to feed after ``size`` did not fit; one window is fed in smaller chunks."""
+        """Returns the number of windows to feed at a time after ``size`` windows did not fit.
+
+        If a single window did not fit, returns ``size``, and reduces the size of its chunks.
+        """
         if size > 1:
             half = (size + 1) // 2
             self._most = half * batch.positions
@@ -145,7 +148,7 @@ class Executor:
         return size
 
     def _estimated_chunk(self, batch: Batch) -> int | None:
-        """Returns the chunk size of a window by the memory estimate; None if it fits, or cannot be chunked."""
+        """Estimates the chunk size for a window; returns None if the window fits, or cannot be fed in chunks."""
         chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
         if chunk is None or not self._chunks_agree(batch):
             return None
@@ -162,7 +165,8 @@ class Executor:
     def _divergences(
         self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
     ) -> list[np.ndarray]:
-        """Returns per window fp32 [others, 2, scored tokens]. Keeps only two states in memory at a time."""
+        """Returns one array per window, fp32 [others, 2, scored tokens]. Keeps the states of at most two variants in
+        memory."""
         ids = self._ids(feeds)
         with one(), torch.inference_mode():
             first = self.scorer.states(ids, chunk)
@@ -182,7 +186,7 @@ class Executor:
         return torch.tensor([[*first, *row] for row in rows])
 
     def _check_finite(self, feeds: Sequence[Feed], nll: Sequence[np.ndarray]) -> None:
-        """Refuses NaN and infinity, which spoil every mean; names the first position."""
+        """Raises an error that names the first position with NaN or infinity, because these would spoil every mean."""
         broken = [~np.isfinite(each) for each in nll]
         count = sum(int(each.sum()) for each in broken)
         if not count:

@@ -15,25 +15,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BATCH_TOKENS = {"cpu": 8192}
-"""Positions beyond which larger batches gain no speed: a CPU's caches are full long before. Elsewhere 32,768: from a
-few thousand positions on, an accelerator spends its time on arithmetic instead of reading the weights."""
+"""The largest default batch in positions, by device type. Larger batches are no faster, because a CPU's caches are full
+long before. For other devices the limit is 32,768: from a few thousand positions on, an accelerator spends its time on
+arithmetic instead of reading the weights."""
 
 MOST_CHUNK, LEAST_CHUNK = 4096, 256
-"""Chunk sizes of a long window: larger chunks gain no speed, smaller ones lose it."""
+"""The range of the chunk sizes of a long window: larger chunks are no faster, and smaller ones are slower."""
 
 _SHARE = 0.5
-"""The share of the memory beside the weights for one batch. The rest is for the allocator and other programs."""
+"""The share of the memory left after the weights that one batch may use. The rest is for the allocator and other
+programs."""
 
 
 def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
-    """Returns the default number of positions to feed together: the estimate, rounded down to a power of two.
+    """Returns the default number of positions to feed together: the number estimated to fit into memory, rounded down
+    to a power of two.
 
-    It depends on the machine's total memory instead of the free memory, so the same command on the same machine makes
+    The estimate is based on the total memory instead of the free memory, so the same command on the same machine makes
     the same plan.
 
     Args:
         longest: positions of the longest window.
-        logits_bytes: budget for one block of fp32 logits.
+        logits_bytes: the memory for one block of fp32 logits.
     """
     fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
     most = MOST_BATCH_TOKENS.get(device_of(model).type, 32768)
@@ -41,10 +44,10 @@ def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int
 
 
 def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | None:
-    """Returns the chunk size with which a window fits by the estimate; None for the full window.
+    """Estimates the chunk size with which a window fits into memory; returns None if the full window fits.
 
-    In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it, once
-    as booleans and once in the model's dtype.
+    Chunks need additional memory for the keys and values of all layers, and for an attention mask over all earlier
+    positions, once as booleans and once in the model's dtype.
     """
     free = budget(model, logits_bytes)
     if length * position_bytes(model, length) <= free:
@@ -56,7 +59,7 @@ def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | N
 
 
 def described(model: PreTrainedModel, batch: Batch, logits_bytes: int) -> str:
-    """Describes the memory of the weights, and of a batch by the estimate, before the run."""
+    """Describes the memory that the weights take, and the estimated memory of a batch."""
     weights = sum(weight_bytes(model).values())
     logits = 3 * min(logits_bytes, 4 * batch.fed * embedding_shape(model)[0])
     working = batch.fed * position_bytes(model, batch.positions) + logits
@@ -68,10 +71,11 @@ def _size(number: float) -> str:
 
 
 def budget(model: PreTrainedModel, logits_bytes: int) -> float:
-    """Returns the bytes for a forward pass: a share of the memory beside the weights, minus three blocks of logits.
+    """Returns the bytes that a forward pass may use: a share of the memory left after the weights, minus three blocks
+    of logits.
 
-    For a model on several devices, the one with the least memory counts, because every window passes through all of
-    them.
+    For a model on several devices, the device with the least memory left determines the result, because every window
+    passes through all of them.
     """
     weights = weight_bytes(model)
     devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
@@ -79,7 +83,7 @@ def budget(model: PreTrainedModel, logits_bytes: int) -> float:
 
 
 def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
-    """Counts the bytes of this process's weights by device; "meta" counts weights offloaded to disk."""
+    """Returns the bytes of this process's weights by device. Weights offloaded to disk are on the device "meta"."""
     found: dict[torch.device, int] = {}
     for parameter in model.parameters():
         local = getattr(parameter, "to_local", None)
@@ -89,15 +93,15 @@ def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Returns the input device, also for a model with offloaded weights (accelerate)."""
+    """Returns the device of a model's inputs, also if accelerate offloads its weights."""
     embedding = model.get_input_embeddings()
     place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return next(model.parameters()).device if place is None else torch.device(place)
 
 
 def cache_bytes(model: PreTrainedModel) -> int:
-    """Returns the bytes per position of all layers' keys and values, with those of one layer twice, because a cache is
-    copied as it grows."""
+    """Returns the bytes per position of a key-value cache. One layer is counted twice, because a layer's cache is
+    copied when it grows."""
     return (_stated(model, "num_hidden_layers", 1) + 1) * layer_cache_bytes(model)
 
 
@@ -112,8 +116,8 @@ def position_bytes(model: PreTrainedModel, length: int) -> int:
     """Estimates the peak of a forward pass without KV cache and logits, in bytes per fed position.
 
     The peak is either one layer's attention (queries, keys repeated per head, values, output) or its MLP (gate, up,
-    their product), in addition to the residual stream and its fp32 norm. An eager attention also holds a score per head
-    and earlier position, in the model's dtype, and its softmax in fp32.
+    their product), in addition to the residual stream and its fp32 norm. Eager attention also stores a score per head
+    and position in the model's dtype, and the softmax in fp32.
     """
     parameter = next(model.parameters())
     width, (heads, head) = _width(model), _heads(model)
@@ -126,7 +130,8 @@ def position_bytes(model: PreTrainedModel, length: int) -> int:
 
 
 def total_memory(device: torch.device) -> int:
-    """Returns the memory of the accelerator, or for the CPU of this machine or its control group."""
+    """Returns the total memory of a device in bytes. For a CPU, this is the memory of the machine, or the limit of its
+    control group if that is lower."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
@@ -153,9 +158,9 @@ def release(device: torch.device) -> None:
 
 
 def work(model: PreTrainedModel, positions: int) -> float:
-    """Counts the FLOPs per token of a forward pass over ``positions``: 2 per weight, 4 per coordinate and key.
+    """Returns the FLOPs per token of a forward pass over ``positions``: 2 per weight, and 4 per coordinate and key.
 
-    A key counts half, because the average token of a causal model sees half of them.
+    Only half of the keys are counted, because that is the number that the average token of a causal model sees.
     """
     layers, (heads, head) = _stated(model, "num_hidden_layers", 1), _heads(model)
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -179,7 +184,7 @@ def _width(model: PreTrainedModel) -> int:
 
 
 def _stated(model: PreTrainedModel, name: str, usual: int) -> int:
-    """Returns a number from the text model's configuration; the default if it is missing."""
+    """Returns a number from the text model's configuration, or ``usual`` if the number is missing or 0."""
     return int(getattr(_text_config(model), name, 0) or usual)
 
 

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 SCORING = 1
-"""The version of scoring, increased if the same model and batches would give other NLLs, to invalidate stored ones."""
+"""The version of scoring. It is increased when the same model and batches would give different NLLs, so that stored
+NLLs of earlier versions are not used."""
 
 _PROBE = 32
-"""Positions of the first window that verify the split against the model's own logits."""
+"""The number of positions on which the split is compared with the model's own logits."""
 
 
 class Scorer:
@@ -49,7 +50,7 @@ class Scorer:
     Attributes:
         split: whether the trunk and the head run separately (bounded memory). False if the model has no separate trunk,
             or if :meth:`check` found that splitting changes its logits.
-        vocabulary: rows of the input embedding; valid ids are smaller.
+        vocabulary: the number of rows of the input embedding; valid ids are smaller.
         retries: whether a batch that ran out of memory may be retried in parts. False if other processes take part in
             every call.
     """
@@ -70,7 +71,7 @@ class Scorer:
             ids: a window, int64 [tokens].
 
         Raises:
-            CheckpointError: these logits are not finite because a weight is not.
+            CheckpointError: the logits are not finite, because a weight is not finite.
         """
         if not self.split:
             LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
@@ -85,7 +86,8 @@ class Scorer:
         self.split = agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
         if not self.split:
             LOG.warning(
-                "%s computes other logits if its head runs separately; scoring it whole", type(self.model).__name__
+                "%s computes different logits if its head runs separately; scoring needs its full logits",
+                type(self.model).__name__,
             )
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
@@ -109,9 +111,9 @@ class Scorer:
         return nll.cpu().view(len(ids), -1)
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
-        """Returns the head's input states for every position except the last, with the live tables.
+        """Returns the head's input for every position except the last, computed with the live tables.
 
-        These are the trunk's output, [windows, positions - 1, width], or the logits of a model without a split.
+        This is the trunk's output, [windows, positions - 1, width], or the logits of a model without a split.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
@@ -130,7 +132,7 @@ class Scorer:
     def divergence(self, ids: torch.Tensor, one: State, other: State) -> torch.Tensor:
         """Compares the predictions of two sets of tables at every position except the last.
 
-        Both go through the head block by block, so full logits are never in memory.
+        The head computes the logits of both block by block, so full logits are never in memory.
 
         Args:
             ids: the windows that both were computed from, int64 [windows, positions].
@@ -142,7 +144,7 @@ class Scorer:
         """
         sources = ids.to(self.device)[:, :-1]
         found = torch.empty((2, sources.numel()), dtype=torch.float32)
-        # Two models' blocks are in memory at a time.
+        # A block of each is in memory at the same time, so they share the budget.
         blocks = (self._state_blocks(state, sources, share=2) for state in (one, other))
         for (rows, first), (_, second) in zip(*blocks, strict=True):
             found[:, rows] = divergence(first, second).cpu()
@@ -151,7 +153,8 @@ class Scorer:
     def _state_blocks(
         self, state: State, sources: torch.Tensor, share: int = 1
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields the rows of each block among all positions, and their fp32 logits, ``1 / share`` of the budget."""
+        """Yields the rows of each block among all positions, and their fp32 logits, which take ``1 / share`` of the
+        budget."""
         if isinstance(state, torch.Tensor):
             for rows in self._blocks(len(state), share):
                 yield rows, state[rows].float()
@@ -161,7 +164,7 @@ class Scorer:
             yield rows, self._head(state, sources.reshape(1, -1), rows)[0]
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
-        """Whether feeding a window in chunks equals feeding it at once, on its first positions.
+        """Whether the first positions of a window get the same NLLs in chunks and at once, up to rounding.
 
         Args:
             ids: a window, int64 [tokens].
@@ -179,7 +182,7 @@ class Scorer:
     def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary].
 
-        A chunk's states, and without a split a window's logits, are released before the next but one is computed.
+        At most two chunks' states are in memory at a time, or two windows' logits for a model without a split.
         """
         parts: Iterable[tuple[torch.Tensor, State]]
         if not self.split:
@@ -223,7 +226,7 @@ class Scorer:
 
 
 def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
+    """Returns KL(one || other) in nats, and 1.0 if the most likely token is the same, else 0.0: [2, rows].
 
     Args:
         one, other: fp32 logits [rows, vocabulary]. A token with zero probability under ``one`` contributes nothing.
@@ -236,7 +239,10 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits are equal up to matrix-product rounding, which depends on the number of rows. NaN equals NaN."""
+    """Whether logits are equal up to the rounding of matrix products, which depends on the number of rows.
+
+    NaN is equal to NaN.
+    """
     if split.shape != own.shape:
         return False
     tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
@@ -244,7 +250,7 @@ def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def broken_weight(model: nn.Module) -> str | None:
-    """Returns the name of a weight with NaN or infinity among this process's weights."""
+    """Returns the name of the first of this process's weights with NaN or infinity, or None."""
     for name, each in model.named_parameters():
         plain = type(each.data) is torch.Tensor and not each.is_meta and each.dtype.itemsize > 1
         if plain and not bool(torch.isfinite(each).all()):
@@ -257,11 +263,11 @@ def _broken(name: str) -> str:
 
 
 def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor") -> RunError:
-    """Returns the error for non-finite logits; it names a non-finite weight, if any.
+    """Returns the error for non-finite logits. Its message names a non-finite weight, if the model has one.
 
     Args:
-        where: the text or the tables that caused them.
-        otherwise: what to try besides another dtype.
+        where: the place of these logits, or their cause, for the message.
+        otherwise: an alternative to float32, for the message.
     """
     if (broken := broken_weight(model)) is not None:
         return RunError(_broken(broken))
@@ -272,7 +278,8 @@ def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor"
 
 @contextmanager
 def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    """Replaces ``module.forward`` inside the block; restores an instance's own forward (accelerate sets one)."""
+    """Replaces ``module.forward`` inside the block, and then restores it, also if it was set on the instance (as
+    accelerate does)."""
     own = module.__dict__.get("forward")
     module.forward = forward
     try:

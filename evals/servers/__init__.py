@@ -1,1 +1,1 @@
-"""Scores token ids by servers, which return their log-probabilities."""
+"""Scores token ids with servers that return log-probabilities."""

@@ -33,16 +33,16 @@ KEY = "OPENAI_API_KEY"
 
 ATTEMPTS = 6
 PAUSE = 1.0
-"""Seconds before the second attempt; later pauses double."""
+"""Seconds before the second attempt. Each later pause is twice as long as the one before."""
 
 TIMEOUT = 3600.0
 """Default seconds to wait for a response: a million tokens take minutes, and other requests may precede them."""
 
 SMALL = 1 << 20
-"""The most bytes of a response without tokens."""
+"""The size limit of a response without tokens, in bytes."""
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""The status codes of requests that are sent again."""
+"""The status codes after which a request is sent again."""
 
 _LONGEST_QUOTE = 300
 
@@ -58,9 +58,10 @@ class Call:
     """A request.
 
     Attributes:
+        path: the path of the URL.
         body: the JSON to POST; None for GET.
-        most: the most bytes of the response.
-        is_optional: whether the server may lack the path; the response is then an empty JSON object.
+        most: the size limit of the response, in bytes.
+        is_optional: whether the path may be missing on the server; the response is then an empty JSON object.
     """
 
     path: str
@@ -70,7 +71,7 @@ class Call:
 
 
 Start = Callable[[Sequence[Call]], Future[list[bytes]]]
-"""Sends requests, and returns a future of their responses."""
+"""A function that sends requests, and returns a future of their responses."""
 
 
 class Client:
@@ -79,11 +80,11 @@ class Client:
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
         timeout: seconds to wait for a response.
-        concurrency: the most requests at once.
+        concurrency: the maximum number of concurrent requests.
 
     Attributes:
         headers: the headers of every request.
-        notes: receives a message for every repeated request.
+        notes: receives a message whenever a request is sent again.
 
     Raises:
         DataError: the address is invalid, or contains a user name, a password or a query.
@@ -115,10 +116,10 @@ class Client:
         self._has_answered = False
 
     def ask(self, path: str, model: type[M], body: Mapping[str, object] | None = None) -> M:
-        """Returns a parsed response; the model's defaults if the server lacks the path.
+        """Sends a request and returns the parsed response, or the model's defaults if the server lacks the path.
 
         Raises:
-            ServerError: the server cannot be reached, refuses, or sends an invalid response.
+            ServerError: the server cannot be reached, rejects the request, or sends an invalid response.
         """
         with self.connected() as start:
             [content] = start([Call(path, body, is_optional=True)]).result()
@@ -128,8 +129,8 @@ class Client:
     def connected(self) -> Iterator[Start]:
         """Opens a connection pool, and yields the function that sends requests.
 
-        They run in an event loop in a separate thread, so that many wait at once. An error inside the block closes the
-        connections of the pending ones, and the server stops computing them.
+        Requests run in an event loop in a separate thread, so that many can wait at the same time. An error inside the
+        block closes the connections of pending requests, so that the server stops computing them.
         """
         try:
             pool = http.AsyncClient(
@@ -164,7 +165,7 @@ class Client:
             except (http.RequestError, TimeoutError) as error:
                 if pool.is_closed:
                     raise
-                late = f"no whole response within {self.timeout:g} s"
+                late = f"no complete response within {self.timeout:g} s"
                 problem = late if isinstance(error, TimeoutError) else self._quoted(str(error)) or type(error).__name__
                 if isinstance(error, (http.ConnectError, http.ConnectTimeout)) and not self._has_answered:
                     raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
@@ -207,7 +208,7 @@ class Client:
             return ""
 
     def _quoted(self, text: str) -> str:
-        """Returns the start of a server's or library's text, without the key."""
+        """Returns the start of a message of a server or library, without the API key."""
         text = text.replace(self._key, "...") if self._key else text
         return visible(cut(" ".join(text.split()), _LONGEST_QUOTE))
 
@@ -216,11 +217,11 @@ def parsed(model: type[M], content: bytes, sender: str) -> M:
     """Parses a response.
 
     Raises:
-        ServerError: it is invalid.
+        ServerError: the response is invalid.
     """
     try:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         [first, *_] = error.errors()
-    where = ".".join(map(str, first["loc"][:3])) or "the body"  # deeper names are the server's
+    where = ".".join(map(str, first["loc"][:3])) or "the body"  # deeper names come from the server
     raise ServerError(f"{sender} sent an invalid response ({where}: {first['msg']})")

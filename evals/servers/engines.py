@@ -1,6 +1,7 @@
 """Prompt scoring by engines over HTTP: the request, and the log-probabilities in the response.
 
-vLLM was run (0.32.0, float32, against stock transformers). SGLang is written from its source and was not run.
+The scores of vLLM 0.32.0 in float32 were compared with stock transformers. The support for SGLang was written from
+SGLang's source code, and was not run against a server.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ...output.formatting import listed, named
 from .client import SMALL, Call, Client, parsed
 
 _LOWEST, _HIGHEST = -9000.0, 0.01
-"""The range of log-probabilities: vLLM writes -9999 for minus infinity, and rounding may pass zero."""
+"""The range of valid log-probabilities: vLLM writes -9999 for minus infinity, and rounding may exceed zero."""
 
 ROW = 640
-"""The most response bytes per token: a number of 20 digits, an id, a rank, and the token's text."""
+"""The size limit of a response in bytes per token: a number of 20 digits, an id, a rank, and the token's text."""
 
 TokenId = Annotated[int, Field(ge=0, lt=2**24)]
 """A generated id, which is stored as fp32."""
@@ -40,14 +41,14 @@ class Token(TypedDict):
 
 
 Position = dict[int, Token] | None
-"""The tokens that a response has for a position, by id."""
+"""The tokens that a response lists for a position, by id."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Asks for the scores of the last ``count`` of some ids, and also for their ranks if ``ranked``.
+    """A request for the scores of the last ``count`` of ``ids``, and for their ranks if ``ranked``.
 
-    The answer is fp32 [2, count]: the NLL in nats, and 1 for a token of rank 1, else 0.
+    The answer is fp32 [2, count]: the NLL in nats, and 1 if the token has rank 1, else 0.
     """
 
     ids: Sequence[int]
@@ -57,7 +58,8 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Generating:
-    """Asks for greedy decoding of up to ``count`` tokens after some ids. The answer is their ids, int64 [tokens]."""
+    """A request for greedy decoding of up to ``count`` tokens after ``ids``. The answer is the ids of the generated
+    tokens, int64 [tokens]."""
 
     ids: Sequence[int]
     count: int
@@ -71,11 +73,11 @@ class PromptScoring(ABC):
 
     Attributes:
         model: the served model's name.
-        limit: the most positions of prompt and generated text together; None if unknown.
+        limit: the maximum number of positions of prompt and generated text together; None if unknown.
         version: the engine's version.
-        path: the path of requests to score or generate.
-        limit_option: the engine's option to set the limit.
-        reserved: the positions of the limit that a window cannot use.
+        path: the path of requests for scores or generated ids.
+        limit_option: the engine's option that sets the limit.
+        reserved: the number of positions within the limit that a window cannot use.
     """
 
     name: ClassVar[str]
@@ -94,28 +96,28 @@ class PromptScoring(ABC):
 
     @property
     def longest(self) -> int | None:
-        """The most positions of a window that the engine can score."""
+        """The length of the longest window that the engine can score; None if unknown."""
         return None if self.limit is None else self.limit - self.reserved
 
     @abstractmethod
     def body(self, asked: Asked) -> Body:
-        """Returns the JSON to ask for scores or generated ids."""
+        """Returns the JSON of a request for scores or generated ids."""
 
     @abstractmethod
     def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
-        """Parses every position of a prompt except the first, and the generated ids, from a response."""
+        """Returns all positions of the prompt except the first, and the generated ids, from a response."""
 
     def call(self, asked: Asked) -> Call:
-        """Returns the request for some scores or generated ids."""
+        """Returns the HTTP request for scores or generated ids."""
         tokens = asked.count if isinstance(asked, Generating) else (1 + asked.ranked) * len(asked.ids)
         return Call(self.path, self.body(asked), SMALL + ROW * tokens)
 
     def answer(self, asked: Asked, content: bytes) -> np.ndarray:
-        """Parses scores or generated ids.
+        """Returns the scores or generated ids from a response.
 
         Raises:
-            ServerError: the response is invalid, lacks a finite log-probability, or a needed rank, for one of the ids,
-                or has no generated ids or too many.
+            ServerError: the response is invalid, a requested log-probability or rank is missing or out of range, or
+                generated ids are missing or too many.
         """
         positions, generated = self.parts(content, asked.ids)
         if isinstance(asked, Generating):
@@ -148,7 +150,7 @@ class PromptScoring(ABC):
 
 
 class _Choice(BaseModel):
-    """The log-probabilities of a prompt, and those and the ids of the generated text."""
+    """The log-probabilities of a prompt, and the log-probabilities and ids of the generated text."""
 
     prompt: Annotated[list[Position] | None, FailFast(), Field(validation_alias="prompt_logprobs")] = None
     logprobs: Annotated[list[float | None] | None, Field(validation_alias=AliasPath("logprobs", "token_logprobs"))] = (
@@ -165,8 +167,9 @@ class _Completion(BaseModel):
 class VLLM(PromptScoring):
     """vLLM's ``/v1/completions`` with ``prompt_logprobs``.
 
-    It generates at least one token, so a prompt as long as its limit is refused. For such a window, the generated token
-    is restricted to the window's last one, and its raw log-probability equals that of a longer prompt.
+    vLLM generates at least one token, so it rejects a prompt that is as long as its limit. For such a window, the
+    prompt omits the last token, and vLLM may generate only this token; its raw log-probability is the same as in a
+    prompt.
     """
 
     name, path, version_path, limit_option = "vLLM", "/v1/completions", "/version", "--max-model-len"
@@ -186,7 +189,8 @@ class VLLM(PromptScoring):
         [choice] = parsed(_Completion, content, self.name).choices
         positions: list[Position] = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
-            # Processed ones give the other tokens no probability; the own one's may round to 1 in raw ones, too.
+            # Processed log-probabilities are minus infinity for all but the allowed token. (Its own proves nothing,
+            # because a raw probability may round to 1, too.)
             if any(value <= _LOWEST for tokens in choice.tops for value in (tokens or {}).values()):
                 raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
             for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
@@ -261,11 +265,11 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     """Detects a server's engine and served model.
 
     Args:
-        wanted: the model's name; None takes the first one, whose adapters follow it.
+        wanted: the model's name. None selects the first model, because servers list adapters after their base model.
 
     Raises:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
-        DataError: it does not serve that model.
+        DataError: the server does not serve that model.
     """
     cards = client.ask("/v1/models", _Models).data
     owner = cards[0].owned_by if cards else None

@@ -47,22 +47,22 @@ if TYPE_CHECKING:
     from ..data.sources import TextSource
 
 TOLERANCE = 0.05
-"""The mean difference in nats per token between two scores of a text: in half precision, rounding depends on the other
-requests of a batch."""
+"""The largest mean difference, in nats per token, that rounding explains between two scores of a text. In half
+precision, rounding depends on the other requests in a batch."""
 
 
 class ServedModel:
-    """A model on one or several servers with distinct labels, in the place of a loaded model.
+    """A model on one or several servers with distinct labels, used instead of a loaded model.
 
-    It reads no weights: the server's may differ from the folder's, and are not exposed.
+    No weights are read, because servers do not expose theirs, which may differ from the folder's.
 
     Args:
-        path: a folder with the model's configuration, if any.
-        tokenizer: the model's, if known.
+        path: a folder with the model's configuration, or None.
+        tokenizer: the model's tokenizer, or None.
 
     Attributes:
         facts: the "model" part of results.json.
-        protocol: the servers' engines for the results, without addresses.
+        protocol: the servers' engines, for the "protocol" part of results.json; without addresses.
         trained: the trained length, without ropescale's scaling; None if unknown.
         vocabulary: the number of token ids; None if unknown.
 
@@ -78,7 +78,9 @@ class ServedModel:
     ) -> None:
         self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
         if not self.servers or not all(isinstance(server, Server) for server in self.servers):
-            raise DataError("model is neither a loaded model nor a Server or several; load it, or name its Server")
+            raise DataError(
+                "model is neither a loaded model nor one or several Servers; load the model, or give its Server"
+            )
         self.labels = [server.label for server in self.servers]
         if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
             raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
@@ -106,7 +108,7 @@ class ServedModel:
         """Returns the label of the baseline: the requested one, else the unchanged model, else the first server.
 
         Raises:
-            DataError: no server has the requested one.
+            DataError: no server has the requested label.
         """
         if label is not None and label != UNNAMED:
             label = spelled_out(served_schedule(label))
@@ -115,7 +117,9 @@ class ServedModel:
         return label or (AS_IS if AS_IS in self.labels else self.labels[0])
 
     def refuse(self, longest: int, notes: Notes) -> None:
-        """Refuses windows or a tokenizer that a server cannot score with; ``notes`` receives all messages of requests.
+        """Checks that every server can score windows of this length with this tokenizer.
+
+        ``notes`` receives the messages of all requests.
 
         Raises:
             DataError, ServerError: as for :meth:`Server.refuse`.
@@ -127,7 +131,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ServedBatches:
-    """Scores batches of one window, or of one prompt, by a server.
+    """Scores batches of one window, or of one prompt, with a server.
 
     Attributes:
         name: returns a batch's name for messages.
@@ -146,9 +150,9 @@ class ServedBatches:
         return scored
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
-        """Scores several batches at once; yields them in order of completion.
+        """Scores several batches at once, and yields them in order of completion.
 
-        Yields completed batches before it raises an error, and aborts pending ones.
+        If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
         """
         engine, most = self.server.engine, self.server.client.concurrency
         todo, pending = iter(batches), dict[Future[list[bytes]], tuple[Batch, Sequence[Asked]]]()
@@ -172,19 +176,19 @@ class ServedBatches:
                     raise failure
 
     def confirm(self, batch: Batch, before: Scored) -> None:
-        """Checks that the server's numbers match those before an interruption.
+        """Checks that the server gives the same NLLs as before an interruption, up to rounding.
 
         Raises:
-            ServerError: the NLL differs.
+            ServerError: the NLLs differ.
         """
         first = self.asks(batch)[0]
         [[nll, *_]] = self.server.answers([first])
         apart = float(np.abs(nll - before.nll[: first.count]).mean())
         if apart > TOLERANCE:
             raise ServerError(
-                f"{self.server.client.url} differs from the start of this run ({apart:.3g} nats per token, and "
-                f"rounding explains {TOLERANCE:g}): it serves another model or schedule; serve the first one again, "
-                f"or start in another folder",
+                f"{self.server.client.url} differs from the start of this run (by {apart:.3g} nats per token, and "
+                f"rounding explains at most {TOLERANCE:g}): it serves another model or schedule; serve the first one "
+                f"again, or start in another folder",
                 "out",
             )
 
@@ -229,9 +233,9 @@ class ServedRun(CorpusRun):
         raise DataError("no server has the unchanged model (served_as base)", "served_as")
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Notes shorter lengths read from the longest windows, and metrics that servers leave out."""
+        """Notes if the longest windows give the losses of shorter lengths, and if a metric is not measured."""
         for server in self.model.servers:
-            with suppress(RopescaleError):  # a label without the fields of its schedule
+            with suppress(RopescaleError):  # the label may lack fields of its schedule
                 spec = server.asked
                 if not server.is_unscaled and isinstance(spec, Spec) and length_dependent(spec.build()):
                     self.notes.tell(
@@ -239,7 +243,7 @@ class ServedRun(CorpusRun):
                         f"table for all lengths, so its longest windows give the losses of shorter ones"
                     )
         if self.options.short_context and short_length(self.corpus.lengths, self.trained_length) is not None:
-            self.notes.tell("the short-context cost (KL, top-1 agreement) is left out: servers return no distributions")
+            self.notes.tell("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
 
 
 def served_retrieval(
@@ -289,11 +293,11 @@ class ServedRecommendRun(RecommendRun):
     """A recommendation among served schedules, one of them the unchanged model.
 
     There is no race, so the full text decides. The longest windows give the losses of shorter lengths, because a server
-    has one table for all lengths. The options' ``path`` has the served model's configuration.
+    has one table for all lengths. The option ``path`` names the folder with the served model's configuration.
 
     Raises:
-        DataError, ServerError: the path is missing, a server cannot score the text, or none has the unchanged model;
-            raised before scoring starts.
+        DataError, ServerError: the path is missing, a server cannot score the text, or no server has the unchanged
+            model; raised before scoring starts.
     """
 
     def __init__(

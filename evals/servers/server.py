@@ -1,4 +1,4 @@
-"""A server of one model, which scores token ids and has a schedule like a variant of a loaded model."""
+"""A server that scores token ids with one model under one schedule, used like a variant of a loaded model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ UNNAMED = "served"
 """The label of a server with an unnamed schedule."""
 
 TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx_1 = {'a': [3.14]}"
-"""The text to compare tokenizers on: letters, digits, signs and spaces that they encode differently."""
+"""A text for comparing tokenizers, with letters, digits, signs and spaces that different tokenizers encode
+differently."""
 
 
 class _Tokens(BaseModel):
@@ -33,7 +34,7 @@ class _Tokens(BaseModel):
 
 
 class Server:
-    """A server of vLLM or SGLang, for :func:`ropescale.evals.perplexity` instead of a model.
+    """A vLLM or SGLang server, which :func:`ropescale.evals.perplexity` takes instead of a model.
 
     The API key comes from the environment variable ``OPENAI_API_KEY``.
 
@@ -66,7 +67,7 @@ class Server:
 
     @cached_property
     def engine(self) -> PromptScoring:
-        """The engine and the model that the server reports."""
+        """The engine that the server reports, with the served model."""
         return engine_of(self.client, self.name)
 
     @property
@@ -90,10 +91,10 @@ class Server:
         return dict.fromkeys(lengths, HeldTables(self, None, self.rotation, self.rotation, {}))
 
     def refuse(self, longest: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """Refuses windows or a tokenizer that this server cannot score with, before scoring starts.
+        """Checks, before scoring starts, that the server can score windows of this length with this tokenizer.
 
         Raises:
-            DataError: windows exceed its limit, or the tokenizer differs.
+            DataError: the longest window exceeds the server's limit, or the server's tokenizer differs.
             ServerError: the server cannot be reached, or cannot score.
         """
         url, engine = self.client.url, self.engine
@@ -121,12 +122,12 @@ class Server:
         """Returns scores or generated ids.
 
         Raises:
-            ServerError: the server cannot be reached, refuses, or sends an invalid response.
+            ServerError: the server cannot be reached, rejects a request, or sends an invalid response.
         """
         with self.client.connected() as start:
             return list(map(self.engine.answer, asked, start(list(map(self.engine.call, asked))).result()))
 
 
 def served_schedule(name: str) -> specs.ParsedSpec:
-    """Parses the name of a served schedule; ``base`` is the unchanged model, as ``as-is`` is."""
+    """Parses the name of a served schedule. Both ``base`` and ``as-is`` name the unchanged model."""
     return specs.parse(AS_IS if name == "base" else name)

@@ -1,7 +1,8 @@
 """`verify --server`: checks that the schedule is live in a serving engine.
 
-Scores a fixed text, longer than the trained length, by the server, by stock transformers on the folder, and by the same
-model without its schedule. The result is the model that the server agrees with past the trained length.
+Scores a fixed text, longer than the trained length, with the server, with stock transformers on the folder, and with
+the same model without its schedule. The verdict depends on which of these two models agrees with the server past the
+trained length.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PAST = 512
-"""Tokens past the trained length to compare, if the server's limit allows."""
+"""The number of tokens past the trained length to compare, if the server's limit allows it."""
 
 EXACT, ROUNDED = 1e-3, 0.05
-"""The mean difference in nats per token that rounding explains in float32, and in half precision. vLLM differed by 1e-5
-in float32; a bfloat16 model of four layers differed by 0.01 from its float32 version, and deeper ones differ more."""
+"""The largest mean difference, in nats per token, that rounding explains in float32 and in half precision. vLLM
+differed by 1e-5 in float32. A bfloat16 model of four layers differed by 0.01 from its float32 version, and deeper
+models differ more."""
 
 LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
-CANNOT_TELL = "cannot tell: both differ no more than rounding explains"
+CANNOT_TELL = "cannot tell: both differ by no more than rounding error"
 NOT_PROVED = "not proved: the model does not fit into this machine's memory"
 _VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
 """Verdicts by whether stock transformers agrees up to rounding, with the folder's schedule and without it."""
@@ -53,9 +55,10 @@ class ServedVerification:
 
     Attributes:
         model, url: the folder, and the server's address.
-        trained, length: the trained length, and the tokens of the text.
-        stock, unscaled: mean absolute difference of the log-probabilities past the trained length between the server
-            and stock transformers on the folder, and without its schedule, in nats; None where the model does not fit.
+        trained, length: the trained length, and the number of tokens of the text.
+        stock, unscaled: the mean absolute difference, in nats, of the server's log-probabilities past the trained
+            length from those of stock transformers on the folder, and without its schedule; None if the model does not
+            fit into memory.
         tolerance: the largest difference that rounding explains in ``dtype``.
         within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats.
         verdict: one of this module's five verdicts.
@@ -97,13 +100,14 @@ def verify_served(
 
     Args:
         model: the served folder, with its schedule in ``config.json``.
-        length: tokens of the text; above the trained length and within the server's limit.
+        length: the number of tokens of the text, above the trained length and within the server's limit.
         dtype: the server's dtype, which determines the tolerance (default: half precision) and stock transformers'
             dtype (default: float32 on a CPU). If exactly one of the two models agrees with the server within the
             float32 tolerance, that decides for every dtype.
 
     Raises:
-        DataError: the folder has no schedule, the server's limit is below the trained length, or its tokenizer differs.
+        DataError: the folder has no schedule, the text is not longer than the trained length or exceeds the server's
+            limit, or the server's tokenizer differs.
         ServerError: the server cannot be reached, or cannot score.
     """
     place = usable_device(device)
@@ -157,7 +161,7 @@ def verify_served(
 
 
 def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
-    """Whether the weights take less than 90% of the memory in the loaded dtype."""
+    """Whether the weights, in the dtype they are loaded in, take less than 90% of the memory."""
     stored, config = sum(file.stat().st_size for file in folder.glob("*.safetensors")), read_config(folder)
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     is_widened = is_half and (dtype == "float32" or (dtype is None and place.type == "cpu"))
@@ -167,13 +171,13 @@ def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
 def _scored(
     model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores a text with a folder's tables, fixed at ``limit`` as in an engine, and without its schedule.
+    """Scores a text twice: with the folder's tables fixed at ``limit``, as an engine does, and without the schedule.
 
     Raises:
         DataError: the folder has no schedule.
     """
     others: list[Variant] = [AsTrained(model)]
-    if Configuration.read(config).is_scaled:  # scaling of another origin than ropescale
+    if Configuration.read(config).is_scaled:  # for scaling that ropescale did not write
         others.append(Variant(model, "base", {"replace_scaling": True}))
     own = Variant(model, AS_IS, {}).tables([limit])[limit]
     made = (variant.tables([limit])[limit] for variant in others)

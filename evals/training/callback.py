@@ -40,36 +40,36 @@ class TrainingCallback(TrainerCallback):
     callback.
 
     * Before the first step it verifies, in every process, that the schedule is live in every layer. If it is not live
-      in one process, all stop, with one line that names the rank, the module and the difference. The tables are
-      compared again every ``check_every`` steps, at every evaluation, before every save and at the end.
+      in one process, all processes stop with one line that names the rank, the module and the difference. The tables
+      are compared again every ``check_every`` steps, at every evaluation, before every save and at the end.
     * Before every save, and at the end, it checks the last loss and the trained weights; if one is not finite, all
       processes stop, and nothing is saved. (Trainer omits such losses from its log.)
     * With ``eval_documents`` it measures perplexity against length as :func:`ropescale.evals.perplexity` does: before
-      the first step, whenever Trainer evaluates, every ``every`` steps, and after the last. The figures
+      the first step, whenever Trainer evaluates, every ``every`` steps, and after the last step. The results
       (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
-      the model before its schedule and its training) are in Trainer's ``log_history`` and, where Trainer evaluates, in
+      the model before its schedule and its training) are in Trainer's ``log_history`` and, when Trainer evaluates, in
       its metrics. Each measurement is a folder below ``out`` that ``ropescale report`` shows.
-    * It adds to every checkpoint the files of :func:`ropescale.save`, adapters included; Trainer resumes from it as
-      before.
+    * It adds the files of :func:`ropescale.save` to every checkpoint, also to checkpoints of adapters. Trainer resumes
+      from these checkpoints as before.
 
     Args:
-        schedule: the schedule to patch the model with when the Trainer is created, unless the model has it already.
-            Default: the model's own: a patch, the schedule of the folder that it was loaded from, or its
-            configuration's.
+        schedule: the schedule to patch the model with when the Trainer is created, unless ropescale already applied
+            one. Default: the schedule that the model already has, from a patch, the folder that it was loaded from, or
+            its configuration.
         eval_documents: the documents to measure on, as for :func:`ropescale.evals.perplexity`.
         lengths: positions, including BOS, such as ``"256,2k"``.
         tokenizer: the tokenizer for text documents. Default: Trainer's ``processing_class``.
-        every: also measure every this many steps.
-        check_every: also compare the tables every this many steps; None compares only at saves, evaluations and the
-            end.
+        every: the number of steps between additional measurements.
+        check_every: the number of steps between additional comparisons of the tables; None compares them only at saves,
+            at evaluations and at the end.
         out: the folder of the measurements. Default: ``measured`` in Trainer's ``output_dir``.
-        save: complete every checkpoint.
-        log: called with the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
-        options: the options of :func:`ropescale.evals.perplexity`; ``patching`` among them has the keywords of
+        save: whether to add the files of :func:`ropescale.save` to every checkpoint.
+        log: a function that receives the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
+        options: the options of :func:`ropescale.evals.perplexity`. The option ``patching`` contains keywords of
             :func:`ropescale.patch` for the schedule, such as ``target_length``.
 
     Raises:
-        DataError: documents without lengths, lengths without documents, or options without effect.
+        DataError: documents are given without lengths, lengths without documents, or an option has no effect.
     """
 
     def __init__(
@@ -103,21 +103,22 @@ class TrainingCallback(TrainerCallback):
     # --- Trainer's events, whose first parameters have the types of TrainerCallback ---
 
     def on_init_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
-        """Patches the model before it is wrapped or compiled, unless it has a schedule of ropescale's."""
+        """Patches the model before it is wrapped or compiled, unless ropescale already applied a schedule."""
         own = plain(model)
         if self.schedule is not None and not carries_ours(own):
             self.patch = patch(own, self.schedule, **self.options.patching)
 
     def on_train_begin(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Verifies the schedule, and measures the model before the first step."""
-        self.on_init_end(args, state, control, model=model)  # a model that was created since
+        self.on_init_end(args, state, control, model=model)  # Trainer may have created the model only now
         prove(plain(model), self.schedule, self.options.patching, self.save)
         self._unwatch()
         self._loss, self._hook = None, plain(model).register_forward_hook(self._keep_loss)
         self._begin(args, state, model, rest.get("processing_class"))
 
     def on_step_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
-        """Checks every ``check_every`` steps and before a save; measures unless Trainer evaluates at this step."""
+        """Checks every ``check_every`` steps and before a save. Measures every ``every`` steps, unless Trainer
+        evaluates at this step."""
         if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
             self.check(model, numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
@@ -129,7 +130,7 @@ class TrainingCallback(TrainerCallback):
             self.check(model, numbers=True)
 
     def on_evaluate(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
-        """Measures, and adds the results to Trainer's metrics."""
+        """Checks and measures, and adds the results to Trainer's metrics."""
         self.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
         if self.measuring is None:
             self._begin(args, state, model, rest.get("processing_class"))
@@ -139,7 +140,8 @@ class TrainingCallback(TrainerCallback):
             metrics.update(self.measured.get(state.global_step, {}))
 
     def on_save(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
-        """Completes the checkpoint that Trainer just wrote, unless it is elsewhere, as in a hyperparameter search."""
+        """Adds ropescale's files to the checkpoint that Trainer just wrote, unless Trainer wrote it to another folder,
+        as in a hyperparameter search."""
         own, folder = plain(model), Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self.check(own)
         if self.save and carries_ours(own):
@@ -155,8 +157,8 @@ class TrainingCallback(TrainerCallback):
     # --- Checking ---
 
     def check(self, model: nn.Module, *, numbers: bool = False) -> None:
-        """Verifies that the tables are live in every process; with ``numbers``, also that losses and weights are
-        finite."""
+        """Verifies that the tables are live in every process, and if ``numbers``, that the last loss and the weights
+        are finite."""
         own = plain(model)
         settle(lambda: check_tables(own))
         if numbers:
@@ -209,7 +211,7 @@ def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
 def _refuse_useless(
     documents: object, lengths: object, every: int | None, check_every: int | None, options: Sequence[str]
 ) -> None:
-    """Refuses options without effect."""
+    """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
         given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
         raise DataError(f"{given} needs {lacking}; give both, or neither", given, lacking)

@@ -1,6 +1,7 @@
-"""Collators for long-context training: mixed windows and PoSE. They work in any Trainer, without global random state.
+"""Collators for long-context training with any Trainer: mixed windows and PoSE.
 
-A batch's tokens and a seed determine its random draws, so resumed training repeats them.
+They use no global random state: a batch's tokens and a seed determine its random draws, so resumed training repeats
+them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ Features = Sequence[Mapping[str, torch.Tensor | Sequence[int]]]
 class MixedWindows:
     """Cuts a share of the batches of long windows into short windows with about as many tokens.
 
-    A batch is either long or short, never both: if tables depend on the length (longrope, dynamic schedules), a model
-    uses the table of the longest text for the full batch. So short and long windows train with exactly the table and
-    scale that the saved configuration computes for them. (transformers' own ``dynamic`` keeps the table of the longest
-    text so far; :func:`ropescale.patch` makes it follow each batch.)
+    A batch has either long or short windows, never both: if tables depend on the length (longrope, dynamic schedules),
+    a model uses the table of the longest window for the full batch. With batches of one length, all windows train with
+    exactly the table and scale that the saved configuration computes for them. (transformers' own ``dynamic`` keeps the
+    table of the longest window so far; :func:`ropescale.patch` makes the table follow each batch.)
 
     Attributes:
         short: positions of a short window, including BOS.
@@ -72,10 +73,10 @@ class MixedWindows:
 class PoseWindows:
     """Positional skip-wise training: short windows whose positions reach up to a long context (arXiv 2309.10400, 3.2).
 
-    A window is cut into two chunks at a point drawn from 1 to half of it. The first has the positions 0, 1, ...; those
-    of the second are shifted by a number drawn uniformly from 0 to ``target - window``. The text between them is
-    skipped as in the authors' code: if a text window is longer than the trained one, the second chunk is cut from any
-    place after the first.
+    A window is cut into two chunks at a random point in its first half. The first chunk has the positions 0, 1, ...;
+    the positions of the second chunk are shifted by a number drawn uniformly from 0 to ``target - window``. As in the
+    authors' code, the text between the chunks is skipped: if a given window is longer than ``window``, the second chunk
+    is cut from a random place after the first.
 
     The batch has an attention mask of ones: without one, transformers interprets a jump in the positions as a new
     document, and the second chunk would not attend to the first.
@@ -115,11 +116,11 @@ def stacked(features: Features) -> torch.Tensor:
     """Returns the ``input_ids`` of windows, int64 [windows, length].
 
     Raises:
-        DataError: the windows have several lengths.
+        DataError: the windows differ in length.
     """
     rows = [torch.as_tensor(feature["input_ids"], dtype=torch.int64) for feature in features]
     if len({len(row) for row in rows}) > 1:
-        raise DataError("the windows of a batch have several lengths; pack documents into windows of one first")
+        raise DataError("the windows of a batch differ in length; pack documents into windows of one length first")
     return torch.stack(rows)
 
 
@@ -160,13 +161,13 @@ def pack(documents: Iterable[Sequence[int] | np.ndarray], length: int, bos: int 
     """Joins documents into one stream and cuts it into windows.
 
     In the stream, BOS precedes and EOS follows every document (a single token if both are equal). A window that starts
-    inside a document gets an additional BOS, as in all model input; only the tokens of an incomplete last window are
-    dropped. Attention crosses document boundaries in a window.
+    inside a document gets an additional BOS, so that every window begins with BOS. Only an incomplete last window is
+    dropped. Tokens attend across the document boundaries in a window.
 
     Args:
-        documents: token ids.
+        documents: token ids of each document.
         length: positions of a window, including BOS.
-        bos, eos: the ids, or None.
+        bos, eos: the ids of these tokens, or None for a model without them.
 
     Raises:
         DataError: the documents do not fill one window.

@@ -1,8 +1,8 @@
 """The training loss in chunks, with memory independent of the vocabulary.
 
-The full logits of a window take ``4 L V`` bytes in float32, and their gradient as many: 33.6 GB for 32,768 tokens of
-Llama 3's vocabulary. Here the trunk runs once, and the head runs over blocks of rows, which are recomputed in the
-backward pass (arXiv 1604.06174). The head is the model's own ``forward`` with the trunk's cached output, so that it
+The full logits of a window take ``4 L V`` bytes in float32, and their gradient takes the same: 33.6 GB for 32,768
+tokens of Llama 3's vocabulary. Here the trunk runs once, and the head runs over blocks of rows, which are recomputed in
+the backward pass (arXiv 1604.06174). The head is the model's own ``forward`` with the trunk's cached output, so that it
 includes the model's own changes to its logits.
 """
 

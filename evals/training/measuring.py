@@ -50,7 +50,7 @@ class Measuring:
 
     Args:
         documents, lengths: as for :func:`ropescale.evals.perplexity`.
-        options: its options.
+        options: the options of :func:`ropescale.evals.perplexity`.
         out: the folder of the runs.
         tokenizer: the tokenizer for text documents.
     """
@@ -68,10 +68,11 @@ class Measuring:
         self._reference: Result | None = None  # the baseline run of the short-context cost
 
     def begin(self, model: nn.Module, step: int) -> Figures:
-        """Measures the model with and without its schedule before the first step; resumed training reads the results.
+        """Measures the model with and without its schedule before the first step, or reads this measurement in resumed
+        training.
 
         Returns:
-            The results of this step; none in resumed training.
+            The results of this step; empty in resumed training.
         """
         if step:
             with suppress(RopescaleError):
@@ -85,10 +86,10 @@ class Measuring:
         return self.measure(model, step, BASE if is_known else None)
 
     def measure(self, model: nn.Module, step: int, baseline: str | None = None) -> Figures:
-        """Measures the current model, and a baseline if given, and saves the run.
+        """Measures the current model, and ``baseline`` if given, and saves the run.
 
         Returns:
-            In every process, the perplexities, and the short-context cost against the first run's baseline.
+            The perplexities and the short-context cost against the first run's baseline, in every process.
         """
         own = plain(model)
         with undisturbed(own):
@@ -124,10 +125,10 @@ def _folder(step: int) -> str:
 
 
 def refuse_unmeasurable(model: nn.Module) -> None:
-    """Refuses a model whose weights cannot be gathered for a separate forward pass.
+    """Checks that the model's weights can be gathered for a separate forward pass.
 
     Raises:
-        ConfigError: it is wrapped by FSDP1, or sharded by ZeRO-3.
+        ConfigError: the model is wrapped by FSDP1, or sharded by ZeRO-3.
     """
     if is_shared(model) and not any(hasattr(each, "full_tensor") for each in model.parameters()):
         raise ConfigError(
@@ -142,7 +143,7 @@ UNSCALED = "no schedule, before"
 
 
 def stage(model: nn.Module, step: int) -> str:
-    """Returns the name of a model at a step: ``yarn:factor=8, before``, ``yarn:factor=8, after 200 steps``."""
+    """Returns the name of a model at a step: ``yarn:factor=8, before`` or ``yarn:factor=8, after 200 steps``."""
     schedules = "; ".join(dict.fromkeys(in_memory(model, 1).schedules.values()))  # several schedules if layers differ
     return f"{cut(schedules, 40)}, " + (f"after {step:,} step{'s' * (step > 1)}" if step else "before")
 
@@ -161,7 +162,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.reshard()  # readers of the weights would keep those that a forward pass left gathered
+            module.reshard()  # a forward pass may leave weights gathered, which readers of the weights would then keep
     wrapped = [each for each in model.modules() if "_original_forward" in vars(each) and "forward" in vars(each)]
     kept = [vars(each).pop("forward") for each in wrapped]
     devices = range(torch.cuda.device_count())
@@ -177,8 +178,8 @@ class SharedScorer(Scorer):
     """Scores windows with a model whose weights several processes share.
 
     All processes feed the same windows at the same time, through the outermost module, which gathers the weights. The
-    head does not run separately, so the full logits of a window are in memory; a batch that does not fit is not
-    retried, because the other processes would not know.
+    head does not run separately, so the full logits of a window are in memory. A batch that does not fit is not
+    retried, because the other processes would not retry it.
 
     Args:
         model: the outermost module.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """Unwraps a compiled model, or one in DistributedDataParallel; keeps adapters and FSDP.
+    """Unwraps compiled models and DistributedDataParallel, but not adapters and FSDP.
 
-    Its forward pass is the same without compilation, and without waiting for other data-parallel processes.
+    The unwrapped model computes the same, without compilation and without waiting for other data-parallel processes.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -47,7 +47,7 @@ def check_finite(model: nn.Module, loss: torch.Tensor | None) -> None:
     """Checks that the last loss, if known, and the trained weights in this process are finite.
 
     Raises:
-        VerificationError: they are not.
+        VerificationError: the loss or a weight is not finite.
     """
     if loss is not None and not math.isfinite(loss.item()):
         raise VerificationError(f"the last loss is {loss.item()}; {_ADVICE}")
@@ -65,27 +65,28 @@ def check_finite(model: nn.Module, loss: torch.Tensor | None) -> None:
 
 
 def check_tables(model: nn.Module) -> None:
-    """Checks that the tables of a plain model are live, without a forward pass.
+    """Checks that the tables of an unwrapped model (see :func:`plain`) are live, without a forward pass.
 
     Raises:
-        VerificationError: they are not.
+        VerificationError: a table is not live.
     """
     _check(examine_tables(model))
 
 
 def prove(model: nn.Module, schedule: object, options: RequestOptions | None, saved: bool) -> None:
-    """Verifies that the schedule of a plain model is live in every process: its tables, and the called modules.
+    """Verifies that the schedule of an unwrapped model is live in every process.
 
-    Every process runs both checks, and each check has the same result in all of them. The first check runs no forward
-    pass, so that no collective pass starts while a process is broken.
+    The first check compares the tables, and the second one runs a forward pass to see which modules are called. Every
+    process runs both checks, and all processes get the same result. The first check runs no forward pass, so that no
+    collective forward pass starts if one process has a problem.
 
     Args:
-        schedule, options: the requested schedule, and keywords of :func:`ropescale.patch`; None for the model's own.
-        saved: whether ropescale will save the result, so that it refuses a schedule that no file can express.
+        schedule, options: the requested schedule, or None for the model's own, and keywords of :func:`ropescale.patch`.
+        saved: whether ropescale will save the model; a schedule that no file can express is then a problem.
 
     Raises:
-        VerificationError: it is not live; every process raises the same line with the rank, the module and the
-            difference.
+        VerificationError: the schedule is not live; every process raises the same message with the rank, the module and
+            the difference.
     """
 
     def at_rest() -> str:
@@ -107,10 +108,10 @@ def _check(report: Verification) -> None:
 
 
 def _refuse_other(model: nn.Module, wanted: Plan) -> None:
-    """Refuses a model that carries another schedule than the wanted one.
+    """Checks that the model has the wanted schedule.
 
     Raises:
-        VerificationError: the schedules differ; names both.
+        VerificationError: the model has a different schedule; the message names both.
     """
     try:
         if wanted.changes:
@@ -123,14 +124,14 @@ def _refuse_other(model: nn.Module, wanted: Plan) -> None:
         ) from None
 
 
-# --- Agreement among processes: a problem of one stops all, with one line
+# --- Agreement among processes: a problem in one process stops all of them with the same message
 
 
 def processes(model: nn.Module | None = None) -> Group:
-    """Returns the processes of torch.distributed's default group; a single one without it.
+    """Returns the processes of torch.distributed's default group, or only this process if there is no such group.
 
     Args:
-        model: processes that share its weights form one team, which runs every forward pass together.
+        model: if processes share this model's weights, they form one team, which runs every forward pass together.
     """
     import torch.distributed as dist
 
@@ -148,16 +149,15 @@ def is_shared(model: nn.Module) -> bool:
 
 
 def settle(check: Callable[[], object], kind: type[RopescaleError] = VerificationError) -> None:
-    """Runs a check in every process; continues in all of them or in none.
+    """Runs a check in every process. If the check fails in one process, all processes raise the same error.
 
-    Any error counts as a problem, so that every process reports its result.
+    Every exception is treated as a failed check, so that every process reports a result.
 
     Args:
         check: raises an error, or returns a value that must be equal in all processes, such as a hash of the tables.
 
     Raises:
-        VerificationError, or ``kind``: a process has a problem, or their values differ; every process raises the same
-            line.
+        VerificationError, or ``kind``: the check failed in a process, or the values differ between processes.
     """
     problem, carried = "", None
     try:
@@ -185,10 +185,10 @@ def settle_leader(act: Callable[[], object]) -> None:
 
 
 def first_problem(found: Sequence[tuple[str, object]]) -> str:
-    """Returns the line for all processes: the first problem, and the other ranks with problems; empty for none.
+    """Returns the message for all processes: the first problem and the other ranks with problems, or "" without any.
 
     Args:
-        found: by rank, the problem (or "") and the value that must be equal.
+        found: the problem (or "") of each rank, and the value that must be equal in all of them.
     """
     if len(found) == 1:
         return found[0][0]

@@ -183,9 +183,9 @@ def test_names_are_no_words_of_the_generated_text():
     [
         (
             word_tokenizer("abcdefghijklmnopqrstuvwxyzAT. "),
-            "the tokenizer cannot write numbers: 90817263545 comes back",
+            "the tokenizer cannot encode numbers: 90817263545 is decoded",
         ),
-        (word_tokenizer("0123456789."), "the tokenizer tells too few names apart"),
+        (word_tokenizer("0123456789."), "the tokenizer encodes too few names differently"),
     ],
     ids=["no digits", "no letters"],
 )
@@ -301,7 +301,7 @@ def test_a_model_that_computes_other_logits_from_its_cache_reads_every_question_
     model.__class__ = Cacheless
     for ids, question, nll, _ in answered(model, made("multi-key", 500, trials=2)):
         assert nll == pytest.approx(sum(naive_nll(model, ids.tolist())[-question.tokens :]), abs=5e-5)
-    assert caplog.text.count("computes other logits from its cache; questions are read whole") == 1
+    assert caplog.text.count("computes different logits with its cache; each question is scored in a full pass") == 1
 
 
 def test_logits_are_made_for_the_answers_alone():

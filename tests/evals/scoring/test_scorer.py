@@ -104,7 +104,7 @@ def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
     model, ids = unsplit(), ids_of(2, 40)
     with caplog.at_level(logging.WARNING):
         scorer, nll = checked(model, ids, logits_bytes=4 * 61 * 7)
-    assert not scorer.split and "scoring it whole" in caplog.text
+    assert not scorer.split and "scoring needs its full logits" in caplog.text
     assert_close_to_naive(model, ids, nll)
 
 

@@ -97,7 +97,7 @@ def test_two_servers_give_what_one_loaded_model_gives(kind, checkpoint, text, to
             [other_row[name] for name in ("delta_nll", "low", "high")], rel=1e-3, abs=1e-6
         )
     assert len(mine["truncation"]["rows"]) == 2
-    assert "the short-context cost (KL, top-1 agreement) is left out" in said
+    assert "the short-context cost (KL, top-1 agreement) is skipped" in said
 
 
 def test_sliding_windows_and_a_window_of_the_whole_limit_are_scored(checkpoint, text, tokens, tmp_path, ran):
@@ -122,7 +122,7 @@ def test_all_lengths_come_from_one_request_for_each_window_and_what_needs_the_un
         _, said = ran(*words(engine, checkpoint, text, *more, "--baseline", "dynamic:factor=2.0"))
     assert [len(body["prompt"]) for body in engine.scored] == 16 * [128]
     assert engine.most_at_once == 3
-    assert "truncation is left out: no server has the unchanged model" in said
+    assert "truncation is skipped: no server has the unchanged model" in said
     assert "a server has one table for all lengths" in said
     assert not read(tmp_path / "out").get("truncation")
 
@@ -271,7 +271,7 @@ def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is
 
 
 def test_an_answer_that_drips_is_given_up_after_the_timeout():
-    told = pytest.raises(ServerError, match=r"failed 6 times, .* no whole response within 0\.2 s")
+    told = pytest.raises(ServerError, match=r"failed 6 times, .* no complete response within 0\.2 s")
     with serving(fault=lambda number, ids: "drips") as engine, told:
         score(Server(engine.url, timeout=0.2), [20, 21])
 
@@ -304,7 +304,7 @@ def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text
         assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
         assert not engine.scored
     for model in ([], "http://localhost:8000", ["http://localhost:8000"]):
-        with pytest.raises(DataError, match="neither a loaded model nor a Server"):
+        with pytest.raises(DataError, match="neither a loaded model nor one or several Servers"):
             perplexity(model, [[1, 2] * 8], 16)
     with pytest.raises(DataError, match="outside the model's vocabulary of 257"), serving() as engine:
         perplexity(Server(engine.url), [[1, 2, 300] * 20], 32, path=checkpoint)
