@@ -32,17 +32,17 @@ RULER = 0.856
 """RULER's threshold for an effective length: the score of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
 
 RELATIVE = 0.85
-"""The share of the baseline's score at the shortest length that an effective length requires."""
+"""The share of the baseline's score at the shortest length that is required up to the effective length."""
 
 CHANCE = math.log(9) + (DIGITS - 1) * math.log(10)
-"""The NLL in nats of a uniform guess among the numbers that can be hidden, which have no leading 0."""
+"""The NLL in nats of a uniform guess among all possible keys, which have no leading 0."""
 
 
 def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> float:
-    """Returns the share of the answers found in a generated text, ignoring case; with ``any_of``, 1 if one is found.
+    """Returns the share of the answers found in a generated text, ignoring case; with ``any_of``, 1 if any is found.
 
-    Equals RULER's ``string_match_all`` and ``string_match_part`` for one prompt (NVIDIA/RULER, ``scripts/eval``), but
-    not in percent.
+    The result is that of RULER's ``string_match_all``, or with ``any_of`` of ``string_match_part``, for one prompt
+    (NVIDIA/RULER, ``scripts/eval``), but as a share instead of a percentage.
     """
     written = re.sub(r"[\x00-\x1f]", "\n", text.strip()).strip().lower()
     found = [float(answer.lower() in written) for answer in answers]
@@ -55,15 +55,16 @@ class Answer:
 
     Attributes:
         schedule: the schedule's label.
-        length: positions of the prompt, BOS and answer included; for a prompt from a file, the length it belongs to.
+        length: positions of the prompt, including BOS and the answer; for a prompt from a file, the length it belongs
+            to.
         task: the name of the task.
         depth: the requested depth; None for a prompt from a file.
-        prompt: the number of the prompt among those of this length; questions of one prompt share its text.
+        prompt: the number of the prompt among the prompts of this length; questions of one prompt share its text.
         position: the number of positions before the key; None for a prompt from a file.
         answer: the digits, or the text that is scored in place.
         tokens: the number of tokens of the answer.
-        correct: whether each of its tokens is ranked first in place, so that greedy decoding would write it.
-        score: 1 or 0 for ``correct``; for a prompt from a file, the share of its answers in the generated text.
+        correct: whether every token of the answer is ranked first in place, so that greedy decoding would write it.
+        score: 1 if ``correct``, else 0; for a prompt from a file, the share of its answers in the generated text.
         nll: the NLL of the whole answer in nats; the sum of the NLLs if several answers are scored separately.
         generated: the text that greedy decoding wrote; None without generation.
     """
@@ -85,11 +86,11 @@ class Answer:
 def answers_of(
     schedule: str, length: int, number: int, prompt: Prompt, scores: np.ndarray, written: str
 ) -> list[Answer]:
-    """Returns an answer for each question of a prompt; with generation, a single one for all its answers.
+    """Returns an answer for each question of a prompt, or for a prompt with generation, one for all questions.
 
     Args:
         scores: the NLL of the answers' tokens, and whether each is ranked first, [2, tokens].
-        written: the generated text, which then determines the score.
+        written: the generated text, which determines the score of a prompt with generation.
     """
     answers = []
     ends = np.cumsum([question.tokens for question in prompt.questions])
@@ -110,9 +111,10 @@ def answers_of(
 class AccuracyRow:
     """The accuracy and answer NLL of one schedule at one length, for one depth or task, or for all of them (None).
 
-    ``accuracy`` is the mean score; over several tasks, the mean of the tasks' means, for the ``tasks`` with prompts at
-    this length. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, which is too wide if scores lie
-    between 0 and 1. The interval of the NLL is Student's t over prompts; None with fewer than five.
+    ``accuracy`` is the mean score, or for several tasks the mean of the tasks' means. ``tasks`` is the number of tasks
+    with prompts at this length. ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval, which is too wide if
+    scores are between 0 and 1. The interval of the NLL is Student's t over prompts, or None with fewer than five
+    prompts.
     """
 
     schedule: str
@@ -136,17 +138,18 @@ class AccuracyRow:
 
     @property
     def part(self) -> str:
-        """The row's task or depth; "all" for all questions."""
+        """The row's task or depth, or "all" for all questions."""
         return self.task or ("all" if self.depth is None else f"{100 * self.depth:.3g}%")
 
 
 @dataclass(frozen=True)
 class PairedAnswersRow:
-    """The change of the answer NLL against the baseline, on the same questions of one length and task or all (None).
+    """The change of the answer NLL against the baseline, on the same questions of one length, and of one task or of all
+    tasks (None).
 
-    ``delta_nll`` is the mean of the schedule minus the baseline's, in nats. Its interval over ``prompts`` holds for all
-    ``comparisons`` of the run together; with too few prompts for any conclusion, ``comparisons`` is None, and each
-    interval has 95% by itself.
+    ``delta_nll`` is the mean NLL of the schedule minus that of the baseline, in nats. The intervals over ``prompts``
+    hold for all ``comparisons`` of the run together. If there are too few prompts for any conclusion, ``comparisons``
+    is None, and each interval is a separate 95% interval.
     """
 
     schedule: str
@@ -163,10 +166,10 @@ class PairedAnswersRow:
 
 @dataclass(frozen=True)
 class EffectiveRow:
-    """The longest length up to which a schedule meets a threshold at every length; None without one.
+    """The longest length up to which a schedule's score reaches a threshold at every length, or None.
 
-    ``length`` is by ``needed``, a share of the baseline's score at the shortest length; 0 if that score is 0. ``ruler``
-    is by RULER's own threshold of 0.856; None for the generated tasks.
+    The threshold of ``length`` is ``needed``, a share of the baseline's score at the shortest length (0 if that score
+    is 0). The threshold of ``ruler`` is RULER's own, 0.856; it is None for the generated tasks.
     """
 
     schedule: str
@@ -179,7 +182,7 @@ def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]
     """Describes the accuracies of the best three schedules at the longest length.
 
     Args:
-        names: the short names of labels.
+        names: the short names by label.
     """
     overall = [row for row in rows if row.is_overall]
     if not any(row.accuracy for row in overall):
@@ -206,13 +209,13 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: Retrieval) -> list[AccuracyRow]:
-        """Returns, per schedule and length, one row over all questions, and one for each depth or task."""
+        """Returns for each schedule and length one row over all questions, and one for each depth or task."""
         parts = [(None, None), *((None, depth) for depth in stored.depths), *((task, None) for task in stored.tasks)]
         found = (_accuracy(stored, *key, *part) for key in stored.tables for part in parts)
         return [row for row in found if row is not None]
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
-        """Returns a table of accuracies, and one of NLLs, over all depths or tasks."""
+        """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
         scores = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
@@ -244,9 +247,9 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
     row, key = PairedAnswersRow, "paired"
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
-        """Returns a row for every schedule except the baseline at every shared length, and one per task.
+        """Returns one row for each schedule except the baseline and each length that both have, and one per task.
 
-        Every row counts as a comparison.
+        Every row is one of the comparisons that the intervals hold for.
         """
         found: list[tuple[str, int, str | None]] = []
         for schedule, length in stored.tables:
@@ -278,9 +281,10 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
 class EffectiveLength(Metric["Retrieval", EffectiveRow]):
     """The effective length of every schedule.
 
-    The required score is a share of the model's own at the shortest length (as in NoLiMa, Modarressi et al. 2025,
-    arXiv:2502.05167), which is the baseline's for all schedules, so a schedule that fails everywhere has no effective
-    length. RULER's threshold is the same for all models, so it means little for base models.
+    The required score is a share of the model's own score at the shortest length (as in NoLiMa, Modarressi et al. 2025,
+    arXiv:2502.05167). For all schedules, the model's own score is that of the baseline, so a schedule that fails
+    everywhere has no effective length. RULER's threshold is the same for all models, so it means little for base
+    models.
     """
 
     row, key = EffectiveRow, "effective"
@@ -290,7 +294,7 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
         overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.is_overall}
 
         def reach(schedule: str, needed: float) -> int | None:
-            """Returns the last length before the first one that is not good enough or was not measured."""
+            """Returns the last length before the first length that has a lower score or was not measured."""
             reached = None
             for length in stored.lengths:
                 if not 0 < needed <= overall.get((schedule, length), -1.0) + 1e-12:
@@ -311,9 +315,10 @@ ACCURACY, PAIRED, EFFECTIVE = Accuracy(), PairedLoss(), EffectiveLength()
 def _accuracy(
     stored: Retrieval, schedule: str, length: int, task: str | None, depth: float | None
 ) -> AccuracyRow | None:
-    """Returns the row over the answers of one task or depth, or over all; None without answers.
+    """Returns the row for one task or depth, or for all answers; None if there are no answers.
 
-    The interval of a mean over T tasks is that of ``n = T^2 / sum 1/n_t`` answers, whose mean has the same variance.
+    The interval of a mean over T tasks is computed for ``n = T^2 / sum 1/n_t`` answers, whose mean has the same
+    variance.
     """
     of_all = stored.by_length[schedule, length]
     answers = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
@@ -341,7 +346,7 @@ def _paired(
 
 
 def _prompts(answers: Iterable[Answer]) -> int:
-    """Returns the number of prompts; questions of one prompt are not independent."""
+    """Returns the number of distinct prompts."""
     return len({answer.prompt for answer in answers})
 
 
@@ -364,12 +369,12 @@ def accuracy_cell(row: AccuracyRow) -> str:
 
 @dataclass(repr=False)
 class Retrieval(Saved):
-    """A finished (or interrupted) run.
+    """The result of a finished or interrupted run.
 
     Attributes:
         answers: the answers, with schedules in the order they ran, and lengths ascending.
         tables: the hash of the live rotary tables, by (schedule, length).
-        baseline: the label of the schedule that the others are compared with.
+        baseline: the label of the schedule that all other schedules are compared with.
     """
 
     kind: ClassVar[str] = "retrieval"
@@ -381,7 +386,7 @@ class Retrieval(Saved):
 
     @property
     def rows(self) -> list[AccuracyRow]:
-        """Per schedule and length, one row over all questions, and one for each depth or task."""
+        """One row over all questions for each schedule and length, and one for each depth or task."""
         return ACCURACY.rows(self)
 
     @property
@@ -397,14 +402,15 @@ class Retrieval(Saved):
     def paired_change(
         self, schedule: str, baseline: str, length: int, task: str | None = None, level: float = LEVEL
     ) -> Estimate:
-        """Returns the answer NLL of a schedule minus that of another, on the same questions of a task, or of all."""
+        """Returns the answer NLL of a schedule minus that of a baseline, on the same questions of ``task``, or of all
+        tasks."""
         ours, theirs = self.by_length[schedule, length], self.by_length[baseline, length]
         pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
         return _by_prompt(((one, one.nll - base.nll) for one, base in pairs), level)
 
     @property
     def schedules(self) -> list[str]:
-        """The labels, in the order they ran."""
+        """The labels of the schedules, in the order they ran."""
         return list(dict.fromkeys(schedule for schedule, _ in self.tables))
 
     @property
@@ -414,17 +420,17 @@ class Retrieval(Saved):
 
     @property
     def depths(self) -> list[float]:
-        """The depths, ascending; none for prompts from files."""
+        """The depths, ascending; empty for prompts from files."""
         return sorted({answer.depth for answer in self.answers if answer.depth is not None})
 
     @property
     def is_from_file(self) -> bool:
-        """Whether the prompts were read from a file, and answers are also generated."""
+        """Whether the prompts were read from a file, so that answers are also generated."""
         return self.protocol["task"] == FILE
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks of prompts from files, if there are several."""
+        """The tasks of prompts from files if there are several, else empty."""
         found = sorted({answer.task for answer in self.answers})
         return found if len(found) > 1 else []
 
@@ -450,7 +456,7 @@ class Retrieval(Saved):
         return [*super().tables_of_metrics(), *tables]
 
     def protocol_line(self) -> str:
-        """Returns sentences on the protocol."""
+        """Describes the protocol in sentences."""
         protocol, baseline, shortest = self.protocol, self.markdown_name(self.baseline), f"{self.lengths[0]:,} tokens"
         how = f"{'BOS first' if protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}"
         needed = self.effective[0].needed
@@ -482,7 +488,7 @@ class Retrieval(Saved):
         )
 
     def sentences(self) -> list[str]:
-        """Describes the accuracies and the largest significant fall of the answers' loss at the longest length."""
+        """Describes the accuracies and the largest significant decrease of the answers' loss at the longest length."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         if not rows:

@@ -1,4 +1,4 @@
-"""The checkpoint of a command: its folder, loading options, and schedules for it."""
+"""The checkpoint of a command: its folder, its loading options, and the schedules for it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 _LARGEST_TEMPLATE = 1 << 20
-"""The most bytes of a chat template."""
+"""The size limit of a chat template, in bytes."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A model's or adapter's folder or Hub id, with loading options.
 
-    As a path, it is the folder, downloaded on demand.
+    A checkpoint can be used as the path of its folder, which is downloaded on demand.
 
     Attributes:
         name: the folder or the Hub id; ``revision`` is a branch, tag or commit.
-        trust_remote_code: run the checkpoint's own Python code.
+        trust_remote_code: whether to run the checkpoint's own Python code.
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
-        tp: shard each layer over the processes (tensor parallelism).
+        tp: whether to shard each layer over the processes (tensor parallelism).
         chat_template: a file with a Jinja template that replaces the tokenizer's own.
-        weights: whether the weights are needed; servers have their own.
+        weights: whether the weights are needed. They are not with servers, which have their own.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Checkpoint:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder, with weights if needed."""
+        """The checkpoint's folder, including the weights if they are needed."""
         folder, adapter = self._found
         return folder if adapter is None else adapter.folder
 
@@ -79,7 +79,7 @@ class Checkpoint:
             notes.warn(f"warning: {remark}")
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer: an adapter's own, else its base's; with the requested chat template.
+        """Loads the tokenizer, with the requested chat template. An adapter without a tokenizer has its base's.
 
         Raises:
             RopescaleError: the template cannot be read.
@@ -116,7 +116,7 @@ class Checkpoint:
 
     @cached_property
     def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
-        """The configuration without ropescale's scaling, and the unchanged one; needs no weights."""
+        """The configuration without ropescale's scaling, and the unchanged configuration. Does not need the weights."""
         return read_configs(self.name, self.revision)
 
     @property
@@ -125,16 +125,16 @@ class Checkpoint:
         return self.configs[0]
 
     def filled(self, asked: Schedules, longest: int, notes: Notes) -> Schedules:
-        """Applies a request's factor, target length and fields to several schedules, and validates them.
+        """Applies the requested factor, target length and fields to several schedules, and validates them.
 
         Args:
             asked: the schedules and their shared ``patching`` options.
-            longest: the largest measured length; determines a missing factor.
-            notes: reports that factor.
+            longest: the largest measured length, which determines a factor that is not given.
+            notes: receives a note on such a factor.
 
         Raises:
             ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule
-                takes an option; or the model is already scaled without instructions for that.
+                has a requested field; or the model is already scaled, and no option allows that.
         """
         request, given = Request.of(None, **asked.patching), list(asked.given)
         config = self.configs[request.on_top]
@@ -168,7 +168,7 @@ class Checkpoint:
 
 
 def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:
-    """Returns a spec with its plan's fields, per layer type if the factors differ."""
+    """Returns a spec with the fields of its plan, or a spec for each layer type if the factors differ."""
     if isinstance(spec, Mapping):
         return {key: _with_fields(part, plan, key) for key, part in spec.items()}
     parts = {key: _with_fields(spec, plan, key) for key in plan.layers}
@@ -177,7 +177,7 @@ def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, 
 
 
 def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
-    """Returns a spec with its overrides and its resolved factor; keeps its name, such as a path."""
+    """Returns a spec with the requested overrides and the resolved factor. Its name, such as a path, is unchanged."""
     spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
     factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
     return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)

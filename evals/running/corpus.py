@@ -1,4 +1,4 @@
-"""The documents of a measurement, selected and validated before loading a model."""
+"""The documents of a measurement, which are selected and validated before a model is loaded."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Corpus:
     Attributes:
         lengths: the lengths, ascending.
         documents: the fed documents: the windows of the texts, in order, or with a stride the full texts.
-        windows: per text, its number of ``documents``.
-        skipped: the number of unmeasured texts by reason.
-        share: the windows' share of the texts, as in results.json; empty if unknown.
+        windows: the number of ``documents`` from each text.
+        skipped: the number of texts that are not measured, by reason.
+        share: the share of the texts that is in the windows, as in results.json; empty if unknown.
         bos: the id before every window, or None; ``bos_option`` is the requested option.
         special: the number of special tokens.
         source: the name of the documents in the results.
 
     Raises:
-        DataError: no document is long enough, lengths or a stride are invalid, or texts have no tokenizer.
+        DataError: no document is long enough, lengths or a stride are invalid, or texts are given without a tokenizer.
     """
 
     def __init__(
@@ -80,7 +80,11 @@ class Corpus:
             Notes.of(options.progress).tell(f"left out: {source.left_out}")
 
     def part(self, windows: Sequence[int], lengths: Sequence[int]) -> Corpus:
-        """Returns the corpus with only some of its windows, by their numbers in ascending order, and other lengths."""
+        """Returns a corpus with only some windows of this one, and with other lengths.
+
+        Args:
+            windows: the numbers of the windows, ascending.
+        """
         part = copy.copy(self)
         part.lengths, part.windows = tuple(lengths), windows_by_document(self.windows, windows)
         part.documents = [self.documents[number] for number in windows]
@@ -104,7 +108,7 @@ class Corpus:
 
     @property
     def scored(self) -> int:
-        """The number of tokens scored at the longest length, without BOS and tokens without context."""
+        """The number of tokens scored at the longest length, excluding BOS and tokens without context."""
         first = 0 if self.has_bos else 1
         stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
         parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
@@ -129,18 +133,19 @@ class Corpus:
 
     @property
     def interval(self) -> str:
-        """The formula of intervals: over documents, or over windows of few documents."""
+        """The name of the formula of intervals, which are over documents, or over windows if there are few
+        documents."""
         few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
     def count(self, kind: Kind) -> int:
-        """Counts the documents of a kind."""
+        """Returns the number of documents of a kind."""
         return sum(document.kind == kind for document in self.texts)
 
     def _cut(self, given: Iterable[Source]) -> None:
-        """Cuts sufficiently long texts into windows of the longest length, shared by all lengths.
+        """Cuts the texts that are long enough into windows of the longest length, which all lengths use.
 
-        With a stride, takes whole documents that have a token to score, but only the last tokens of a prompt.
+        With a stride, uses whole documents that have a token to score, but only the last tokens of a prompt.
         """
         options, tokenizer = self.options, self._tokenizer
         encoder = None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens)
@@ -179,7 +184,7 @@ class Corpus:
         self.windows = [len(cut.windows) for cut in cuts]
         if options.stride is not None:
             name, tokens = max(((each.name, len(each.ids)) for each in self.documents), key=lambda each: each[1])
-            if tokens < longest.stop:  # nothing would be measured at the longest length
+            if tokens < longest.stop:  # no document reaches the longest length
                 raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
             return
         chats.check_scored(self.documents, self._stops)  # so that every length has a result
@@ -191,15 +196,15 @@ class Corpus:
 
     @property
     def _stops(self) -> dict[int, int | None]:
-        """By length, the number of a document's tokens within it; None for all."""
+        """The number of a document's tokens within each length, or None for all tokens."""
         whole = self.options.stride is not None
         return {n: None if whole else prefix(n, self.has_bos).stop for n in self.lengths}
 
     def _placed(self, given: Iterable[Source], silent: list[Document]) -> Iterator[Source]:
-        """Strips BOS from documents that start with it, and checks that all have the same; the first determines it.
+        """Strips BOS from documents that start with it, and checks that all documents have the same BOS as the first.
 
         Args:
-            silent: gets the documents without a token to score, which are left out.
+            silent: the list to which documents without a token to score are added; they are not yielded.
         """
         first = None
         for each in given:
@@ -220,7 +225,7 @@ class Corpus:
 
 
 def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[int]:
-    """Returns the number of chosen windows per document, without documents that have none.
+    """Returns the number of chosen windows per document, without documents that have no chosen window.
 
     Args:
         windows: the number of windows per document.
@@ -234,13 +239,13 @@ def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[i
 
 
 def interleaved(sources: Mapping[str, Iterable[Given | Unread]], names: dict[str, str]) -> Iterator[Unread]:
-    """Yields documents lazily: the first of every source, then the second of every source.
+    """Yields documents lazily: the first one of every source, then the second one of every source, and so on.
 
-    So a limit takes equally many documents of all sources that are long enough.
+    A limit on the number of documents thus takes equally many from all sources that have enough.
 
     Args:
         sources: the documents of each source, by its name.
-        names: gets the source of each document, by the document's name.
+        names: a dict to which the source of each document is added, by the document's name.
     """
     if not sources:
         raise DataError("there is no source of documents; give at least one")

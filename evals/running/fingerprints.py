@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _BLOCK = 1 << 24
-"""Bytes per copy of a tensor from an accelerator, or with unusual strides."""
+"""The size in bytes of the blocks in which a tensor on an accelerator, or with unusual strides, is copied."""
 _THREADS = 8
 
 Tensor = torch.Tensor | Callable[[], torch.Tensor]
@@ -41,8 +41,8 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
     """Returns the "model" part of results.json.
 
     Args:
-        path: the checkpoint's folder; without it (a model built or changed in memory) or with adapters, the live
-            tensors are hashed.
+        path: the checkpoint's folder, whose weight files are hashed. Without a folder (for a model built or changed in
+            memory), or for a model with adapters, the live tensors are hashed instead.
     """
     folder = Path(path) if path else None
     file = folder / "config.json" if folder else None
@@ -64,10 +64,10 @@ def _configuration(model: PreTrainedModel) -> bytes:
 
 
 def files_fingerprint(folder: Path) -> str:
-    """Hashes the names and the content of the weight files, links followed.
+    """Hashes the names and the content of the weight files, following links.
 
-    The Hub's cache names files by SHA-256; the digests of other files are cached as long as path, size, modification
-    and change times (ns) and inode stay the same.
+    The names of files in the Hub's cache are their SHA-256. The digests of other files are cached as long as path,
+    size, modification and change times (ns) and inode stay the same.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -94,7 +94,7 @@ def _content_sha256(file: Path) -> str:
 
 @contextmanager
 def _remembered() -> Iterator[sqlite3.Connection]:
-    """Opens the digests of weight files, in the user's cache folder (XDG_CACHE_HOME)."""
+    """Opens the cached digests of weight files in the user's cache folder (XDG_CACHE_HOME)."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropescale"
     folder.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(folder / "weights.sqlite")) as connection:
@@ -105,9 +105,9 @@ def _remembered() -> Iterator[sqlite3.Connection]:
 def parameters_fingerprint(model: nn.Module) -> str:
     """Hashes every byte of every parameter and buffer, and the adapter state.
 
-    Excludes the rotary tables, which :func:`rotation_sha256` covers. Reads tensors that accelerate offloaded. One core
-    of an EPYC took 0.86 s per GB of bfloat16 on the CPU; up to eight threads share the tensors. Tensors on an
-    accelerator are copied in blocks of 16 MiB.
+    Excludes the rotary tables, which :func:`rotation_sha256` hashes. Includes tensors that accelerate offloaded.
+    Tensors on an accelerator are copied in blocks of 16 MiB. Up to eight threads hash in parallel; one core of an EPYC
+    took 0.86 s per GB of bfloat16 on the CPU.
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -126,7 +126,7 @@ def parameters_fingerprint(model: nn.Module) -> str:
 
 
 def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
-    """Returns the adapter state by PEFT layer: active, merged and disabled adapters, and plain values."""
+    """Returns the adapter state of each PEFT layer: the active and the merged adapters, and plain values."""
     layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
     plain, found = (bool, int, float, str, type(None)), dict[str, dict[str, object]]()
     for name, layer in layers.items():
@@ -142,7 +142,7 @@ def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
 
 
 def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the offloaded tensors that accelerate loads for each forward pass, from the CPU or the disk."""
+    """Returns the offloaded tensors, which accelerate loads from the CPU or the disk for each forward pass."""
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -156,7 +156,7 @@ def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _tensor_sha256(tensor: Tensor) -> str:
-    """Hashes shape, dtype and every byte, independent of strides and device."""
+    """Hashes the shape, the dtype and every byte of a tensor, independently of strides and device."""
     tensor = (tensor if isinstance(tensor, torch.Tensor) else tensor()).detach()
     digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     flatten = getattr(tensor, "__tensor_flatten__", None)
@@ -174,8 +174,8 @@ def _tensor_sha256(tensor: Tensor) -> str:
 def table_sha256(model: nn.Module) -> str:
     """Hashes the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
 
-    The hash does not depend on a table's location, so the same table in memory, from disk or under a wrapper has the
-    same hash.
+    The hash does not depend on the modules that have the tables, so the same tables have the same hash in a wrapped
+    model or in a model loaded from disk.
     """
     return sha256(b"".join(f"{key} {scale!r} ".encode() + values for key, values, scale in _distinct_tables(model)))
 
@@ -199,7 +199,7 @@ def _distinct_tables(model: nn.Module) -> list[tuple[str, bytes, float]]:
 
 
 def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
-    """Returns the live tables of one module: each buffer's name, its fp32 values, its scale."""
+    """Returns the live tables of one module: the name, the fp32 values and the attention scale of each buffer."""
     tables = []
     for key, buffer in sorted(module._buffers.items()):
         if buffer is not None and key.endswith("inv_freq") and "original" not in key:
@@ -209,8 +209,9 @@ def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
 
 
 def rotation_sha256(model: nn.Module) -> str:
-    """Hashes all that a schedule determines: each module's live tables, their scales, and the softmax scales (MLA's
-    follow the schedule). Models of one class with the same hash compute the same."""
+    """Hashes everything that a schedule determines: each module's live tables with their attention scales, and the
+    softmax scales (in MLA models, they depend on the schedule). Under schedules with the same hash, a model computes
+    the same."""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         scaling = getattr(module, "scaling", None)
@@ -222,7 +223,8 @@ def rotation_sha256(model: nn.Module) -> str:
 
 
 def arithmetic(model: PreTrainedModel) -> dict[str, str]:
-    """Returns the facts that determine rounding: the kind of device, tensor parallelism, attention, versions."""
+    """Returns the facts that determine rounding: device type, attention implementation, versions, and tensor
+    parallelism."""
     shares, installed = getattr(model, "tp_size", None) or 1, versions()
     return {
         "device": device_of(model).type,

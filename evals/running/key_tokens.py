@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
-"""The paper's values."""
+"""The values in the paper."""
 
 
 def find(
@@ -37,14 +37,14 @@ def find(
     beta: float = BETA,
     path: Path | None = None,
 ) -> KeySpans:
-    """Returns the key spans of texts by a key model, with its tokenizer's usual prefix.
+    """Finds the key spans of texts with a key model. Texts start with the tokenizer's usual prefix, such as BOS.
 
     Args:
         window, stride, alpha, beta: as for :func:`key_positions`.
-        path: the model's folder, for the record.
+        path: the model's folder, which is stored with the spans.
 
     Raises:
-        DataError: a document is not a text, the tokenizer has no offsets, or every text is shorter than the window.
+        DataError: a document is not a text, the tokenizer has no offsets, or no text has more tokens than the window.
     """
     if not tokenizer.is_fast:
         raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
@@ -69,11 +69,11 @@ def find(
 def key_positions(
     scorer: Scorer, ids: torch.Tensor, window: int, stride: int, alpha: float = ALPHA, beta: float = BETA
 ) -> list[int]:
-    """Returns the positions of the key tokens among ids, which start with the tokenizer's prefix, such as BOS.
+    """Returns the positions of the key tokens in ``ids``, which start with the tokenizer's prefix, such as BOS.
 
-    Every ``stride`` tokens share a short context that starts ``window`` tokens before the first of them, so the context
-    has ``window`` to ``window + stride - 1`` tokens; the first ``window`` tokens are never key. A token is key if the
-    full prefix lowers its loss by more than ``alpha`` nats, to below ``-beta``.
+    ``stride`` consecutive tokens share a short context that starts ``window`` tokens before the first of them, so each
+    has a context of ``window`` to ``window + stride - 1`` tokens. A token is a key token if the full context lowers its
+    loss by more than ``alpha`` nats, to below ``-beta``. The first ``window`` tokens are never key tokens.
     """
     found: list[int] = []
     whole = scorer.score(ids[None])[0] if len(ids) > window else ids
@@ -88,8 +88,8 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
     """Reads LongPPL's files of key tokens, ``[start, end];...`` in characters, one file per text in order.
 
     Raises:
-        DataError: a file is unreadable or of another format, exceeds its text, or the numbers of files and texts
-            differ.
+        DataError: a file cannot be read, has another format, or has ranges outside its text; or the numbers of files
+            and texts differ.
     """
     spans, held = {}, list(_written(texts))
     if len(files) != len(held):
@@ -100,7 +100,7 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
         except (OSError, UnicodeError) as error:
             raise DataError(f"{file} cannot be read: {error}") from None
         if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
-            raise DataError(f"{file} holds no key tokens of LongPPL, which have the format [start, end];[start, end]")
+            raise DataError(f"{file} has no key tokens of LongPPL, whose format is [start, end];[start, end]")
         places = np.array(re.findall(r"\d+", content), np.int64)
         if len(places) and places.max() > len(text.text):
             raise DataError(f"{file} has ranges outside {text.name}, which has {len(text.text):,} characters")

@@ -44,7 +44,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Builds the options from a public function's keywords, which :func:`check_keywords` has checked."""
+        """Builds the options from a public function's keywords, after :func:`check_keywords`."""
         return cls(**options)
 
 
@@ -72,30 +72,31 @@ class PerplexityOptions(TextOptions):
     """The options of a measurement.
 
     Attributes:
-        stride: None measures the first L positions of each window; a number measures whole documents in sliding windows
-            of L positions, this many tokens apart. A prompt with its answer is cut to its last tokens, as many as the
-            largest length holds.
+        stride: None measures the first L positions of each window. A number measures whole documents in sliding windows
+            of L positions, this many tokens apart. Of a prompt with its answer, only the last tokens that fit into the
+            largest length are measured.
         min_tokens: skip documents with fewer tokens.
-        max_docs: measure at most this many documents; later ones are not read.
+        max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
-        windows: the number of windows per document, evenly spaced if it holds more (1 is its first), or "all". None is
-            as many as ``budget_tokens`` allows.
-        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None is
+        windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
+            ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
             :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
-        batch_tokens: the most positions to feed together (at least one window); None is an estimate of the most that
-            fit into memory.
-        logits_bytes: budget for one block of fp32 logits.
+        batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
+            number that fits into memory.
+        logits_bytes: the memory for one block of fp32 logits, in bytes.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
-            one, which runs every schedule, and the baseline, once more at that length.
-        truncation: also measure the model given only its last tokens; None does so if that costs no more than the rest.
-        truncation_stride: the tokens that each window of truncation scores; implies ``truncation``.
-        seed: stored with the results; nothing is random, so no figure depends on it.
+            one. This runs every schedule and the baseline once more at that length.
+        truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
+            as much as everything else.
+        truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
+        seed: stored with the results; nothing is random, so no result depends on it.
         of_metrics: the values of the options that metrics declare, by name; :meth:`of` takes them as keywords.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
         path: the checkpoint's folder, to hash its files; None hashes the live parameters.
-        progress: print notes on stderr, with a bar on a terminal, or else a line per minute.
+        progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 
     stride: int | None = None
@@ -118,15 +119,19 @@ class PerplexityOptions(TextOptions):
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
             raise DataError(
-                f"{given[0]} is given, and a stride slides over whole documents; leave one of them out",
+                f"{given[0]} is given, but a stride measures whole documents in sliding windows; drop one of the two",
                 given[0],
                 "stride",
             )
         name = self.asks_truncation
         if self.truncation is False and name:
-            raise DataError(f"{name} is given, and truncation is left out; drop one", name, "truncation")
+            raise DataError(f"{name} is given, but truncation is False; drop one of the two", name, "truncation")
         if self.stride is not None and name:
-            raise DataError(f"{name} applies to texts cut into windows, and a stride slides; drop one", name, "stride")
+            raise DataError(
+                f"{name} applies to texts cut into windows, but a stride measures whole documents; drop one of the two",
+                name,
+                "stride",
+            )
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -134,22 +139,22 @@ class PerplexityOptions(TextOptions):
 
     @property
     def asks_truncation(self) -> str:
-        """The option that requests truncation; "" for none."""
+        """The option that requests truncation, or ""."""
         return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
 
     @property
     def budget(self) -> int | None:
-        """The most positions to feed per schedule; None for no limit."""
+        """The maximum number of positions to feed per schedule; None for no limit."""
         return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
 
 
 def check_keywords(
     function: Callable[..., object], options: type[RunOptions], given: Iterable[str], *more: str
 ) -> None:
-    """Refuses an unknown keyword of a public function; ``more`` lists additional keywords.
+    """Checks the keywords of a public function; ``more`` lists additional known keywords.
 
     Raises:
-        TypeError: a keyword is unknown; names it.
+        TypeError: a keyword is unknown; the message names it.
     """
     parameters = signature(function).parameters.values()
     own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

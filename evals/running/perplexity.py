@@ -1,9 +1,9 @@
-"""Perplexity against length, for several schedules over the same tokens.
+"""Perplexity against length, for several schedules on the same tokens.
 
-With a static schedule the NLL of a token does not depend on later tokens, so one pass at the longest length serves
-every shorter one. If the rotary tables depend on the length, every length uses its own frozen tables, and lengths with
-equal tables share a pass. Sliding windows (a stride) differ from length to length, so each length has its own pass,
-frozen at that length even if a document's last window is shorter.
+With a static schedule the NLL of a token does not depend on later tokens, so one pass at the longest length also gives
+the NLLs at every shorter length. If the rotary tables depend on the length, every length uses its own frozen tables,
+and lengths with equal tables share a pass. Sliding windows (a stride) differ from length to length, so each length has
+its own pass, with tables frozen at that length even if a document's last window is shorter.
 
 All passes are planned before the first one runs: schedule -> tables at each length -> :class:`Job` -> batches.
 """
@@ -101,8 +101,8 @@ class PerplexityRun(CorpusRun):
     def facts(self) -> Facts:  # type: ignore[override]
         """The facts that determine the numbers of every pass, in addition to the pass's own.
 
-        They include the versions of torch and transformers: other kernels or modelling files round or compute
-        differently, so batches of different versions must not be mixed.
+        They include the versions of torch and transformers, because different kernels or modelling files may round or
+        compute differently, so that batches of different versions must not be mixed.
         """
         return {
             **self._common_facts,
@@ -134,7 +134,7 @@ class PerplexityRun(CorpusRun):
         self._executor.check(first)
 
     def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
-        """Plans the short-context cost: compares every schedule with the baseline at one length."""
+        """Returns the task of the short-context cost, which compares every schedule with the baseline at one length."""
         length = short_length(self.corpus.lengths, self.trained_length)
         if length is None or not self.options.short_context:
             return []
@@ -144,10 +144,10 @@ class PerplexityRun(CorpusRun):
         return [comparing(base, others, length, plan, self._executor, self.divergences.extend)] if others else []
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Announces the cost of the run."""
+        """Tells the user the cost of the run."""
         own = distinct(jobs)
         total = sum(job.plan.positions for job in own)
-        if self.options.stride is not None:  # a prefix costs one pass, which needs no note
+        if self.options.stride is not None:  # without a stride, the cost is obvious
             self.notes.tell(f"{total:,} tokens to feed, in {sum(job.plan.windows for job in own):,} windows")
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.positions
@@ -167,7 +167,7 @@ def prepare(
     options: PerplexityOptions,
     here: World,
 ) -> PerplexityRun:
-    """Prepares a measurement from names: validates cheap inputs first, and loads the weights last.
+    """Prepares a measurement: validates cheap inputs first, and loads the weights last.
 
     Raises:
         RopescaleError: an input cannot be read or measured.
@@ -191,11 +191,12 @@ class DryRun:
     """The plan of a run, with its memory and time.
 
     Attributes:
-        passes: the passes in order, those with shared tables once: the ``title`` (schedule and length, or the
-            comparison), and the numbers of ``windows``, ``batches`` (forward passes) and fed ``tokens``, BOS included.
-        memory: a sentence on the memory of weights and a batch.
-        seconds: the estimated time in one process, from a warm timed batch.
-        timed: tokens of that batch.
+        passes: the passes in order; schedules with the same tables share a pass. Each has a ``title`` (schedule and
+            length, or the comparison), and the numbers of ``windows``, ``batches`` (forward passes) and fed ``tokens``,
+            including BOS.
+        memory: a sentence on the memory of the weights and of a batch.
+        seconds: the estimated time in one process, based on a batch that was timed after a warm-up.
+        timed: the number of tokens of that batch.
     """
 
     passes: Sequence[Mapping[str, Any]]
@@ -208,7 +209,7 @@ class DryRun:
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """Returns the table of the passes, then memory and time."""
+        """Returns a table of the passes, followed by memory and time."""
         total = {name: sum(each[name] for each in self.passes) for name in ("windows", "batches", "tokens")}
         lines = [*self.passes, {"title": "in all", **total}]
         rows = [[each["title"], *(f"{each[name]:,}" for name in total)] for each in lines]
@@ -233,7 +234,7 @@ def comparing(
 ) -> Task:
     """Returns the task that compares schedules with the baseline, which runs once for each batch.
 
-    Schedules with the same tables share their passes. A schedule with the baseline's tables needs none.
+    Schedules with the same tables share their passes. A schedule with the baseline's tables needs no pass.
 
     Args:
         base, others: the tables of the baseline and of each schedule.
@@ -253,7 +254,7 @@ def comparing(
         for rotation, done in zip(distinct, finished, strict=True):
             halves = {number: np.split(each.nll, VALUES) for number, each in done.batches.items()}
             numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
-        # Each feeds the windows once; the first one also counts the baseline's forward passes.
+        # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
         shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
         for other in others:
             (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)

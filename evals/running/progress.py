@@ -24,35 +24,35 @@ EVERY = 60.0
 """Seconds between two lines, if stderr is a file or a pipe."""
 
 _TITLE = 48
-"""The most characters of a title, to leave space for the bar."""
+"""The maximum length of a title, which leaves space for the bar."""
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Notes to the user: on stderr, above the progress bar, or else in Python's log."""
+    """Notes to the user, printed on stderr above the progress bar if ``shown``, else logged."""
 
     shown: bool = False
 
     @staticmethod
     def of(progress: bool | Notes) -> Notes:
-        """Returns the notes of an option ``progress``, which may be a boolean."""
+        """Converts the option ``progress``, which may be a boolean, to notes."""
         return progress if isinstance(progress, Notes) else Notes(progress)
 
     def tell(self, line: str, level: int = logging.INFO) -> None:
         """Prints or logs a note on the run."""
         if self.shown:
-            with suppress(OSError):  # an unwritable log must not end the run
+            with suppress(OSError):  # a note that cannot be written must not end the run
                 tqdm.write(folded_to(sys.stderr, visible(line)), file=sys.stderr)
         else:
             LOG.log(level, line)
 
     def warn(self, line: str) -> None:
-        """Prints or logs a warning that concerns the numbers."""
+        """Prints or logs a warning."""
         self.tell(line, logging.WARNING)
 
 
 class _Bar(tqdm):
-    """A bar on a terminal, and elsewhere a line each :data:`EVERY` seconds."""
+    """A progress bar on a terminal, and elsewhere a line every :data:`EVERY` seconds."""
 
     def __init__(self, title: str, total: int, shown: bool) -> None:
         self._on_terminal = sys.stderr.isatty()
@@ -62,7 +62,7 @@ class _Bar(tqdm):
         super().__init__(desc=title, total=total, disable=not shown, **how)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Shows the bar; elsewhere prints a line, unless nothing or everything is done."""
+        """Shows the bar, or prints a line if stderr is no terminal and the pass has started and is not complete."""
         if self._on_terminal:
             super().display(msg, pos)
         elif 0 < self.n < self.total:
@@ -71,15 +71,15 @@ class _Bar(tqdm):
 
 
 class Progress:
-    """The progress of one pass: tokens fed, their rate, the time left, and the perplexity so far.
+    """The progress of one pass: tokens fed, tokens per second, the time left, and the perplexity so far.
 
-    The perplexity is token-weighted over all scored tokens, and only for display.
+    The perplexity is over all scored tokens, and only for display.
 
     Args:
         title: the title of the pass.
-        total: tokens to feed.
+        total: the number of tokens to feed.
         shown: whether this process shows progress.
-        before: stored NLLs in nats of a resumed run.
+        before: the stored NLLs of a resumed run, in nats.
     """
 
     def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
@@ -95,15 +95,15 @@ class Progress:
         self._bar.close()
 
     def say(self, state: str) -> None:
-        """Sets the text after the tokens, such as a loss."""
+        """Sets the text that follows the number of tokens, such as a loss."""
         self._bar.set_postfix_str(state, refresh=False)
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
-        """Counts a finished batch.
+        """Adds a finished batch.
 
         Args:
-            fed: its tokens.
-            nll: the NLLs of its scored tokens, in nats.
+            fed: the number of tokens fed.
+            nll: the NLLs of the scored tokens, in nats; None does not change the perplexity.
         """
         if nll is not None:
             self._weigh(nll)
@@ -117,7 +117,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration as text, to the minute."""
+    """Formats a duration, rounded to minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
         return f"about {hours} h {minutes} min"

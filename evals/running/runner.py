@@ -1,8 +1,8 @@
-"""Runs tasks: planned batches, distributed over processes, and stored as soon as they are finished.
+"""Runs tasks: scores planned batches in one or several processes, and stores each batch as soon as it is finished.
 
 :mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.running` define the tasks and their
-tables. The runner finds finished batches, distributes the others, scores and stores them, and merges the batches
-of all processes.
+tables. The runner finds finished batches, distributes the remaining ones, scores and stores them, and merges the
+batches of all processes.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ..store import Facts, FinishedBatches, Store, opened
 from .progress import Notes, Progress, duration
 
 LONG_SECONDS = 60
-"""The shortest run in seconds that announces its duration."""
+"""The remaining time in seconds above which a run announces it."""
 
 WARM_SECONDS = 5
-"""Seconds of timing before that, without the first batch."""
+"""Seconds of timing before the announcement, not counting the first batch."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Batches of a plan with the same tables.
+    """Batches of a plan to score in one or several passes.
 
     Attributes:
-        title: the title of its progress; consecutive tasks with the same title share a bar.
-        plan: its batches.
-        facts: per pass, the facts that determine its numbers, in addition to those of the run.
-        score: scores a batch for the passes that lack it, given by number.
-        finish: called with the finished batches of each pass once all are there.
-        live: a context that makes the tables live.
-        values: the numbers stored per scored token.
-        besides: the forward passes of a batch in addition to one per pass.
+        title: the title of the progress; consecutive tasks with the same title share a bar.
+        plan: the batches.
+        facts: for each pass, the facts that determine its numbers, in addition to those of the run.
+        score: scores a batch for the passes that lack it, given by their indexes.
+        finish: called with the finished batches of each pass once all are finished.
+        live: returns a context in which the task's tables are live.
+        values: the number of stored numbers per scored token.
+        besides: the number of forward passes of a batch in addition to one per pass.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
-        stream: scores several batches concurrently, and yields each when it is finished; replaces ``score``.
+        stream: scores several batches concurrently, and yields each when it is finished; used instead of ``score``.
         confirm: verifies that scoring a finished batch again would give the same numbers.
     """
 
@@ -85,7 +85,7 @@ class _Assigned:
                 yield batch, [found]
 
     def passes(self, batch: Batch) -> int:
-        """Counts the forward passes that a batch still needs."""
+        """Returns the number of forward passes that a batch still needs."""
         return self.task.besides + len(self.lacking(batch))
 
 
@@ -93,12 +93,12 @@ class Runner:
     """Runs the tasks of one measurement.
 
     Args:
-        facts: the facts that determine all its numbers.
+        facts: the facts that determine all numbers of the measurement.
         store: the store of finished batches.
         group: the processes that share the work.
         notes: receives notes for the user.
-        work: returns the work per token in a window of some positions, in any unit, to estimate the remaining time.
-        part: the words after the estimated time, such as "to go".
+        work: returns the work per token for a given window length, in any unit, to estimate the remaining time.
+        part: the words that follow the estimated time, such as "to go".
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Runner:
         self._said_time = False
 
     def take(self, tasks: Sequence[Task]) -> None:
-        """Reads the finished batches of the tasks in all processes, and distributes the missing batches.
+        """Reads the finished batches of the tasks in all processes, and distributes the remaining batches.
 
         Raises:
-            RunError: the processes have different tasks, because files, versions or tables differ.
+            RunError: the processes have different tasks, because their files, versions or tables differ.
         """
         planned = (self.facts, [task.facts for task in tasks])
         if any(other != planned for other in self.group.from_all(planned)):
@@ -137,12 +137,12 @@ class Runner:
 
     @property
     def left(self) -> list[Batch]:
-        """The batches assigned to this process, counted once per forward pass."""
+        """The remaining batches of this process, each repeated for every forward pass that it needs."""
         return [batch for batches in self.left_of.values() for batch in batches]
 
     @property
     def left_of(self) -> dict[str, list[Batch]]:
-        """The remaining batches by task title."""
+        """The remaining batches of this process by task title, repeated as in :attr:`left`."""
         found: dict[str, list[Batch]] = {}
         for each in self._tasks:
             batches = [batch for batch in each.own for _ in range(each.passes(batch))]
@@ -150,10 +150,10 @@ class Runner:
         return found
 
     def announce(self, about: Facts) -> bool:
-        """Announces finished batches or changes since the last run; returns whether any batch is left.
+        """Tells the user about finished batches or changes since the last run, and returns whether any batch is left.
 
         Args:
-            about: facts about this run, for comparison with the next one in the same folder.
+            about: the facts of this run, which the next run in the same folder is compared with.
         """
         plans = {stored.key: (stored, each.task.plan) for each in self._tasks for stored in each.finished}
         total = sum(len(plan.batches) for _, plan in plans.values())
@@ -168,7 +168,7 @@ class Runner:
         return done < total
 
     def run(self, about: Facts) -> None:
-        """Scores the remaining batches. A task is finished once it is complete in the first process.
+        """Scores the remaining batches. The first process calls ``finish`` of each task once the task is complete.
 
         Args:
             about: as for :meth:`announce`.
@@ -193,17 +193,17 @@ class Runner:
     # --- sharing ---
 
     def _finished(self) -> dict[str, dict[int, Scored]]:
-        """Returns all finished batches of this process, by the keys of their passes."""
+        """Returns all finished batches of this process, by the key of their pass."""
         return {done.key: done.batches for each in self._tasks for done in each.finished}
 
     def _merge(self, found: Mapping[str, Mapping[int, Scored]]) -> None:
-        """Adds batches scored by another process, without storing them, because that process does."""
+        """Adds batches that another process scored, without storing them, because that process stores them."""
         for each in self._tasks:
             for done in each.finished:
                 done.batches |= found.get(done.key, {})
 
     def _share_out(self) -> None:
-        """Assigns each remaining batch to a team; tasks that share a pass share its batches."""
+        """Assigns each remaining batch to a team. If tasks share a pass, only the first one gets the batches."""
         claimed: set[str] = set()
         left: list[tuple[_Assigned, Batch]] = []
         for each in self._tasks:
@@ -219,7 +219,7 @@ class Runner:
     # --- running ---
 
     def _run(self, title: str, tasks: Sequence[_Assigned]) -> None:
-        """Scores the batches of tasks with one title, and stores them."""
+        """Scores and stores the batches of consecutive tasks with the same title."""
         total = sum(batch.fed for each in tasks for batch in each.own)
         scored = [each for each in tasks if each.task.nll]
         before = [found.nll for each in scored for done in each.finished for found in done.batches.values()]
@@ -243,7 +243,7 @@ class Runner:
         return batch.fed * self._work(batch.positions)
 
     def _count(self, batch: Batch, passes: int, seconds: float) -> None:
-        """Records the time, and announces the remaining time of a long run once after warm-up."""
+        """Adds the time of a batch, and once after a warm-up tells the user the remaining time of a long run."""
         work = passes * self._work_of(batch)
         self._work_left -= work
         if self._fed:  # the first batch includes one-time loading, compilation and allocation
@@ -258,7 +258,7 @@ class Runner:
             self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
 
     def _note_timing(self) -> None:
-        """Reports this process's time."""
+        """Tells the user how long this process took."""
         if not self._fed:
             return
         self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {self._fed / self._seconds:,.0f} tokens/s")
@@ -272,15 +272,15 @@ class Measurement(Protocol[R]):
 
     @property
     def finished(self) -> str:
-        """The complete parts, such as ``2 finished passes``; empty without any."""
+        """The number of complete parts, such as ``2 finished passes``, or ""."""
         ...
 
     def planned(self) -> dict[str, Any]:
-        """Returns results.json as far as it is known before the run."""
+        """Returns the part of results.json that is known before the run."""
         ...
 
     def run(self, store: Store, group: Group) -> None:
-        """Runs the batches that the store lacks."""
+        """Runs the batches that are not in the store."""
         ...
 
     def result(self) -> R:
@@ -297,18 +297,19 @@ def carry_out(
     force: bool = False,
     files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> R:
-    """Runs a measurement, and writes its result into a folder, if given.
+    """Runs a measurement, and writes the result into ``folder`` if given.
 
     Args:
         fresh: discard the folder's finished batches.
         group: the processes that share the work; only the first one gets a complete result.
-        show: prints the result; called with the folder if it was written, else None. If given, an interrupted run
-            writes the tables of its complete parts.
-        force: replace results that are of another text or model, or have more schedules, lengths or metrics.
-        files: further files to write beside the result, by name.
+        show: prints the result; called with the result, and with the folder if it was written, else None. If ``show``
+            is given, an interrupted run writes the result of its complete parts.
+        force: replace results even if they are of another text or model, or have more schedules, lengths or metrics.
+        files: the content of additional files to write into the folder, by name.
 
     Raises:
-        CheckpointError: the folder holds more results, or other ones; raised before anything is run.
+        CheckpointError: the folder contains more results or results of another text or model; raised before anything
+            is run.
     """
     group = group or Group(World())
     if folder is not None:
@@ -316,7 +317,7 @@ def carry_out(
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
         try:
             measurement.run(store, group)
-        except BaseException:  # Ctrl-C, logits that are not finite, out of memory: keep hours of finished work
+        except BaseException:  # for Ctrl-C, logits that are not finite, or missing memory: keep hours of finished work
             if show and folder and group.world.leads:
                 _keep(measurement, store, folder, force, files)
             raise
@@ -334,14 +335,14 @@ def carry_out(
 
 
 def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]) -> None:
-    """Writes the complete parts of an interrupted run, and reports the stored steps."""
+    """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     if not store.finished:
         if store.is_empty:
             Notes(shown=True).tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     tables, finished = "", measurement.finished
     if finished:
-        with suppress(CheckpointError):  # the disk is full, or the folder holds more results
+        with suppress(CheckpointError):  # the disk is full, or the folder contains more results
             measurement.result().save(folder, force=force, files=files)
             tables = f", and the tables of the {finished}"
     Notes(shown=True).tell(
@@ -351,7 +352,7 @@ def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bo
 
 
 def _changes(last: Facts, about: Facts) -> str:
-    """Names the differences to the last run in the same folder."""
+    """Lists the names of the facts that differ from those of the last run in the same folder."""
     before, now = ({**each, **cast(Facts, each.get("facts", {}))} for each in (last, about))
     names = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
     return listed([_NAMES.get(name, name.replace("_", " ")) for name in names])

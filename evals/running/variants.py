@@ -61,7 +61,7 @@ class Variant:
         return fingerprints.rotation_sha256(unwrapped(self.model))
 
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
-        """Returns the tables at each length; the same object for all lengths if they do not depend on it."""
+        """Returns the tables at each length, or the same object for all lengths if the tables do not depend on them."""
         with self.applied() as patch:
             if not self._depends_on_length(patch):
                 return dict.fromkeys(lengths, self._held(None))
@@ -77,9 +77,8 @@ class Variant:
         return HeldTables(self, length, self.rotation, fingerprints.table_sha256(model), figures)
 
     def _depends_on_length(self, patch: Patch | None) -> bool:
-        """Whether the tables depend on the length: because of this patch, of an earlier patch of the unchanged model,
-        or of transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps
-        state."""
+        """Whether the tables depend on the length because of this patch, because of an earlier patch, or because
+        transformers recomputes the tables of ``dynamic`` and ``longrope`` inside ``forward`` and keeps them."""
         if patch is not None:
             return bool(patch.length_dependent)
         if any(outer.length_dependent for outer in patching.patches_in(self.model)):
@@ -90,7 +89,7 @@ class Variant:
 
 
 class AsTrained(Variant):
-    """A model with its training tables: without ropescale's scaling, in memory or in its folder."""
+    """A model with its training tables, that is, without ropescale's scaling in memory or in the model's folder."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, AS_IS, {})
@@ -109,7 +108,7 @@ class HeldTables:
 
     Attributes:
         variant: the model under a schedule, loaded or served.
-        frozen_at: the length; None if the tables do not depend on it.
+        frozen_at: the length; None if the tables do not depend on the length.
         rotation: a hash of everything that the schedule determines; equal hashes mean equal outputs.
         table_sha256: the hash of the tables that the results show.
         figures: the tables by layer type, for the results.
@@ -123,7 +122,7 @@ class HeldTables:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Makes the tables live inside the block, and verifies them at the end."""
+        """Makes the tables live inside the ``with`` block, and at its end verifies that they still are."""
         with self.variant.applied(self.frozen_at):
             yield
             self.check()
@@ -143,14 +142,18 @@ class HeldTables:
 
 @dataclass(frozen=True)
 class HeldPass:
-    """A pass with a variant's tables, and its lengths, ascending; the last one is fed."""
+    """A pass with a variant's tables. Its windows have the last of the ``lengths``, which are ascending."""
 
     tables: HeldTables
     lengths: tuple[int, ...]
 
 
 def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
-    """Returns one pass per distinct table, from the tables by ascending length."""
+    """Returns one pass for each distinct table.
+
+    Args:
+        held: the tables by length, ascending.
+    """
     lengths: dict[str, tuple[int, ...]] = {}
     for length, tables in held.items():
         lengths[tables.rotation] = (*lengths.get(tables.rotation, ()), length)
@@ -158,10 +161,10 @@ def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
 
 
 def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
-    """Returns the distinct schedules with ``as-is`` and the baseline, and the baseline's label.
+    """Returns the distinct schedules, including ``as-is`` and the baseline, and the baseline's label.
 
     Args:
-        notes: reports schedules that are equal in another spelling.
+        notes: receives a note on schedules that are the same in a different spelling.
 
     Raises:
         ScheduleError: a spec cannot be read.
@@ -184,7 +187,7 @@ def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list
 
 
 class WithTables(Protocol):
-    """A schedule in a loaded model, or on a server."""
+    """A schedule of a loaded model or of a server."""
 
     @property
     def label(self) -> str:
@@ -198,26 +201,26 @@ class WithTables(Protocol):
 
     @property
     def rotation(self) -> str:
-        """A hash of everything that the schedule determines now."""
+        """A hash of the current values of everything that the schedule determines."""
         ...
 
     def applied(self, length: int | None = None) -> AbstractContextManager[object]:
-        """Makes the schedule live inside the block, frozen at ``length`` if given."""
+        """Applies the schedule inside the ``with`` block, frozen at ``length`` if given."""
         ...
 
     def tables(self, lengths: Iterable[int]) -> Mapping[int, HeldTables]:
-        """Returns the tables at each length; the same object for all lengths if they do not depend on it."""
+        """Returns the tables at each length, or the same object for all lengths if the tables do not depend on them."""
         ...
 
 
 def names_for(made: Iterable[WithTables]) -> dict[str, dict[str, str]]:
-    """Returns the protocol's short names of schedules from files; empty without any."""
+    """Returns the short names of schedules from files, for the protocol; empty if no schedule is from a file."""
     files = {each.label: file for each in made if (file := file_of(each.asked))}
     return {"named": names_of(files)} if files else {}
 
 
 def label(schedule: object) -> str:
-    """Returns a schedule's spec on one line, with its given fields: ``yarn:factor=8``.
+    """Returns a schedule's spec on one line with the given fields, such as ``yarn:factor=8``.
 
     Raises:
         ScheduleError: a spec cannot be read.
@@ -228,9 +231,9 @@ def label(schedule: object) -> str:
 def trained_length(model: nn.Module) -> int | None:
     """Returns the trained length of a model, from its configuration.
 
-    A model's own scaling is the vendor's, who trained with it up to ``max_position_embeddings``; schedules start from
-    the original length, which `ropescale inspect` also shows. Excludes ropescale's scaling, in memory or in the model's
-    folder.
+    ropescale's scaling, in memory or in the model's folder, is ignored. If the model has scaling of its own, its vendor
+    trained it with this scaling up to ``max_position_embeddings``. Schedules start from the original length instead,
+    which `ropescale inspect` also shows.
     """
     try:
         return trained_in(patching.configuration_before(model))

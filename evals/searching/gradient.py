@@ -1,4 +1,4 @@
-"""Gradient descent on a schedule's parameters: Adam with a decaying rate, and averaged iterates."""
+"""Gradient descent on a schedule's parameters with Adam, a decaying learning rate, and averaged iterates."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ TRIED = 0.1
 """The share of the budget for comparing starts."""
 
 PATIENCE = 3
-"""Checks in a row without a better loss, after which the search ends."""
+"""The search ends after this many checks in a row without a better loss."""
 
 BETAS = (0.9, 0.99)
-"""Decay of Adam's moments (Kingma and Ba 2014, arXiv:1412.6980)."""
+"""The decay rates of Adam's moments (Kingma and Ba 2014, arXiv:1412.6980)."""
 
 
 def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Trials) -> Trial:
-    """Descends from YaRN's default, or from a later start, and returns the check with the least loss.
+    """Runs gradient descent from YaRN's default, or from a ramp that starts later, and returns the check with the
+    lowest loss.
 
     The gradient with respect to the ramp's start is noisy: at a far position a fast pair has made many turns, so a tiny
-    change of its frequency changes its angle. YaRN's default starts the ramp at a fast pair, from which descent leaves
-    that noise slowly or never. So a few starts are compared first, if that takes at most :data:`TRIED` of the budget.
+    change of its frequency changes its angle a lot. In YaRN's default the ramp starts at a fast pair, where the noise
+    slows or stops the descent. So a few starts are compared first, if this takes at most :data:`TRIED` of the budget.
 
     Args:
         samples: the samples to learn from, in the order in which they are fed.
@@ -72,15 +73,15 @@ def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Tria
 
 
 def least(trials: Sequence[Trial]) -> Trial:
-    """Returns the trial with the least loss; ties: first."""
+    """Returns the trial with the lowest loss, the first one of several."""
     return min(trials, key=lambda trial: trial.loss)
 
 
 class Steps:
-    """The finished steps of a run, in order. Reads the steps of earlier calls from a store, and writes new ones to it.
+    """The finished steps of a run, in order. Earlier steps are read from a store, and new steps are written to it.
 
     Args:
-        store: the store; only the leader's is used.
+        store: the store of the steps; only the store of the leader is used.
         facts: the facts that determine the steps.
 
     Attributes:
@@ -90,7 +91,7 @@ class Steps:
     def __init__(self, store: Store, facts: Facts, group: Group) -> None:
         self._store, self._key, self._taken = store if group.world.leads else Store(), key_of(facts), 0
         records = ((number, content) for number, content, dtype, _ in self._store.records(self._key) if dtype == STEP)
-        # Steps after a damaged one are computed again.
+        # All steps after a damaged step are computed again.
         whole = [content for place, (number, content) in enumerate(records) if number == place]
         self.kept: list[bytes] = group.from_leader(whole)
 
@@ -108,12 +109,12 @@ class Trials:
     """Evaluates points, and records their losses.
 
     Args:
-        choosing: the samples of a check.
+        choosing: the selection samples, which every check uses.
 
     Attributes:
         steps: the trials on samples to learn from.
         checks: the trials on the selection samples.
-        spent: tokens fed in all.
+        spent: the total number of tokens fed.
     """
 
     def __init__(self, evaluator: Evaluator, choosing: Sequence[Sample], kept: Steps, progress: Progress) -> None:

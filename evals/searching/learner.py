@@ -1,14 +1,14 @@
-"""Computes the loss of windows under given tables, and its gradient in the tables' parameters, within bounded memory.
+"""Computes the loss of windows and its gradient with respect to the tables' parameters, in bounded memory.
 
 transformers computes cos and sin under ``torch.no_grad``, and its modules may change their own tables. Inside
-:meth:`LiveTables.differentiable`, modules run their innermost ``forward`` instead, which preserves every family's
+:meth:`LiveTables.differentiable`, modules run their innermost ``forward`` instead, which preserves every model family's
 layout of cos and sin. Meanwhile the model is patched with the starting schedule, so that the configuration, softmax
-scales and everything else except the searched numbers equal those under the found schedule.
+scales and everything else except the searched numbers are the same as under the found schedule.
 
 Only the few searched numbers have a gradient; the weights have none. For a large model or window, the backward pass
-recomputes each block (``torch.utils.checkpoint``), and inside it the attention and the MLP. So memory holds the input
-of every block, and the activations of one attention or MLP. The loss of the head is differentiated in blocks of rows,
-so the full logits never exist.
+recomputes each block (``torch.utils.checkpoint``), and inside it the attention and the MLP. So only the inputs of all
+blocks, and the activations of one attention or MLP, are in memory. The loss of the head is differentiated in blocks of
+rows, so the full logits are never in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class LiveTables:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Patches the model with the starting schedule, and freezes the weights; restores everything bit for bit."""
+        """Patches the model with the starting schedule and freezes the weights inside the block, and then restores
+        everything bit for bit."""
         asked = {each: each.requires_grad for each in self.model.parameters()}
         with patching.Patch(self.model, self.plan):
             kept = [(module, dict(module._buffers), dict(module.__dict__)) for module in self._modules()]
@@ -75,7 +76,7 @@ class LiveTables:
             yield
 
     def write(self, tables: DiffTables) -> None:
-        """Writes tables into the modules, in float32 as in transformers; gradients stay attached."""
+        """Writes tables into the modules, in float32 as in transformers, without detaching their gradients."""
         for module in self._modules():
             for key in set(layer_keys(module)) & tables.keys():
                 inv_freq, scale = tables[key]
@@ -92,15 +93,15 @@ class LiveTables:
 
 
 MOST_KEPT = 2**30
-"""The most bytes of activations of all blocks between the forward and the backward pass. Recomputing them makes a step
-half as long again, and leaves the gradient bitwise unchanged."""
+"""The maximum size in bytes of the activations kept between the forward and the backward pass. Recomputing activations
+makes a step take about 1.5 times as long, and does not change the gradient by a single bit."""
 
 
 PIECE = 1024
-"""Positions per MLP call if memory is saved."""
+"""The number of positions per MLP call if activations are recomputed."""
 
 _PROBE = 16
-"""Positions per piece in the check that pieces equal a full pass."""
+"""The number of positions per piece in the check that pieces give the same output as a full pass."""
 
 
 class Learner(Scorer):
@@ -113,7 +114,7 @@ class Learner(Scorer):
     in_pieces = False
 
     def nll_of(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the NLL in nats of every position of one window but the first, fp32 [positions - 1], on the CPU."""
+        """Returns the NLL in nats of every position of a window except the first, fp32 [positions - 1], on the CPU."""
         with torch.inference_mode():
             return self.score(ids[None])[0]
 
@@ -122,13 +123,13 @@ class Learner(Scorer):
 
         Args:
             ids: one window, int64 [positions].
-            weights: the weight of each position but the first, float64 [positions - 1].
+            weights: the weight of each position except the first, float64 [positions - 1].
 
         Returns:
-            The NLL of each position but the first, fp32 [positions - 1], on the CPU.
+            The NLL of each position except the first, fp32 [positions - 1], on the CPU.
 
         Raises:
-            ConfigError: the model's rotation does not follow the tables of its rotary modules.
+            ConfigError: the model does not use the tables of its rotary modules.
         """
         ids = ids.to(self.device)[None]
         with torch.enable_grad(), self._saving_memory(ids.shape[1]):
@@ -139,12 +140,12 @@ class Learner(Scorer):
                 whole = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
             if not whole.requires_grad:
                 raise ConfigError(
-                    f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so "
-                    "there is no gradient",
+                    f"{type(self.model).__name__} does not use the tables of its rotary modules, so there is no "
+                    "gradient",
                 )
 
             def head(state: torch.Tensor, rows: slice) -> torch.Tensor:
-                """Returns fp32 logits [rows, vocabulary] of these rows, whose state is [1, rows, width]."""
+                """Returns the fp32 logits [rows, vocabulary] for these rows; ``state`` is [1, rows, width]."""
                 if output is None:
                     return state[0].float()
                 return self._head(type(output)(last_hidden_state=state), ids[:, :-1][:, rows], slice(None))[0]
@@ -174,19 +175,20 @@ class Learner(Scorer):
         return nll, slope
 
     def check(self, ids: torch.Tensor) -> None:
-        """Checks the split against the model's own logits, as a scorer does, and MLPs in pieces against whole ones."""
+        """Compares the split with the model's own logits, as :meth:`Scorer.check` does, and MLPs in pieces with full
+        passes."""
         super().check(ids)
         probe = ids[: 4 * _PROBE].to(self.device)[None]
         own = self.trunk(input_ids=probe, use_cache=False)[0]
         try:
             with _recomputed(self.model, _PROBE):
                 pieces = self.trunk(input_ids=probe, use_cache=False)[0]
-        except (TypeError, ValueError, RuntimeError):  # a part that returns more than one tensor
+        except (TypeError, ValueError, RuntimeError):  # a part may return more than one tensor
             return
         self.in_pieces = agree(pieces, own, own.dtype)
 
     def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
-        """Recomputes each block in the backward pass if all activations would exceed :data:`MOST_KEPT`."""
+        """Recomputes each block in the backward pass if the activations would exceed :data:`MOST_KEPT`."""
         inside = 2 * positions * position_bytes(self.model, positions)
         if len(blocks(self.model)) * inside <= MOST_KEPT:
             return nullcontext()
@@ -194,7 +196,7 @@ class Learner(Scorer):
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the layers of the language model, in module lists of the configured length; empty without such a list."""
+    """Returns the modules of all module lists that are as long as the configured number of layers."""
     count = getattr(text_config(model), "num_hidden_layers", None)
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
     return [block for each in lists for block in each]
@@ -202,9 +204,9 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
-    """Recomputes each block in the backward pass, and each of its parts inside it.
+    """Recomputes each block in the backward pass, and inside it each part of the block.
 
-    A part whose only input is a tensor, such as an MLP, runs in pieces along the positions.
+    A part with a single tensor as input, such as an MLP, runs in pieces along the positions.
     """
     with ExitStack() as stack:
         for block in blocks(model):
@@ -230,7 +232,8 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 def gradient(
     learner: Learner, live: LiveTables, space: Space, point: Point, window: WeightedWindow
 ) -> tuple[torch.Tensor, list[float]]:
-    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted sum."""
+    """Returns the NLLs of a window at a point of the search space, fp32 [positions - 1], and the gradient of their
+    weighted sum with respect to the point."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
     live.write(space.tables(numbers))
     with live.differentiable():
@@ -240,7 +243,7 @@ def gradient(
 
 
 class Evaluator:
-    """Computes losses and gradients in many processes; each process gets all of them.
+    """Computes losses and gradients in several processes; every process gets all results.
 
     The numbers of a window are the same in every process, and are added in the order of the windows. So the results do
     not depend on the number of processes.
@@ -250,7 +253,7 @@ class Evaluator:
         self._learner, self._live, self._space, self._group = learner, live, space, group
 
     def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
-        """Returns the mean loss of samples under each point.
+        """Returns the mean loss of samples at each point.
 
         Raises:
             RunError: a loss is not finite.
@@ -287,7 +290,11 @@ class Evaluator:
         return self._weighted(point, window, nll), slope
 
     def _weighted(self, point: Point, window: WeightedWindow, nll: torch.Tensor) -> float:
-        """Returns the loss of a window."""
+        """Returns the weighted loss of a window.
+
+        Raises:
+            RunError: the loss is not finite.
+        """
         loss = float((window.weights * nll.double()).sum())
         if not loss < float("inf"):
             named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))

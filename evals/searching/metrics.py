@@ -31,8 +31,8 @@ class Trial:
     """A point and its loss.
 
     Attributes:
-        spent: tokens fed until then.
-        point: the numbers.
+        spent: the number of tokens fed up to and including this trial.
+        point: the point of the search space.
         loss: the weighted NLL in nats, averaged over the windows.
     """
 
@@ -47,13 +47,13 @@ class Search:
 
     Attributes:
         start: the starting schedule.
-        spec: the found schedule, as ``--schedule`` takes it.
-        learned: the learned point and its space.
-        checks: the trials on the selection windows; the first is that of ``start``.
-        found: the best check.
+        spec: the found schedule, in the form that ``--schedule`` accepts.
+        learned: the learned point and the search space.
+        checks: the trials on the selection windows; the first is the trial of ``start``.
+        found: the check with the lowest loss.
         steps: the trials on the text to learn from.
-        spent: the tokens that the search fed.
-        file: the file for the schedule when the run is saved; None without one.
+        spent: the number of tokens that the search fed.
+        file: the file to which saving the run writes the schedule, or None.
     """
 
     start: str
@@ -67,7 +67,7 @@ class Search:
 
 
 def draw(search: Search, data: str) -> Figure:
-    """Draws the divisor of each pair on the left, and on the right the losses of steps and of checks by tokens spent.
+    """Draws the divisor of each pair on the left, and the losses of steps and checks by tokens spent on the right.
 
     Args:
         data: the kind of data, "text" or "prompts".
@@ -78,7 +78,7 @@ def draw(search: Search, data: str) -> Figure:
     with in_style(10, 4.6) as figure:
         panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
         _draw_divisors(panels["pairs"], search)
-        # The windows to learn from differ more than steps do, so their losses are dots.
+        # These losses differ more between windows than between steps, so they are drawn as dots without a line.
         dots = {"markersize": 3.5, "alpha": 0.6, "markeredgewidth": 0}
         _draw_losses(panels["learned"], search.steps, "o", "blue", **dots)
         panels["learned"].set_title(f"Loss of the {data} to learn from, by step", loc="left", fontsize=10)
@@ -126,11 +126,11 @@ def verdict(
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
-        changes: the losses at the target minus those of the start and of the other baselines, in this order.
-        lengths: the measured lengths, from the trained one to the target.
+        changes: the loss of the searched schedule at the target minus that of each baseline; the start comes first.
+        lengths: the measured lengths, from the trained length to the target.
         judges: the number of documents, or sets of prompts.
-        unmoved: whether no check beat the start.
-        kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
+        unmoved: whether no check was better than the start.
+        kept: whether the searched schedule keeps the model's own table for short text, which the start does not.
         held: the kind of held-out data, "text" or "prompts".
     """
     (start, over), *others = changes.items()
@@ -138,7 +138,7 @@ def verdict(
     said = [f"No check beat the start, {start}: nothing was gained."] if unmoved else []
 
     def standing(name: str, change: Estimate, remark: str = "") -> str:
-        """Describes the change against a baseline: of the perplexity, or of an answer's loss in nats."""
+        """Describes the change of the perplexity, or of an answer's loss in nats, against a baseline."""
         figure = percent(change) if of_text else f"{change_cell(change, SENTENCE)} nats per answer"
         if change.sign is None:
             return f"{figure} against {name}"
@@ -166,12 +166,12 @@ def verdict(
 
 @dataclass(frozen=True)
 class FoundRow:
-    """The found schedule, as ``--schedule`` takes it, and the tokens that the search fed.
+    """The found schedule, in the form that ``--schedule`` accepts, and the number of tokens that the search fed.
 
-    ``verdict`` compares it with the schedules that need no search, and names the one to use; ``note`` explains the
-    tables. ``changes`` has the loss at the target minus that under the start, the unchanged model and truncation, in
-    nats, each with bounds that hold for all of them together; no bounds if the documents chose the schedule. ``beside``
-    counts the tokens that the comparison fed.
+    ``verdict`` compares the schedule with the baselines, and names the one to use; ``note`` explains the tables.
+    ``changes`` has the loss at the target minus that of the start, of the unchanged model and of truncation, in nats,
+    each with bounds that hold for all of them together. The bounds are None if the same documents chose the schedule.
+    ``beside`` is the number of tokens that the comparison fed.
     """
 
     spec: str
@@ -189,7 +189,7 @@ class FoundRow:
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """A loss during the search: the weighted NLL in nats on the text to learn from, or on the held-out text."""
+    """A loss during the search, the weighted NLL in nats, on the data to learn from or on held-out data."""
 
     tokens: int
     loss: float
@@ -198,7 +198,8 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class PairRow:
-    """A pair's divisors: its own frequency over those of the starting and the found schedule; 1 keeps it."""
+    """The divisors of a pair: its original frequency divided by its frequency under the starting and under the found
+    schedule. A divisor of 1 means that the frequency is unchanged."""
 
     layers: str
     pair: int

@@ -17,7 +17,7 @@ from ..running.options import RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")
-"""The objectives: the loss of all tokens of a text, or of the answers to prompts with a hidden key."""
+"""The objectives: the loss of all tokens of a text, or the loss of the answers to prompts with a hidden key."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class SearchOptions(RunOptions):
     """The options of a search.
 
     Attributes:
-        objective: "text" counts all tokens of a text; "keys" counts only the answers to prompts that ask for a hidden
-            number, as in ``ropescale retrieval``.
-        budget_tokens: the most tokens to feed, with or without a gradient, including the checks on held-out text.
-        seed: determines the order of the windows and the held-out documents, or the prompts.
+        objective: "text" minimizes the loss of all tokens of a text; "keys" minimizes only the loss of the answers to
+            prompts that ask for a hidden number, as in ``ropescale retrieval``.
+        budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
+        seed: determines the held-out documents and the order of the windows, or the prompts.
         keep_short: use two tables: the model's own up to the trained length, and the found one beyond it.
-        engine: search only schedules that this engine computes; see ``ropescale export``.
-        within: the weight of a token within the trained length; tokens beyond it have weight 1. Only for the objective
-            "text", because prompts have the target length.
+        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
+        within: the weight of a token within the trained length; tokens beyond that length have weight 1. Only for the
+            objective "text", because prompts have the target length.
         haystack: for the objective "keys", a text to hide the numbers in; None for generated sentences.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
-        logits_bytes: budget for one block of fp32 logits.
+        logits_bytes: the memory for one block of fp32 logits, in bytes.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         source: the name of the documents, or of the haystack, in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
-        progress: show notes on stderr, and a progress bar if it is a terminal, else one line per minute.
+        progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 
     objective: str = TEXT
@@ -81,7 +81,7 @@ class SearchOptions(RunOptions):
 
 
 def schedule_file(out: str | Path) -> Path:
-    """Returns the path of a schedule's file.
+    """Checks the name of a schedule's file, and returns its path.
 
     Raises:
         DataError: the name does not end in ``.json``.
@@ -96,8 +96,8 @@ def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOp
     """Plans YaRN's default for the target length.
 
     Raises:
-        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is scaled already.
-        DataError: the model needs no schedule for this length.
+        ConfigError, ScheduleError: the model has no rotary embedding that YaRN can change, or is scaled already.
+        DataError, ScheduleError: the target is not longer than the trained length.
     """
     asked: RequestOptions = {**patching, "target_length": target}
     plan = make_plan(config, Request.of("yarn", **asked))
@@ -111,7 +111,8 @@ def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOp
 
 
 def lengths_to(plan: Plan, target: int) -> tuple[int, ...]:
-    """Returns the lengths of held-out figures: the trained length, its doubles, and the target."""
+    """Returns the lengths to measure on held-out data: the trained length, doubled as long as it is below the target,
+    and the target."""
     found = [max(layer.rope.original_length for layer in plan.layers.values())]
     while 2 * found[-1] < target:
         found.append(2 * found[-1])

@@ -1,9 +1,9 @@
 """The data of the objective ``keys``: prompts that ask for a hidden number.
 
-As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
-answers count. The held-out prompts come in sets with one prompt per reported length: the longest prompts of the first
-sets choose, and the other sets judge. ``ropescale retrieval`` would make the same prompts with the seeds of
-:func:`seeds`, which are far from usual ones, so that it does not ask prompts that the search learned from.
+As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and the loss includes only the
+tokens of their answers. The held-out prompts form sets with one prompt per reported length. The longest prompts of the
+first sets are used to choose the schedule, and the other sets to judge it. The seeds of :func:`seeds` are far from
+usual seeds, because ``ropescale retrieval`` with the same seed would ask the prompts that the search learned from.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ FIRST_SEED = 2**42
 """The first seed of the prompts; the default seed of ``ropescale retrieval`` is 0."""
 
 DEPTHS = 5
-"""The number of depths, spread evenly from the beginning to the end, which the prompts take in turn."""
+"""The number of evenly spaced depths from the beginning to the end, which the prompts use in turn."""
 
 CHECKED = 0.4
-"""The largest share of the budget for held-out prompts. An answer has few tokens, so telling schedules apart takes more
-prompts than windows of a text."""
+"""The largest share of the budget for held-out prompts. An answer has few tokens, so distinguishing schedules takes
+more prompts than windows of a text."""
 
 
 def seeds(seed: int) -> tuple[int, int]:
-    """Returns the seeds of the prompts to learn from, and of those held out."""
+    """Returns the seed of the prompts to learn from, and the seed of the held-out prompts."""
     return FIRST_SEED + 2 * seed, FIRST_SEED + 2 * seed + 1
 
 
 class PromptData(SearchData):
-    """Prompts with a hidden key; only the tokens of their answers count.
+    """Prompts with a hidden key; the loss includes only the tokens of their answers.
 
     Args:
-        lengths: the lengths of the held-out prompts, ascending; the prompts to learn from have the last one.
+        lengths: the lengths of the held-out prompts, ascending; the prompts to learn from have the last length.
 
     Attributes:
-        to_learn, held_out: the sets of prompts, each by length.
+        to_learn, held_out: the sets of prompts; each set has its prompts by length.
 
     Raises:
-        DataError: the budget is too small for a step, or the tokenizer cannot write the prompts in so few tokens.
+        DataError: the budget is too small for a step, or a prompt does not fit into the shortest length.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PromptData(SearchData):
         return [[answer_window(each[self.target])] for each in self.to_learn]
 
     def choosing(self, trained: int) -> list[Sample]:
-        """Returns sets of prompts of all lengths, in which only the longest prompt counts."""
+        """Returns sets of prompts of all lengths, in which all prompts but the longest have weight 0."""
         return [
             [answer_window(prompt, float(length == self.target)) for length, prompt in each.items()]
             for each in self.held_out[: self.budget.held_out]
@@ -122,7 +122,7 @@ class PromptData(SearchData):
 
 
 def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
-    """Returns a set of prompts by length; the depths of its keys differ between lengths and between sets."""
+    """Returns a set with one prompt per length. The depths of the keys differ between lengths and between sets."""
     found = {}
     for place, (length, prompts) in enumerate(made.prompts.items()):
         depth, trials = (number + place) % DEPTHS, len(prompts) // DEPTHS
@@ -131,7 +131,7 @@ def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
 
 
 def answer_window(prompt: Prompt, weight: float = 1.0) -> WeightedWindow:
-    """Returns a prompt, in which the mean NLL of its answer counts with a weight."""
+    """Returns a prompt as a window whose loss is the mean NLL of the answer, multiplied by ``weight``."""
     (question,) = prompt.questions
     ids, count = torch.from_numpy(prompt.ids()), question.tokens
     return WeightedWindow(ids, [(len(ids) - count, len(ids), weight / count)])
@@ -152,8 +152,8 @@ def make_data(
         lengths: see :func:`.options.lengths_to`.
 
     Raises:
-        DataError: there is too little text or none, or text with the objective keys; the budget is too small for a
-            step; for prompts, there is no tokenizer, or the trained length has no room for a question.
+        DataError: there is too little text, or text is given with the objective keys; the budget is too small for a
+            step; or, for prompts, there is no tokenizer, or a prompt does not fit into the trained length.
     """
     if options.objective != KEYS:
         if documents is None:
@@ -176,6 +176,6 @@ def make_data(
         if do != LONGER:
             raise
         raise DataError(
-            f"the objective keys needs prompts of the trained length, too, and {reason}; use the objective text",
+            f"the objective keys also needs prompts of the trained length, but {reason}; use the objective text",
             "objective",
         ) from error

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def patch_command(model: str, schedule: str, request: Request, out: str = "OUT", revision: str | None = None) -> str:
-    """Returns the command that patches a checkpoint with a schedule, as ``--schedule`` takes it."""
+    """Returns the command that patches a checkpoint with a schedule, in the form that ``--schedule`` accepts."""
     at = [] if revision is None else ["--revision", revision]
     words = ["ropescale", "patch", model, "-o", out, "--schedule", schedule, *at]
     return shlex.join([*words, *applied_options(request)])
@@ -51,9 +51,9 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
     """Returns the commands that patch a folder with a schedule, and export it for an engine.
 
     Args:
-        schedule: the schedule, as ``--schedule`` takes it.
-        plan: its plan.
-        engine: a key of ``ENGINES``.
+        schedule: the schedule, in the form that ``--schedule`` accepts.
+        plan: the plan of the schedule.
+        engine: a key of ``ENGINES``, or None.
     """
     using = ["--schedule", schedule, *applied_options(plan.request)]
     patch = patch_command(model, schedule, plan.request)
@@ -75,7 +75,7 @@ class Finding(Metric["SearchResult", FoundRow]):
     picture = Picture("search.png", "The search: the divisor of each pair, and the losses", _draw)
 
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
-        """Returns one row."""
+        """Returns a single row."""
         search, kept, note = stored.search, stored.protocol["keep_short"], ""
         short, changes = stored.lengths[0], stored.changes()
         if kept:
@@ -98,7 +98,7 @@ class History(Metric["SearchResult", HistoryRow]):
     row, key = HistoryRow, "history"
 
     def reduce(self, stored: SearchResult) -> list[HistoryRow]:
-        """Returns one row per trial, by tokens spent."""
+        """Returns one row per trial, sorted by tokens spent."""
         search = stored.search
         trials = [(step, False) for step in search.steps] + [(check, True) for check in search.checks]
         rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
@@ -111,7 +111,7 @@ class Divisors(Metric["SearchResult", PairRow]):
     row, key = PairRow, "divisors"
 
     def reduce(self, stored: SearchResult) -> list[PairRow]:
-        """Returns one row per layer type and pair that turns."""
+        """Returns one row per layer type and pair, without pairs of frequency 0."""
         return [
             PairRow(layers, pair, own / start, own / found)
             for layers, tables in stored.search.learned.tables.items()
@@ -128,7 +128,7 @@ class SearchResult(Saved, ABC):
     """A finished search, with the measurement of the found schedule and its baselines on held-out data.
 
     Attributes:
-        search: the search, and what it found.
+        search: the search and its result.
     """
 
     kind: ClassVar[str] = "search"
@@ -148,7 +148,7 @@ class SearchResult(Saved, ABC):
     @property
     @abstractmethod
     def beside(self) -> int:
-        """The tokens that the comparison fed, in addition to those of the search."""
+        """The number of tokens that the comparison fed, in addition to those of the search."""
 
     @property
     @abstractmethod
@@ -157,10 +157,11 @@ class SearchResult(Saved, ABC):
 
     @abstractmethod
     def change(self, baseline: str, level: float) -> Estimate | None:
-        """Returns the loss of the found schedule at the target minus that of a baseline; None if not measured."""
+        """Returns the loss of the found schedule at the target minus that of a baseline, or None if the baseline was
+        not measured."""
 
     def guessed(self) -> str:
-        """Returns a sentence if the unchanged model is worse than a uniform guess; else ""."""
+        """Returns a warning if the unchanged model is worse than a uniform guess; else ""."""
         return ""
 
     @abstractmethod
@@ -169,8 +170,8 @@ class SearchResult(Saved, ABC):
 
     def changes(self) -> dict[str, Estimate]:
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
-        truncation if it was measured. The intervals hold for all of them together; there are none if the documents
-        chose the schedule."""
+        truncation if it was measured. The intervals hold for all of them together. They have no bounds if the same
+        documents chose the schedule."""
         names = [each for each in (self.search.start, AS_IS, TRUNCATION) if self.change(each, LEVEL)]
         found = {name: self.change(name, familywise(len(names))) for name in names}
         known = {name: change for name, change in found.items() if change}
@@ -180,18 +181,19 @@ class SearchResult(Saved, ABC):
 
     @property
     def label(self) -> str:
-        """The found schedule's label in the measurement: the start's if the found schedule is the same."""
+        """The found schedule's label in the measurement, which is that of the start if both are the same schedule."""
         found = label(self.search.spec)
         return found if found in self.schedules else self.search.start
 
     @property
     def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The searched schedule for :func:`ropescale.patch`; per layer type if these differ."""
+        """The found schedule for :func:`ropescale.patch`, or a dict by layer type if the schedules of layer types
+        differ."""
         return self.search.learned.schedule
 
     @property
     def provenance(self) -> dict[str, object]:
-        """The origin of the numbers, as in the schedule's file."""
+        """The origin of the schedule's numbers, as stored in the schedule's file."""
         return {
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
@@ -200,12 +202,12 @@ class SearchResult(Saved, ABC):
         }
 
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
-        """Writes the schedule's file, if the name ends in ``.json``; else the run's folder. Returns its path.
+        """Writes the schedule's file if the name ends in ``.json``, and else the run's folder. Returns the path.
 
-        The file is what ``--schedule`` and :func:`ropescale.patch` read.
+        ``--schedule`` and :func:`ropescale.patch` read this file.
 
         Raises:
-            CheckpointError: it cannot be written, or something else exists there.
+            CheckpointError: the path cannot be written, or something else exists there.
         """
         path = local_path(out)
         if path.suffix != ".json":
@@ -217,19 +219,20 @@ class SearchResult(Saved, ABC):
 
     @property
     def command(self) -> str:
-        """The command that patches the model with the schedule, or exports it for an engine that needs that."""
+        """The command that patches the model with the schedule, or exports the schedule if the engine cannot use a
+        patched folder."""
         return self.commands[0]
 
     @property
     def commands(self) -> list[str]:
-        """The commands to use the schedule: patching, and with an engine, exporting."""
+        """The commands that patch the model with the schedule, and with an engine, export it."""
         plan, engine = self.search.learned.found_plan, self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on using the schedule: deviating engines, and the switch between two tables."""
+        """Remarks on using the schedule: engines that compute other values, and the switch between two tables."""
         switch = (
             "a cache that was filled within the trained length keeps the angles of its keys, and decoding past that "
             "length continues with the other table; transformers does not warn of it, so start long contexts beyond it"
@@ -258,7 +261,7 @@ class SearchResult(Saved, ABC):
         return f"Searched with {self.search.spent:,} tokens in {self._fed}. {self._judged}."
 
     def protocol_line(self) -> str:
-        """Returns sentences on the protocol of the search."""
+        """Describes the protocol of the search in sentences."""
         p, start = self.protocol, escaped(self.search.start)
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: "
@@ -327,7 +330,7 @@ class TextSearch(SearchResult, Result):
 
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
-        """The perplexities of the schedules and of truncation, by length as JSON writes it."""
+        """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
         found: dict[str, dict[str, float]] = {}
         for row in self.rows:
             found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
@@ -378,18 +381,18 @@ class AnswerSearch(SearchResult, Retrieval):
 
 
 def specs_of(schedule: object) -> dict[str, object]:
-    """Returns a schedule's fields as JSON has them; by layer type if there are several."""
+    """Returns a schedule's fields for JSON, or a dict of such fields by layer type."""
     if isinstance(schedule, dict):
         return {key: specs.to_dict(each) for key, each in schedule.items()}
     return specs.to_dict(schedule)
 
 
 def files_of(out: str | Path) -> tuple[Path, Path]:
-    """Returns the schedule's file and the run's folder beside it: ``factors.json`` and ``factors-search``.
+    """Returns the schedule's file and the run's folder next to it, such as ``factors.json`` and ``factors-search``.
 
     Raises:
         DataError: the name does not end in ``.json``.
-        CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
+        CheckpointError: the file or the folder exists, and was not written by a search.
     """
     file = schedule_file(out)
     writable_file(file, check_ours)
@@ -397,7 +400,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
 
 
 _LARGEST = 2**24
-"""The largest size of a schedule's file, in bytes."""
+"""The size limit of a schedule's file, in bytes."""
 
 
 def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
@@ -407,10 +410,10 @@ def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
 
 
 def check_ours(path: Path) -> None:
-    """Refuses to replace a file that no search wrote, or that was changed later, by provenance and hash.
+    """Checks, by provenance and hash, that a file may be replaced.
 
     Raises:
-        CheckpointError: the file is neither empty nor an unchanged schedule's file.
+        CheckpointError: the file is neither empty nor an unchanged file of a search.
     """
     try:
         if not checking.content(path, _LARGEST):

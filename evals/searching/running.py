@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 
 SEARCHING = 3
-"""A version, raised when the same inputs would give other numbers, so that stored steps are not reused."""
+"""The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of
+earlier versions are not used."""
 
 
 def search(
@@ -60,28 +61,28 @@ def search(
     force: bool = False,
     **options: object,
 ) -> SearchResult:
-    """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
+    """Learns the schedule with which ``model`` predicts this text best at ``target_length``, with frozen weights.
 
-    The search starts at YaRN's default. Some documents are held out to choose the best schedule. If there are enough,
-    others are held out to compare it with YaRN's default, the unchanged model, and truncation.
+    The search starts at YaRN's default. Some documents are held out to choose the best schedule. If there are enough
+    documents, others are held out to compare this schedule with YaRN's default, the unchanged model, and truncation.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: as for :func:`ropescale.evals.perplexity`; only documents of at least ``target_length`` positions
-            give windows. None with ``objective="keys"``, which makes its own prompts.
-        target_length: the target context in positions, including BOS.
-        tokenizer: encodes strings, and defines BOS.
+            are used. None with ``objective="keys"``, which makes its own prompts.
+        target_length: the target context length in positions, including BOS.
+        tokenizer: encodes strings, and has the BOS token.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a file for the schedule, such as ``factors.json``. The run's folder beside it, then ``factors-search``,
-            keeps every step, so the same call continues an interrupted search.
+        out: a file for the schedule, such as ``factors.json``. A folder next to the file, such as ``factors-search``,
+            stores the run and every finished step, so that the same call resumes an interrupted search.
         fresh: discard stored steps.
-        force: replace results in ``out`` of another text or model, or more results than these.
+        force: replace results in ``out`` that are of another text or model, or have more than the new results.
         options: the fields of :class:`.options.SearchOptions`, such as ``objective`` or ``budget_tokens``.
 
     Raises:
         DataError: there is too little text, the budget is too small for a step, or an option is invalid.
-        ConfigError, ScheduleError: the model has no rotation that YaRN can change, is scaled already, or was trained
-            beyond the target.
+        DataError, ScheduleError: the target is not longer than the trained length.
+        ConfigError, ScheduleError: the model has no rotary embedding that YaRN can change, or is scaled already.
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
@@ -99,11 +100,11 @@ class SearchRun:
     """A resumable search.
 
     Args:
-        file: the file for the schedule when the result is saved.
+        file: the file to which saving the result writes the schedule, or None.
 
     Attributes:
         trials: the trials; None before the run.
-        found: the check with the least loss.
+        found: the check with the lowest loss; None before the end of the search.
         comparison: the measurement of the found schedule and its baselines.
     """
 
@@ -129,11 +130,12 @@ class SearchRun:
 
     @property
     def spent(self) -> int:
-        """The tokens that the search has fed, without those of the comparison."""
+        """The number of tokens that the search has fed, without those of the comparison."""
         return self.trials.spent if self.trials else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Searches, and measures the found schedule and its baselines; this is not part of the budget."""
+        """Searches, and then measures the found schedule and its baselines. The budget does not include the
+        measurement."""
         group, store = group or Group(World()), store or Store()
         if group.world.leads:
             store.begin(self._about)
@@ -142,7 +144,7 @@ class SearchRun:
         self.comparison.run(store, group)
 
     def search(self, store: Store, group: Group) -> None:
-        """Runs the search alone, and reuses stored steps."""
+        """Runs only the search, reusing stored steps."""
         steps, budget = Steps(store, self.facts, group), self.data.budget
         self.notes.tell(
             f"search: gradient over {len(self.space.names)} numbers, at most {budget.most:,} tokens in "
@@ -182,7 +184,7 @@ class SearchRun:
 
     @property
     def spec(self) -> str:
-        """The found schedule, as ``--schedule`` takes it."""
+        """The found schedule, in the form that ``--schedule`` accepts."""
         schedule = self.learned.schedule
         return label(schedule) if isinstance(schedule, Yarn) else json.dumps(specs_of(schedule))
 
@@ -225,7 +227,7 @@ class SearchRun:
 
     @property
     def start(self) -> str:
-        """The starting schedule: YaRN's default, with attention scale 1 if the space has no other."""
+        """The starting schedule: YaRN's default, or YaRN with attention scale 1 if the space has no other scale."""
         scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
         usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
         return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
@@ -282,14 +284,14 @@ def prepare(
     here: World,
     file: Path | None = None,
 ) -> SearchRun:
-    """Prepares a search.
+    """Prepares a search: validates cheap inputs first, and loads the weights last.
 
     Args:
         source: the text; None if the objective makes its own prompts.
-        file: the file for the schedule.
+        file: the file to which saving the result writes the schedule, or None.
 
     Raises:
-        RopescaleError: something cannot be read or searched.
+        RopescaleError: an input cannot be read or searched.
     """
     if source is not None:
         source.refuse_endless(options.max_docs)

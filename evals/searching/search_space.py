@@ -4,12 +4,13 @@ The family is YaRN's with real numbers (Peng et al. 2023, arXiv:2309.00071)::
 
     inv_i = b_i ((1 - r_i) + r_i / s),    r_i = clamp((i - start) / (end - start), 0, 1)
 
-for pair i of frequency b_i: pairs up to ``start`` keep their frequency, those from ``end`` on are divided by the factor
-s, and cos and sin are multiplied by an attention scale. The parameters are start, end, and the logarithms of the factor
-and of the scale. Pairs are counted from 0, and frequencies are radians per token, in float64.
+for pair i of frequency b_i. Pairs up to ``start`` keep their frequency, and the frequencies of pairs from ``end`` on
+are divided by the factor s. Cos and sin are multiplied by an attention scale. The parameters are start, end, and the
+logarithms of the factor and of the scale. Pairs are counted from 0, and frequencies are in radians per token, in
+float64.
 
-The parameters of all changed layer types form one vector. For an engine, the space has only schedules that the engine
-computes exactly.
+The parameters of all changed layer types form one vector. For an engine, the space contains only schedules that the
+engine computes exactly.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ Point = tuple[float, ...]
 """A member of a family, as its parameters."""
 
 _NARROWEST = 0.01
-"""The least width of a ramp, in pairs; narrower ramps give the same frequencies."""
+"""The smallest width of a ramp, in pairs; narrower ramps give the same frequencies."""
 
 
 Form = Literal["yarn", "table", "two tables"]
-"""The form of a schedule: ``yarn``, one table, or ``longrope`` with the model's own table within the trained length and
-attention scale 1."""
+"""The form of a schedule: ``yarn``, one table, or ``longrope`` with attention scale 1 and the model's own table within
+the trained length."""
 
 Scale = Literal["free", "rule", "one"]
-"""The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` of the factor s, or 1."""
+"""The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` for the factor s, or 1."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class RampShape:
 
     Attributes:
         scale: the attention scale.
-        whole: whether the ends are whole pairs: the start is rounded down and the end up, as YaRN's ``truncate`` does.
+        whole: whether the ramp's ends are whole pairs; the start is rounded down and the end up, as with YaRN's
+            ``truncate``.
         form: the form of the schedule.
     """
 
@@ -68,8 +70,8 @@ class Ramp:
     """YaRN's family: the ramp's start and end, the factor and the attention scale.
 
     Attributes:
-        rope: the geometry.
-        factor: the target context over the trained one.
+        rope: the geometry of the model's rotary embedding.
+        factor: the target length divided by the trained length.
         shape: the searched parameters and the fixed ones.
     """
 
@@ -84,7 +86,7 @@ class Ramp:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The learning rates; those of the ramp's ends are in pairs, proportional to the width of YaRN's ramp."""
+        """The learning rates. Those of the ramp's ends are in pairs, and proportional to the width of YaRN's ramp."""
         share = (self._default["end"] - self._default["start"]) / _USUAL
         return tuple(_RATES[name] * (share if name in ("start", "end") else 1) for name in self.names)
 
@@ -95,13 +97,13 @@ class Ramp:
 
     @property
     def later_starts(self) -> list[Point]:
-        """YaRN's default with a ramp that starts later, by one to three eighths of its width."""
+        """YaRN's default with the ramp's start moved by one, two and three eighths of the ramp's width."""
         start, end, *others = self.start
         return [self.nearest((start + (end - start) * eighths / 8, end, *others)) for eighths in (1, 2, 3)]
 
     @property
     def last(self) -> int:
-        """The largest end of a ramp, as YaRN bounds it: rotary dim - 1."""
+        """The largest end of a ramp, rotary dim - 1 as in YaRN."""
         return self.rope.rotary_dim - 1
 
     @property
@@ -112,7 +114,8 @@ class Ramp:
         return {**ends, "log_factor": math.log(self.factor), "log_scale": scale}
 
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""
+        """Returns the frequencies, float64 [pairs], and the attention scale. Both are differentiable with respect to
+        ``point``, [numbers]."""
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
         values |= dict(zip(self.names, point.unbind(), strict=True))
         start, end, log_factor = (
@@ -137,9 +140,10 @@ class Ramp:
         return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
 
     def nearest(self, point: Sequence[float]) -> Point:
-        """Returns the nearest point within the bounds: ``0 <= start < end <= rotary dim - 1``, and no smaller factor.
+        """Returns the nearest point within the bounds: ``0 <= start < end <= rotary dim - 1``, and at least the default
+        factor.
 
-        A smaller factor would mean a shorter context, which engines read as the trained length times the factor.
+        A smaller factor would mean a shorter context in engines, which multiply the trained length by the factor.
         """
         values = self._default | dict(zip(self.names, map(float, point), strict=True))
         values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
@@ -148,7 +152,8 @@ class Ramp:
         return tuple(values[name] for name in self.names)
 
     def schedule(self, point: Point) -> Schedule:
-        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or the shape's other form."""
+        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or another form if the shape has
+        one."""
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
         if self.shape.form == "two tables":
             divisors = tuple(b / f if f else 1.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True))
@@ -166,19 +171,20 @@ class Ramp:
         return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=given)
 
     def _turns(self, pair: float) -> float:
-        """Returns the turns of a pair, possibly fractional, within the trained length (theta's series)."""
+        """Returns the turns of a pair, which may be fractional, within the trained length, for unscaled
+        frequencies."""
         rope = self.rope
         return rope.original_length * rope.theta ** (-2 * pair / rope.rotary_dim) / (2 * math.pi)
 
 
 _USUAL = 13
-"""The width in pairs of the ramp that the rates below were chosen on, with heads of 64."""
+"""The width, in pairs, of the ramp for which the rates below were chosen (head size 64)."""
 
 _RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
 
 
 DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-"""By layer type, the frequencies, float64 [pairs], and the attention scale."""
+"""The frequencies, float64 [pairs], and the attention scale of each layer type."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ class Space:
 
     @property
     def later_starts(self) -> list[Point]:
-        """Other points where a search may begin: every ramp starts later by the same share of its width."""
+        """Alternative starting points, in which every ramp starts later by the same share of its width."""
         each = (family.later_starts for family in self.families.values())
         return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
 
@@ -218,13 +224,13 @@ class Space:
         return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
 
     def tables(self, point: torch.Tensor) -> DiffTables:
-        """Returns the tables of each layer type; differentiable in ``point``, float64 [numbers]."""
+        """Returns the tables of each layer type, differentiable with respect to ``point``, float64 [numbers]."""
         sizes = [len(each.names) for each in self.families.values()]
         parts = zip(self.families.items(), point.split(sizes), strict=True)
         return {key: each.table(part) for (key, each), part in parts}
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
-        """Returns the schedule of all changed layers; by layer type if these differ."""
+        """Returns the schedule of all changed layers, or a dict by layer type if their schedules differ."""
         found = (each.schedule(tuple(part)) for each, part in self.parts(point))
         schedules = dict(zip(self.families, found, strict=True))
         distinct = set(map(repr, schedules.values()))
@@ -239,10 +245,10 @@ class Space:
 
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
-"""The frequencies of all pairs in radians per token: the model's own, the starting ones, and the found ones."""
+"""The frequencies of all pairs in radians per token: the model's own, those of the start, and those found."""
 
 _EXACT = 1e-12
-"""The largest relative difference between the learned tables and those of the written schedule."""
+"""The largest accepted relative difference between the learned tables and those of the written schedule."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +267,10 @@ class Learned:
 
     @cached_property
     def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The schedule; by layer type if these differ.
+        """The schedule of the point, or a dict by layer type if the schedules differ.
 
         Raises:
-            VerificationError: its tables differ from the learned ones.
+            VerificationError: the schedule's tables differ from the learned ones.
         """
         schedule = self.space.schedule(self.point)
         planned = planned_with(self.plan, schedule).tables
@@ -277,7 +283,7 @@ class Learned:
 
     @property
     def tables(self) -> dict[str, Divided]:
-        """The frequencies by layer type: the model's own, the starting ones, and the found ones."""
+        """The frequencies of each layer type: the model's own, those of the start, and those found."""
         start, found = (
             self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
         )
@@ -286,12 +292,12 @@ class Learned:
 
     @property
     def found_plan(self) -> Plan:
-        """The plan of the schedule."""
+        """The plan of the found schedule."""
         return planned_with(self.plan, self.schedule)
 
 
 def planned_with(plan: Plan, schedule: object) -> Plan:
-    """Returns the plan of the same model with another schedule."""
+    """Returns a plan for the same model with a different schedule."""
     return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None))
 
 
@@ -302,15 +308,15 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     """Returns the search space.
 
     Args:
-        plan: YaRN's default for the target length.
+        plan: the plan of YaRN's default for the target length.
 
     Raises:
-        ConfigError: the engine computes no schedule of the family exactly.
+        ConfigError: the engine does not compute any schedule of the family exactly.
     """
     shapes = [RampShape(scale="one", form="two tables")] if options.keep_short else [RampShape()]
     if options.engine is None:
         return _space(plan, target, shapes[0])
-    if not options.keep_short:  # those with most freedom first
+    if not options.keep_short:  # shapes with the most freedom first
         shapes += [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
         shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
     spaces, engine = [_space(plan, target, shape) for shape in shapes], ENGINES[options.engine]
@@ -332,12 +338,12 @@ def _space(plan: Plan, target: int, shape: RampShape) -> Space:
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
-    """Describes an engine's deviation from a member of the space in a patched folder; empty without one."""
+    """Describes how an engine's values for a patched folder differ from a schedule of the space, or returns ""."""
     return _said(deviations(engine, _away(space, plan)))
 
 
 def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
-    """Describes the deviation when served by the commands of ``ropescale export``; empty without one."""
+    """Describes how an engine's values differ with the commands of ``ropescale export``, or returns ""."""
     serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
     changed = (layers for layers in serving.layers if layers.key in plan.layers)
     return _said(each for layers in changed for each in engine.remaining(serving, layers))
@@ -348,7 +354,7 @@ def _said(differences: Iterable[Difference]) -> str:
 
 
 def _away(space: Space, plan: Plan) -> Plan:
-    """Plans a schedule of the space away from YaRN's default, at which an engine may agree by coincidence."""
+    """Plans a schedule of the space that differs from YaRN's default, for which an engine may agree by coincidence."""
     member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
     return planned_with(plan, space.schedule(member))
 

@@ -1,9 +1,9 @@
-"""The windows of a search, their counted tokens, and the split of a text and a budget.
+"""The windows of a search, the weights of their tokens, and the split of a text and of a budget.
 
-Windows are those of ``ropescale eval``: BOS, then as many tokens as fit into the target length. The first window starts
-with its document; the others are evenly spaced. Whole documents are held out, so that no held-out window shares text
-with those that the search learns from; of a single document, the last windows are held out. With enough documents,
-some do not choose the schedule: their first windows judge the result.
+The windows are the same as in ``ropescale eval``: BOS, then as many tokens as fit into the target length. The first
+window starts with its document; the other windows are evenly spaced. Whole documents are held out, so that no held-out
+window shares text with the windows that the search learns from. If there is only one document, its last windows are
+held out. If there are enough documents, some are not used to choose the schedule: their first windows judge the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 2
-"""Windows per step."""
+"""The number of windows per step."""
 
 CHECKS = 6
 """The number of checks on held-out windows, including the start."""
@@ -48,13 +48,13 @@ CHECKED = 0.2
 """The largest share of the budget for checks on held-out windows."""
 
 HELD_DOCUMENTS = 4
-"""The held-out share: one document in this many, or this part of a single one."""
+"""One of this many documents is held out, or one of this many parts of a single document."""
 
 LEAST_JUDGES, MOST_JUDGES = 10, 30
-"""Bounds on the number of judging documents, which is otherwise a quarter of all."""
+"""The bounds of the number of judging documents, which is a quarter of all documents within these bounds."""
 
 ENOUGH = 16
-"""The fewest documents for separate judging documents."""
+"""The smallest number of documents of which some are used only to judge."""
 
 
 Span = tuple[int, int, float]
@@ -67,7 +67,7 @@ class WeightedWindow:
 
     Attributes:
         ids: the token ids, including BOS, int64 [positions].
-        spans: the positions that count.
+        spans: the positions whose losses have a weight; all other losses have weight 0.
     """
 
     ids: torch.Tensor
@@ -87,7 +87,7 @@ Sample = Sequence[WeightedWindow]
 
 
 def tokens_in(samples: Iterable[Sample]) -> int:
-    """Counts the fed tokens of samples."""
+    """Returns the number of fed tokens of samples."""
     return sum(len(window.ids) for sample in samples for window in sample)
 
 
@@ -96,10 +96,10 @@ class Budget:
     """The token budget of a search.
 
     Attributes:
-        tokens: the tokens in all.
-        size: the tokens of a window to learn from.
+        tokens: the total number of tokens.
+        size: the number of tokens of a window to learn from.
         held_out: the number of selection samples.
-        shorter: the tokens of a selection sample, without its longest window of ``size`` tokens.
+        shorter: the number of tokens of a selection sample, without its longest window of ``size`` tokens.
     """
 
     tokens: int
@@ -111,19 +111,19 @@ class Budget:
         least = BATCH + CHECKS * self.held_out
         if self.windows < least:
             raise DataError(
-                f"a budget of {self.tokens} tokens has no room for a step at {self.size} tokens; give at least "
+                f"a budget of {self.tokens} tokens is too small for a step at {self.size} tokens; give at least "
                 f"{least * self.size + self._aside}",
                 "budget_tokens",
             )
 
     @property
     def windows(self) -> int:
-        """The number of full-size windows to feed, including those of the checks."""
+        """The number of windows of ``size`` tokens to feed, including those of the checks."""
         return (self.tokens - self._aside) // self.size
 
     @property
     def most(self) -> int:
-        """The total tokens of these windows and all checks."""
+        """The total number of tokens of all windows and checks."""
         return self.windows * self.size + self._aside
 
     @property
@@ -132,14 +132,14 @@ class Budget:
 
 
 class SearchData(ABC):
-    """The samples of a search: those that it learns from, those that choose, and those that judge.
+    """The samples of a search: those to learn from, those that choose the schedule, and those that judge it.
 
     Attributes:
         target: the length of the longest windows, including BOS.
         budget: the token budget.
-        chosen_by: the document of each selection sample.
-        judged_by: the document of each judging sample; empty if the selection samples also judge.
-        bos_option: the argument ``bos``.
+        chosen_by: the name of the document of each selection sample.
+        judged_by: the name of the document of each judging sample; empty if the selection samples also judge.
+        bos_option: the requested option ``bos``.
         about: a description for the user.
         protocol: the entries of the "protocol" part of results.json that depend on the objective.
         data: the "data" part of results.json, of the judging samples.
@@ -158,10 +158,10 @@ class SearchData(ABC):
 
     @abstractmethod
     def check_ids(self, vocabulary: int) -> None:
-        """Refuses ids that are not in the model's vocabulary.
+        """Checks that all ids are in the model's vocabulary.
 
         Raises:
-            DataError: names the document, the position and the id.
+            DataError: an id is not; the message names the document, the position and the id.
         """
 
     @abstractmethod
@@ -195,8 +195,8 @@ class Split:
     Attributes:
         learned: the windows to learn from, in random order.
         held_out: the selection windows, sorted.
-        documents: the number of selection documents; 0 if these windows are from the only document.
-        judges: the judging windows, sorted, one per document; empty with few documents.
+        documents: the number of selection documents; 0 if there is only one document.
+        judges: the judging windows, sorted, one per document; empty if there are too few documents.
     """
 
     learned: tuple[int, ...]
@@ -210,8 +210,8 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
 
     Args:
         windows: the number of windows of each document.
-        held_out: the most selection windows.
-        judged: whether some documents are to judge.
+        held_out: the maximum number of selection windows.
+        judged: whether to use some documents only to judge.
 
     Raises:
         DataError: there is only one window.
@@ -226,7 +226,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     rng = random.Random(f"ropescale search {seed}")
     apart = [list(range(first, stop)) for first, stop in pairwise([0, *accumulate(windows)])]
     judges: list[list[int]] = []
-    if len(apart) == 1:  # a quarter of the only document at most
+    if len(apart) == 1:  # hold out at most a quarter of the only document
         (learned,), documents = apart, 0
         start = len(learned) - min(held_out, max(1, len(learned) // HELD_DOCUMENTS))
         learned, kept = learned[:start], learned[start:]
@@ -244,12 +244,12 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
 
 
 class TextData(SearchData):
-    """The windows of a text; every token counts.
+    """The windows of a text; the loss includes every token.
 
     Attributes:
         corpus: the windows.
-        split: their roles.
-        within: the weight of a token within the trained length; others have weight 1.
+        split: the roles of the windows.
+        within: the weight of a token within the trained length; later tokens have weight 1.
     """
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
@@ -288,7 +288,7 @@ class TextData(SearchData):
         options: SearchOptions,
     ) -> PerplexityRun:
         corpus = self.judges.part(range(len(self.judges.documents)), lengths)
-        # One window at a time, as in the search: the losses do not depend on the free memory.
+        # One window at a time, as in the search, so that the losses do not depend on the memory.
         corpus.options = replace(
             corpus.options, batch_tokens=self.target, short_context=False, path=options.path, progress=options.progress
         )
@@ -317,7 +317,7 @@ def feed_text(
 
     Args:
         source: the source of the documents, if they were read from one.
-        judged: whether some documents are to judge the result.
+        judged: whether to use some documents only to judge the result.
 
     Raises:
         DataError: there is too little text, or the budget is too small for a step.

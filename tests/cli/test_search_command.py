@@ -106,7 +106,7 @@ def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):
 
 REFUSED = {
     "text": [
-        (["--budget-tokens", "300"], "a budget of 300 tokens has no room for a step"),
+        (["--budget-tokens", "300"], "a budget of 300 tokens is too small for a step"),
         (["--target-length", "32"], "is shorter than the trained length"),
         (["--within", "0"], "is not a weight"),
         (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),

@@ -101,7 +101,7 @@ def test_ids_are_cut_like_texts():
     ("options", "message"),
     [
         ({"windows": 0}, "windows 0 is neither 'all' nor"),
-        ({"windows": "all", "stride": 8}, "windows is given, and a stride slides.*leave one"),
+        ({"windows": "all", "stride": 8}, "windows is given, but a stride measures whole.*drop one"),
         ({"budget_tokens": 0}, "budget_tokens must be 1 or more"),
     ],
 )

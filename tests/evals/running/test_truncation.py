@@ -142,7 +142,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"truncation_stride": 8, "truncation": False}, "truncation is left out"),
+        ({"truncation_stride": 8, "truncation": False}, "truncation is False"),
         ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
         ({"truncation_stride": 64}, "leaves a token without context .* use 1 to 63"),
     ],

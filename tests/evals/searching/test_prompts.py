@@ -195,7 +195,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not():
 def test_a_model_with_no_room_for_a_question_is_refused():
     with pytest.raises(
         DataError,
-        match=r"prompts of the trained length, too, and length 64 is too short for passkey: .* use the objective text$",
+        match=r"prompts of the trained length, but length 64 is too short for passkey: .* use the objective text$",
     ):
         search(llama(vocab_size=257), None, 128, **BUDGET)
 

@@ -63,7 +63,7 @@ def test_a_share_of_the_batches_is_cut_and_the_same_batch_always_alike():
         (lambda: MixedWindows(16, share=0), "share 0 is not between 0 and 1"),
         (lambda: MixedWindows(1), "short 1 leaves no token"),
         (lambda: MixedWindows(128)(rows(1, 64)), r"short 128 is longer than the windows \(64\)"),
-        (lambda: MixedWindows(16)(rows(1, 64) + rows(1, 32)), "several lengths"),
+        (lambda: MixedWindows(16)(rows(1, 64) + rows(1, 32)), "differ in length"),
         (lambda: PoseWindows(32)(rows(1, 64)), "window 64 must be at least"),
         (lambda: PoseWindows(256, window=80)(rows(1, 64)), "window 80 must be at least"),
     ],
