@@ -1,12 +1,12 @@
 """The reference model: a small real Llama in the package, and the text to measure it on.
 
-``python -m ropescale.evals.reference --taught -o OUT`` writes the model with the small adapter that was trained to
-answer ``ropescale retrieval``.
+``python -m ropescale.evals.reference --taught -o OUT`` writes the model merged with a small adapter that was trained on
+the questions of ``ropescale retrieval``.
 
-The text is the source of the running Python's own standard library. Every Python installation has it, so no text is
-committed. A fixed list of modules is held out of training for evaluation; each is long, lies outside ``test/`` (many
-distributions leave that out) and is present in every supported Python. The text differs a little between Python
-versions, so results carry its hash.
+The text is the source code of the running Python's standard library. Every Python installation has this text, so the
+package does not contain it. A fixed list of modules was held out of training for evaluation. Each of these modules is
+long, is not in ``test/`` (which many distributions omit), and is present in every supported Python version. The text
+differs slightly between Python versions, so results contain its hash.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
 PASSKEY = Path(__file__).parent / "llama-3.5m-stdlib-passkey"
-"""The folder of the adapter that was trained to answer: PEFT's configuration, float32 safetensors, card."""
+"""The folder of the adapter that was trained to answer: PEFT configuration, float32 safetensors, model card."""
 
 FOUND = Path(__file__).parent / "found-2048.json"
-"""The result of ``ropescale search`` for 2,048 tokens (by gradient, seed 0, 500,000 tokens): a file for
-``--schedule``."""
+"""A schedule file for ``--schedule``, found by ``ropescale search`` for 2,048 tokens (by gradient, with seed 0 and
+500,000 tokens)."""
 
 HELD_OUT = (
     "argparse.py",
@@ -60,19 +60,19 @@ HELD_OUT = (
     "unittest/mock.py",
     "xml/dom/minidom.py",
 )
-"""Paths inside the standard library that are never trained on."""
+"""The held-out modules, as paths inside the standard library."""
 
 
 def held_out_documents() -> list[str]:
-    """Reads the held-out modules, one document each, in :data:`HELD_OUT`'s order."""
+    """Returns the source of each held-out module, in the order of :data:`HELD_OUT`."""
     root = Path(sysconfig.get_path("stdlib"))
     return [(root / name).read_text(encoding="utf-8") for name in HELD_OUT]
 
 
 def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
-    """Loads the reference model in float32, on the CPU, with the adapter merged: ``W + alpha / r * B A``.
+    """Loads the reference model in float32 on the CPU, with the adapter merged into its weights.
 
-    (Hu et al., arXiv 2106.09685, equation 3.)
+    A merged weight is ``W + alpha / r * B A`` (Hu et al., arXiv 2106.09685, equation 3).
     """
     import torch
     from safetensors.torch import load_file

@@ -1,1 +1,1 @@
-"""Many runs in one self-contained page: ``ropescale report RUN... -o report.html``."""
+"""The comparison of runs on one self-contained page: ``ropescale report RUN... -o report.html``."""

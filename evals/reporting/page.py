@@ -1,4 +1,4 @@
-"""Compares runs on one page: data as JSON, tables as HTML and plotly pictures, in one file that needs no network."""
+"""Compares runs on one page: a single file of data as JSON, HTML tables and plotly pictures that needs no network."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class StoredRun:
     """A folder that ``ropescale eval -o``, ``retrieval -o``, ``recommend -o`` or ``search -o`` wrote.
 
     Attributes:
-        folder: its path.
-        name: its name on the page: the folder's name, with its parent's if two have the same name.
-        results: ``results.json``.
-        result: the measurement of perplexity, also of a search on a text; None for another kind of run.
+        folder: the path of the folder.
+        name: the run's name on the page: the folder's name, preceded by the names of its parents if two are the same.
+        results: the content of ``results.json``.
+        result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     """Reads the runs in these folders, in order.
 
     Raises:
-        DataError: a folder holds no run, or is given twice.
+        DataError: a folder does not contain a run, or is given twice.
     """
     paths = [local_path(folder) for folder in folders]
     try:
@@ -66,7 +66,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")
-    depth = 1  # of a name: as many parents as make the names distinct
+    depth = 1  # the number of path components in a name, as many as make the names distinct
     while len({path.parts[-depth:] for path in real}) < len(real):
         depth += 1
     runs = []
@@ -78,7 +78,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
 
 
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each pair of runs with the same text but different tokens."""
+    """Returns a sentence for each pair of runs that scored the same text with different tokens."""
     measured = [(run.name, run.result) for run in runs if run.result]
     return [
         f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
@@ -101,18 +101,18 @@ _MARKERS = {
     "triangle-left": "M6,5L12.7,1V9Z",
     "star": "M10,.6L11.2,3.8L14.6,3.9L11.9,6L12.9,9.3L10,7.4L7.1,9.3L8.1,6L5.4,3.9L8.8,3.8Z",
 }
-"""Plotly's symbols, with their SVG paths in a box of 20 by 10 for the list of series.
+"""Plotly's symbols, each with an SVG path in a box of 20 by 10 for the list of series.
 
-Symbols and dashes tell series apart in grey print.
+Symbols and dashes distinguish the series in grey print.
 """
 
 _SYMBOLS = tuple(_MARKERS)
 
 FEW = 3
-"""The most series with bands; with more, only the baseline has one, because bands overlap."""
+"""The most series that are drawn with bands; with more, only the baseline has a band, because bands overlap."""
 
 TALL = 8
-"""The most series whose list stays on the screen."""
+"""The most series for which the list of series stays on the screen."""
 
 DASHES = ("solid", "dash", "dot")
 
@@ -124,8 +124,8 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     """Returns one self-contained HTML document that compares these runs.
 
     Args:
-        runs: from :func:`load`.
-        title: the heading.
+        runs: the runs from :func:`load`.
+        title: the heading of the page.
 
     Raises:
         RopescaleError: the extra ``report`` is not installed.
@@ -158,10 +158,10 @@ _MARK = b'<meta name="generator" content="ropescale">'
 
 
 def check_ours(path: Path) -> None:
-    """Refuses to replace a file that is not a page of ropescale, which has a mark in its head.
+    """Checks that a file may be replaced: it is empty, or has the mark of ropescale's pages in its head.
 
     Raises:
-        CheckpointError: the file is of another kind, and not empty.
+        CheckpointError: the file has different content, or cannot be read.
     """
     try:
         content = checking.content(path, _LARGEST)
@@ -176,16 +176,16 @@ _LARGEST = 2**29
 
 
 def write(text: str, out: str | Path) -> Path:
-    """Writes the page under another name and renames it.
+    """Writes the page to a temporary file, then renames the file.
 
     Raises:
-        CheckpointError: it cannot be written, or the file there is not a page of ropescale.
+        CheckpointError: the page cannot be written, or would replace a file that is not a page of ropescale.
     """
     return write_checked(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
 
 
 class Series(NamedTuple):
-    """A schedule of a run, by the run's name."""
+    """A schedule of a run, with the run's name and result."""
 
     run: str
     result: Result
@@ -193,7 +193,7 @@ class Series(NamedTuple):
 
 
 def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """Returns the data of the page.
+    """Returns the data that the page shows.
 
     Raises:
         DataError: there are too many schedules to compare, or results lack figures.
@@ -204,7 +204,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         raise DataError(
             f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
         )
-    names: dict[str, list[str]] = {}  # of schedules from files: one name may have another label in each run
+    names: dict[str, list[str]] = {}  # by short name of a schedule from a file, its labels, which may differ by run
     facts: list[dict[str, Any]] = []
     headlines: dict[str, str] = {}
     parts: dict[str, list[Any]] = {key: [] for key in _PARTS}
@@ -273,7 +273,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
 
 
 def _series(number: int, series: Series, many: bool) -> dict[str, object]:
-    """Returns one line of the plots, with the data of every metric."""
+    """Returns the data of one line of the plots, with the rows of every metric."""
     result, schedule = series.result, series.schedule
     name = result.named(schedule)
     own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
@@ -294,7 +294,7 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
 
 
 def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
-    """Returns the NLL of series b minus that of a at every shared length, under ``"a:b"`` for a < b."""
+    """Returns the NLL of series b minus that of series a at every shared length, by ``"a:b"`` with a < b."""
     found = {}
     for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
         lengths = one.result.lengths
@@ -306,7 +306,7 @@ def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns, per schedule of a retrieval run, the rows of each depth or task, and the overall rows."""
+    """Returns, for each schedule of a retrieval run, the rows by depth or task, and the overall rows."""
     results, maps = run.results, []
     rows = ACCURACY.read(results)
     for schedule in dict.fromkeys(row.schedule for row in rows):
@@ -335,7 +335,7 @@ def _plain(value: Any) -> str:
 
 
 def _recommendation(run: StoredRun) -> dict[str, object]:
-    """Returns the data of a recommendation."""
+    """Returns the data of a recommendation for the page."""
     results = cast(Mapping[str, Any], run.results)
     (answer,) = results["answer"]
     protocol = results["protocol"]
@@ -356,7 +356,7 @@ def _recommendation(run: StoredRun) -> dict[str, object]:
 
 
 def _search(run: StoredRun) -> dict[str, object]:
-    """Returns the data of a search, in addition to those of its measurement."""
+    """Returns the data of a search for the page, in addition to the data of its measurement."""
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], FINDING.read(results)
     return {
@@ -372,11 +372,11 @@ def _search(run: StoredRun) -> dict[str, object]:
 
 
 _PARTS = {EFFECTIVE.key: _heat_maps, ANSWER.key: _recommendation, FINDING.key: _search}
-"""Readers of a run's data, by the metric that the run has."""
+"""The functions that read data from a run, by the key that results.json has if the run has such data."""
 
 
 def headline(run: StoredRun) -> str | None:
-    """Returns a run's main result in a few sentences; None without one."""
+    """Returns a run's main result in a few sentences; None if there is none."""
     if run.kind == Recommendation.kind:
         return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
     if run.kind == SearchResult.kind:

@@ -1,1 +1,1 @@
-"""The results of a measurement: stored losses, tables, plots."""
+"""The results of a measurement: stored losses, tables and plots."""

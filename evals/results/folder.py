@@ -1,9 +1,9 @@
-"""The files of a run's folder, and rules for refusing, replacing and moving them.
+"""The files of a run's folder, and the rules for replacing them and moving them aside.
 
-``results.json`` lists every file beside it with its sha256, and during a replacement the new and then the old hash, so
-a killed run still recognizes its own files. A run replaces its own files; other files with these names, and edited
-ones, are renamed to ``NAME~``, with a note on stderr. Replacing results of another text or model, or by fewer results,
-needs ``force``.
+``results.json`` lists every file beside it with its sha256. While results are being replaced, it lists the new hash and
+then the old hash, so that the files are still recognized if the process is killed. A run replaces its own files.
+Foreign files with the same names, and edited files, are renamed to ``NAME~``, with a note on stderr. Replacing results
+of a different text or model, or replacing results by fewer results, requires ``force``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ("perplexity", "retrieval", "recommendation", "search")
 
 
 class Results(TypedDict):
-    """The fields that ``results.json`` of every kind of run has; each metric adds its rows."""
+    """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
 
     kind: NotRequired[str]
     model: ModelFacts
@@ -49,13 +49,13 @@ class Results(TypedDict):
 
 
 def read_results(path: Path, kind: str | None = None) -> Results:
-    """Reads ``results.json`` of a run's folder.
+    """Reads ``results.json`` from a run's folder.
 
     Args:
-        kind: the kind of run it must hold; None accepts every kind.
+        kind: the kind of run that the folder must contain; None accepts every kind.
 
     Raises:
-        DataError: the file is missing, damaged, or from another kind of run.
+        DataError: the file is missing or damaged, or belongs to a different kind of run.
     """
     file = path / RESULTS
     if not file.is_file():
@@ -73,10 +73,10 @@ def read_results(path: Path, kind: str | None = None) -> Results:
 
 @contextmanager
 def refusing_damage(file: Path) -> Iterator[None]:
-    """Refuses a file that cannot be read or lacks figures.
+    """Converts errors inside the block to an error that names the file.
 
     Raises:
-        DataError: names the file.
+        DataError: the file cannot be read, or lacks figures.
     """
     try:
         yield
@@ -93,14 +93,14 @@ ELSEWHERE = "choose another folder"
 
 
 def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
-    """Returns the folder that a run will be written into, or refuses it before hours of work.
+    """Returns the folder that a run will be written into, or raises an error before hours of work.
 
     Args:
-        kind: the kind of run, which is "kind" in results.json unless it is "perplexity".
+        kind: the kind of run, which is "kind" in results.json unless the kind is "perplexity".
 
     Raises:
-        CheckpointError: the home folder does not exist; the folder, or the one it would be created in, is a file or
-            read-only; it holds a model and no run, or another kind of run.
+        CheckpointError: the home folder does not exist; the folder, or the folder that it would be created in, is a
+            file or read-only; or the folder contains a model and no run, or a different kind of run.
     """
     folder = local_path(out)
     if not str(out) or str(folder).startswith("~"):
@@ -129,7 +129,11 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
 
 
 def _refuse_model(folder: Path) -> None:
-    """Refuses a model's folder without a run, because results would mix with its files."""
+    """Checks that a folder does not contain a model without a run, because results would mix with the model's files.
+
+    Raises:
+        CheckpointError: the folder contains a model and no run.
+    """
     if not folder.is_dir() or any(os.path.lexists(folder / name) for name in (RESULTS, f"{store.FOLDER}/lock")):
         return
     configs, weights = ("config.json", "adapter_config.json"), (".safetensors", ".gguf")
@@ -139,7 +143,7 @@ def _refuse_model(folder: Path) -> None:
 
 
 def existing(folder: Path) -> Results | None:
-    """Returns a folder's results; None if they are missing, damaged or edited."""
+    """Returns the results in a folder; None if they are missing, damaged or edited."""
     if (folder / RESULTS).is_symlink():
         return None
     try:
@@ -152,13 +156,14 @@ def existing(folder: Path) -> Results | None:
 
 
 def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
-    """Refuses to replace results by fewer results or those of another measurement.
+    """Checks that new results would not replace more results, or the results of a different measurement.
 
     Args:
-        results: the new results.json as far as it is known; its rows have ``schedule`` and ``length``.
+        results: the new results.json as far as it is known; each row needs ``schedule`` and ``length``.
+        force: whether to skip the check.
 
     Raises:
-        CheckpointError: results would be lost; names them.
+        CheckpointError: results would be lost; the message names them.
     """
     there = None if force else existing(folder)
     lost = lost_from(there, results) if there else ""
@@ -171,17 +176,17 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
 
 
 def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """Describes a folder's results that new results lack, as the object of a sentence; "" for none."""
+    """Describes the results in a folder that new results lack, as the object of a sentence; "" if none are lost."""
     kind = there.get("kind", "perplexity")
     for part, names in _IDENTITY.items():
         for name, what in names.items():
-            if kind == "retrieval" and part == "data":  # its hash is over the prompts of all lengths
+            if kind == "retrieval" and part == "data":  # a retrieval's hash covers the prompts of all lengths
                 continue
             if name in there[part] and there[part][name] != results[part].get(name):
                 return f"results of another {what}"
     if kind == "retrieval" and there["protocol"].get("seed") != results["protocol"].get("seed"):
         return "results of another seed"
-    if kind not in ("perplexity", "retrieval"):  # the above determines the rows of the other kinds
+    if kind not in ("perplexity", "retrieval"):  # the facts above determine the rows of all other kinds
         return ""
     cells = [{(row["schedule"], row.get("length")) for row in each["rows"]} for each in (there, results)]
     schedules = sorted({schedule for schedule, _ in cells[0]} - {schedule for schedule, _ in cells[1]})
@@ -213,7 +218,7 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
     """Writes ``results.json`` and the files beside it, each by renaming a temporary file.
 
     Raises:
-        CheckpointError: the folder holds more results, or other ones, or the disk is full or cannot be written.
+        CheckpointError: the folder contains more results or different ones, or the files cannot be written.
     """
     refuse_loss(folder, results, force)
     with translated(folder):
@@ -238,7 +243,7 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
 
 
 def _move_foreign_aside(path: Path, digests: Iterable[str]) -> None:
-    """Moves aside a file with a run's file name, unless it has one of these hashes."""
+    """Moves aside a file with the name of a run's file, unless the file has one of these hashes."""
     ours = not path.is_symlink() and path.is_file() and sha256_of(path) in digests
     if os.path.lexists(path) and not ours:
         store.move_aside(path, "was not written by an evaluation, or was edited since")

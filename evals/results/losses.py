@@ -1,7 +1,7 @@
-"""Per-token losses: ``losses.safetensors``, a tensor per schedule and pass, fp32 in nats.
+"""The file of per-token losses, ``losses.safetensors``, with a tensor per schedule and pass, fp32 in nats.
 
-A tensor is [windows, scored tokens], or flat if the windows have different sizes. The file's metadata describe
-documents and tensors as JSON; ``results.json`` has the file's sha256.
+A tensor has the shape [windows, scored tokens], or is flat if the windows have different sizes. The file's metadata
+describes documents and tensors as JSON; ``results.json`` contains the file's sha256.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = "index"
 
 
 def to_bytes(stored: Stored) -> bytes:
-    """Returns the content of the file."""
+    """Returns the content of the file of losses."""
     from safetensors.numpy import save
 
     tensors: dict[str, np.ndarray] = {}
@@ -57,14 +57,14 @@ def to_bytes(stored: Stored) -> bytes:
 
 
 _ARRAYS = ("nll", "kl", "same", "key")
-"""Fields that are tensors, or that only a running measurement needs."""
+"""The fields that are not stored in the metadata: they are tensors, or only needed while a measurement runs."""
 
 
 def read_losses(folder: Path, results: Results) -> dict[str, Any]:
-    """Reads the losses that belong to these results, as fields of :class:`.metrics.stored.Stored`.
+    """Reads the losses that belong to these results, as values for fields of :class:`.metrics.stored.Stored`.
 
     Raises:
-        DataError: the file is missing or damaged, or belongs to other results.
+        DataError: the file is missing or damaged, or belongs to different results.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -74,7 +74,7 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
         raise DataError(f"{folder} has {RESULTS} and no {LOSSES}; run the evaluation again")
     with refusing_damage(path):
         content = checking.content(path, _LARGEST)
-        if sha256(content) != results["files"][LOSSES][0]:  # the second is of the results that these replace
+        if sha256(content) != results["files"][LOSSES][0]:  # a second hash is of the replaced results
             raise Damaged("does not belong to the results beside it, or was changed (its checksum differs)")
         try:
             tensors = load(content)
@@ -86,7 +86,7 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
 
 def _read(index: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     def split(one: dict[str, Any]) -> list[list[np.ndarray]]:
-        """Returns each tensor of an entry by window, and leaves the entry with its other fields."""
+        """Removes an entry's tensor names and sizes, and returns each tensor as a list by window."""
         sizes, found = one.pop("sizes", None), [tensors[name] for name in one.pop("tensors")]
         return [list(each) if sizes is None else np.split(each, np.cumsum(sizes)[:-1]) for each in found]
 

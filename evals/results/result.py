@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Result(Stored, Saved):
-    """A finished (or interrupted) measurement; :class:`.stored.Stored` has its attributes."""
+    """A finished (or interrupted) measurement; :class:`.stored.Stored` documents the attributes."""
 
     kind: ClassVar[str] = "perplexity"
     metrics = METRICS
@@ -42,20 +42,20 @@ class Result(Stored, Saved):
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
-        """Reads a folder from :meth:`save`: the stored losses, and the metrics.
+        """Reads the losses and the metrics from a folder that :meth:`save` wrote.
 
         Raises:
-            DataError: the folder holds no such results, or a file is damaged or missing.
+            DataError: the folder does not contain such results, or a file is damaged or missing.
         """
         path = local_path(out)
         return cls.of(path, read_results(path, cls.kind))
 
     @classmethod
     def of(cls, path: Path, results: Results) -> Result:
-        """Returns the measurement in a folder whose results.json was read.
+        """Returns the measurement in a folder, given the content of results.json.
 
         Raises:
-            DataError: the losses are missing, damaged, or of other results.
+            DataError: the losses are missing or damaged, or belong to different results.
         """
         losses = read_losses(path, results)
         with refusing_damage(path / RESULTS):
@@ -81,15 +81,15 @@ class Result(Stored, Saved):
 
     @cached_property
     def by_source(self) -> dict[str, Result]:
-        """The measurement of each source's documents, by source name; empty for a single source.
+        """The measurement of each source's documents, by source name; empty if there is a single source.
 
-        Uses the same losses.
+        These measurements are parts of this one and use the same losses.
         """
         return parts_of(self)
 
     @property
     def rows(self) -> list[PerplexityRow]:
-        """One row per schedule and length: schedules in the order they ran, lengths ascending."""
+        """One row per schedule and length: schedules in the order in which they ran, lengths ascending."""
         return perplexity.METRIC.rows(self)
 
     @property
@@ -99,12 +99,12 @@ class Result(Stored, Saved):
 
     @property
     def best(self) -> list[BestRow]:
-        """The schedule with the lowest loss at each length, and the schedules that it is significantly below."""
+        """The schedule with the lowest loss at each length, and the schedules with significantly higher losses."""
         return best.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:
-        """The perplexity of far repeats and of other tokens, for every schedule at every length beyond the distance."""
+        """The perplexity of far repeats and of all other tokens, at every length beyond the distance of far repeats."""
         return far_repeats.METRIC.rows(self)
 
     @property
@@ -114,13 +114,13 @@ class Result(Stored, Saved):
 
     @property
     def against_truncation(self) -> list[TruncationRow]:
-        """Every schedule against truncation, at every length beyond the trained one."""
+        """The comparison of every schedule with truncation, at every length beyond the trained one."""
         return against_truncation.METRIC.rows(self)
 
     def by_position(self, schedule: str) -> list[PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
-        This shows the cliff at the trained length that a prefix perplexity averages away.
+        These bins show the rise at the trained length that the perplexity of a prefix averages out.
         """
         return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
@@ -132,7 +132,7 @@ class Result(Stored, Saved):
         return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
 
     def to_markdown(self) -> str:
-        """Returns the tables of every metric, for all sources and then for each, and the protocol."""
+        """Returns the tables of all metrics, first for all sources together and then by source, and the protocol."""
         parts = [worse_than_a_guess(self)]
         if self.by_source:
             parts.append(f"All sources ({rests_on(self)}):")
@@ -142,11 +142,14 @@ class Result(Stored, Saved):
         return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
 
     def sentences(self) -> list[str]:
-        """Returns the best schedule at the longest length, its cost, and the comparison with truncation."""
+        """Returns sentences on the best schedule at the longest length, its cost, and truncation."""
         return answer(self)
 
     def main_table(self) -> str:
-        """Returns the perplexities, including truncation's, which up to the trained length is the unchanged model."""
+        """Returns the table of perplexities, including those of truncation.
+
+        Up to the trained length, truncation is the unchanged model.
+        """
         ppl = {(row.schedule, row.length): row.ppl for row in self.rows}
         if losses := against_truncation.truncated(self):
             ppl |= {(TRUNCATION, n): ppl[AS_IS, n] for n in self.lengths} | {
@@ -156,7 +159,7 @@ class Result(Stored, Saved):
         return table(self.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in ppl), self.named)
 
     def rests_on(self) -> str:
-        """Describes the sample, and the verdict's intervals in plain words; :meth:`protocol_line` has their method."""
+        """Describes the sample and the intervals in plain words; :meth:`protocol_line` describes the method."""
         number, pieces = self.data["documents"], self.data.get("windows")
         said = f"Measured on {number:,} document{'s' * (number != 1)}"
         if not self.sliding and pieces not in (None, number):
@@ -167,7 +170,7 @@ class Result(Stored, Saved):
 
     @property
     def _blocks(self) -> str | None:
-        """The sampling unit of intervals that are not over documents; None without any."""
+        """The sampling unit of intervals that are not over documents; None if there are no such intervals."""
         return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
 
     def _summary(self) -> str:
@@ -178,7 +181,7 @@ class Result(Stored, Saved):
 
     @property
     def cost(self) -> list[dict[str, object]]:
-        """The windows and positions fed for every pass, every comparison of predictions, and truncation."""
+        """The numbers of windows and positions fed for each pass, each comparison of predictions, and truncation."""
         parts = [
             *((run.schedule, list(run.lengths), run) for run in self.passes),
             *((f"{each.schedule} against {each.baseline}", [each.length], each) for each in self.divergences),
@@ -190,7 +193,7 @@ class Result(Stored, Saved):
         ]
 
     def protocol_line(self) -> str:
-        """Returns a sentence on the measurement's protocol and data."""
+        """Returns a description of the measurement's protocol and data."""
         kinds = {"chats": "chats", "pretokenized": "given as token ids", "prompts": "prompts, their answers scored"}
         only = ["only the assistant's tokens scored"] if self.protocol.get("score") == ASSISTANT else []
         skipped = [f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n]
@@ -222,21 +225,21 @@ class Result(Stored, Saved):
 
     @property
     def extent(self) -> str:
-        """Describes the sample of a source's tables, and the coverage of its interval over few documents."""
+        """The sample of a source's tables, as text, with the coverage of their interval if the documents are few."""
         few = "" if self._blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property
     def share(self) -> str:
-        """Describes the windows' share of the documents; empty if unknown."""
+        """The windows' share of the documents, as text; empty if unknown."""
         if "share" not in self.data:
             return ""
         return f"{100 * self.data['share']:.3g}% of {self.data['whole']:,} {self.data['unit']}"
 
     def _lines(self) -> list[list[Any]]:
-        """Returns the header and the lines of the CSV; None if a metric has no such row.
+        """Returns the header and the lines of results.csv, with None for the columns of a metric without such a row.
 
-        With several sources, the first column is the source, or ``all``.
+        With several sources, the first column contains the source, or ``all``.
         """
         if self.by_source:
             parts = {"all": self._own_lines(), **{name: part._own_lines() for name, part in self.by_source.items()}}
@@ -254,7 +257,7 @@ class Result(Stored, Saved):
         ]
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
-        """Draws loss by position, in the same way as :meth:`plot`.
+        """Returns a figure of the loss by position; ``path`` is as for :meth:`plot`.
 
         Raises:
             RopescaleError: matplotlib is not installed.

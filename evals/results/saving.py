@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Returns the first three sentences of a paragraph."""
+    """Returns at most the first three sentences of a paragraph."""
     return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[:3]
 
 
 class Saved(Measured, ABC):
-    """Results that can be written into a folder, as :mod:`ropescale.evals.results.folder` describes."""
+    """Results that can be written into a folder; see :mod:`ropescale.evals.results.folder`."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
     about: ClassVar[tuple[str, ...]] = ("kind", "model", "data", "protocol", "versions")
-    """Attributes that precede the metrics in results.json."""
+    """The names of the attributes that precede the metrics in results.json."""
 
     @classmethod
     def writable_folder(cls, out: str | Path) -> Path:
-        """Returns the output folder of a run, or refuses it before hours of work.
+        """Returns the output folder of a run, or raises an error before hours of work.
 
         Raises:
-            CheckpointError: it cannot be written, contains foreign files, or results of another kind of run.
+            CheckpointError: the folder cannot be written, or contains foreign files or results of a different kind of
+                run.
         """
         return folder.writable_folder(out, cls.kind)
 
@@ -55,11 +56,11 @@ class Saved(Measured, ABC):
         """Returns a description of how the numbers were measured."""
 
     def to_markdown(self) -> str:
-        """Returns the tables of every metric, then the protocol."""
+        """Returns the tables of all metrics, followed by the protocol, as Markdown."""
         return "\n\n".join([*self.tables_of_metrics(), *definitions(self.short_names), self.protocol_line()])
 
     def tables_of_metrics(self) -> list[str]:
-        """Returns the paragraphs and tables of every metric."""
+        """Returns the paragraphs and tables of all metrics."""
         return [part for each in self.metrics for part in each.to_markdown(self)]
 
     @abstractmethod
@@ -67,23 +68,23 @@ class Saved(Measured, ABC):
         """Returns the conclusions, in one to three sentences of at most 200 characters."""
 
     def main_table(self) -> str:
-        """Returns the main table of the conclusions; "" for none."""
+        """Returns the main table behind the conclusions; "" if there is none."""
         return next((part for part in self.tables_of_metrics() if part.startswith("| ")), "")
 
     def summary(self) -> str:
-        """Returns the conclusions, the main table, and its sample."""
+        """Returns the conclusions, the main table, and a description of the sample behind it."""
         parts = ["\n".join(self.sentences()), self.main_table(), *definitions(self.short_names), self.rests_on()]
         return "\n\n".join(filter(None, parts))
 
     def rests_on(self) -> str:
-        """Describes the sample in a line; "" if the conclusions do so."""
+        """Describes the sample in a line; "" if the conclusions already describe it."""
         return ""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """Returns conclusions and main table for a notebook, with all tables in a collapsed section."""
+        """Returns the conclusions and the main table for a notebook, with all tables in a collapsed section."""
         others = to_html(self.to_markdown())
         return f"{to_html(self.summary())}\n<details><summary>All tables</summary>\n{others}\n</details>"
 
@@ -92,13 +93,13 @@ class Saved(Measured, ABC):
         """Returns a short description of the model, the schedules, the lengths and the texts."""
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Plots the main figure as a matplotlib ``Figure`` without a window.
+        """Returns the main figure as a matplotlib ``Figure``, without opening a window.
 
-        This is perplexity against length; for a retrieval, heat maps by length and depth or task; for a recommendation,
-        every candidate; for a search, the divisors of the pairs and the loss during the search.
+        The figure shows perplexity against length. For a retrieval it shows heat maps by length and depth or task, for
+        a recommendation every candidate, and for a search the divisors of the pairs and the loss during the search.
 
         Args:
-            path: also write it to this image file (png, svg or pdf).
+            path: an image file (png, svg or pdf) that the figure is also written to.
 
         Raises:
             RopescaleError: matplotlib is not installed.
@@ -120,7 +121,7 @@ class Saved(Measured, ABC):
         return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
     def _other_files(self) -> dict[str, bytes]:
-        """Returns the files other than results.csv, REPORT.md and the plots, by name."""
+        """Returns the content of further files besides results.csv, REPORT.md and the plots, by name."""
         return {}
 
     def _pictures(self) -> list[Picture[Any]]:
@@ -128,10 +129,10 @@ class Saved(Measured, ABC):
 
     @abstractmethod
     def _heading(self) -> str:
-        """Returns the title of REPORT.md, before the model's name."""
+        """Returns the first part of REPORT.md's title, which the model's name follows."""
 
     def _details(self) -> str:
-        """Returns the part of REPORT.md below the pictures."""
+        """Returns the section of REPORT.md that follows the pictures."""
         return ""
 
     def _source(self) -> str:
@@ -141,14 +142,14 @@ class Saved(Measured, ABC):
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
-        Without matplotlib, leaves the pictures out, with a note on stderr.
+        Without matplotlib, no pictures are written, and a note is printed on stderr.
 
         Args:
-            force: replace results that are of another text or model, or have more schedules, lengths or metrics.
-            files: further files, by name.
+            force: whether to replace results of a different text or model, or with more schedules, lengths or metrics.
+            files: further files to write, by name.
 
         Raises:
-            CheckpointError: the folder cannot be written, or holds other results or more.
+            CheckpointError: the folder cannot be written, or contains different results or more results.
         """
         path, plots = folder.writable_folder(out, self.kind), self._plots()
         own = {
@@ -160,7 +161,7 @@ class Saved(Measured, ABC):
         return path
 
     def _plots(self) -> dict[str, bytes]:
-        """Returns the pictures by file name; none, with a note on stderr, if they cannot be drawn."""
+        """Returns the pictures by file name; prints a note and returns an empty dict if they cannot be drawn."""
         try:
             return {picture.file: drawn(partial(picture.draw, self)) for picture in self._pictures()}
         except RopescaleError as error:
@@ -182,12 +183,12 @@ def csv_file(kind: type, rows: Iterable[Any]) -> bytes:
 
 
 def _encoded(text: str) -> bytes:
-    """Returns the content of a text file; names in it may not be Unicode."""
+    """Returns a text as the content of a file; names in the text may contain characters that UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def shown(figure: Figure, path: str | Path | None) -> Figure:
-    """Returns a figure, after writing it to an image file if given."""
+    """Returns a figure, after writing it to an image file if a path is given."""
     if path is not None:
         save(figure, path)
     return figure

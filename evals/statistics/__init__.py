@@ -1,1 +1,1 @@
-"""Statistics: means and proportions with their intervals, sampling units, and coverage."""
+"""Statistics: means and proportions with their intervals, and the intervals' sampling units and coverage."""

@@ -1,9 +1,9 @@
 """Means and proportions with their intervals. Documents are independent of each other; tokens of one document are not.
 
-A mean is a ratio, the sum of the NLL over the number of tokens, and its interval is Student's t over documents,
-corrected for few documents, several genres and unequal sizes (docs/intervals.md reports its coverage). For a single
-text, or few, the interval is over blocks of consecutive windows. Such an interval reflects chance within these texts,
-and does not generalise to others.
+A mean is the ratio of the summed NLL and the number of tokens. Its interval is a Student's t interval over documents,
+corrected for few documents, several genres and unequal sizes (docs/intervals.md reports its coverage). For one or few
+texts, the interval is over blocks of consecutive windows. Such an interval reflects chance within these texts, and does
+not generalise to different texts.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from statistics import NormalDist
 
 LEVEL = 0.95
 PERCENT = f"{LEVEL:.0%}"
-"""The level's name in tables and results.json."""
+"""The level as text, for tables and results.json."""
 
 DOCUMENTS = "documents"
-"""The sampling unit of :func:`ratio`'s interval."""
+"""The name of the sampling unit of intervals from :func:`ratio`."""
 
 LEAST_DOCUMENTS = 5
-"""The fewest documents with an interval; with fewer it is too wide to be informative."""
+"""The fewest documents for an interval; with fewer, the interval would be too wide to be informative."""
 
 CONCLUSIVE = 10
-"""The fewest documents that support a conclusion."""
+"""The fewest documents for a conclusion."""
 
 
 def familywise(comparisons: int) -> float:
-    """Returns the level of individual intervals that hold simultaneously at :data:`LEVEL` (Sidak, JASA 62, 1967).
+    """Returns the level at which individual intervals hold simultaneously at :data:`LEVEL` (Sidak, JASA 62, 1967).
 
     One comparison counts as two, because it is unknown in advance whether truncation or a schedule is better.
     """
@@ -39,7 +39,7 @@ def familywise(comparisons: int) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean per token in nats and its interval; the interval is None for too little data.
+    """A mean per token in nats and the bounds of its interval, which are None if there is too little data.
 
     ``over`` names the interval's sampling unit, such as "documents".
     """
@@ -51,13 +51,13 @@ class Estimate:
 
     @property
     def sign(self) -> int | None:
-        """-1 if the interval is below zero, 1 if it is above, 0 if it contains zero; None without an interval."""
+        """-1 if the interval is below zero, 1 if above, 0 if it contains zero, and None if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return (self.low > 0) - (self.high < 0)
 
     def __neg__(self) -> Estimate:
-        """Returns the estimate of the values with the other sign."""
+        """Returns the estimate for the negated values."""
         low, high = (None if bound is None else -bound for bound in (self.high, self.low))
         return replace(self, mean=-self.mean, low=low, high=high)
 
@@ -72,25 +72,26 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     """Returns the token-weighted mean ``r = sum S_d / sum m_d`` of independent documents and its interval.
 
     With the shares ``h_d = m_d / sum m`` and ``H = sum h^2``, the variance is ``sum (h_d e_d)^2 / (1 - 2 h_d + H)``,
-    where ``e_d = S_d / m_d - r``: unbiased if documents differ from each other alike (CR2 of Bell and McCaffrey, Survey
-    Methodology 28, 2002), with their degrees of freedom. For documents of one size it is ``s^2 / D`` with ``D - 1``.
+    where ``e_d = S_d / m_d - r``. This is CR2 of Bell and McCaffrey (Survey Methodology 28, 2002), which is unbiased if
+    all documents have the same variance, and is used with the degrees of freedom of the same paper. For documents of
+    equal size, the variance is ``s^2 / D`` with ``D - 1`` degrees of freedom.
 
-    A t statistic is biased against the skewness ``g`` of its mean by ``g (1 + 2 t^2) / 6`` (Johnson, JASA 73, 1978;
-    Hall, The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of another genre, or with large
-    losses, cause such skewness, so the interval's side towards the long tail is extended by this amount. The other side
-    is not shortened, because few documents estimate the skewness poorly, and mostly underestimate it. For levels above
-    95%, of simultaneous intervals, the correction is doubled.
+    If the mean has the skewness ``g``, a t statistic is biased by ``g (1 + 2 t^2) / 6`` in the opposite direction
+    (Johnson, JASA 73, 1978; Hall, The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of a
+    different genre, or with large losses, cause such skewness. Therefore the interval's side towards the long tail is
+    extended by this amount. The opposite side is not shortened, because an estimate of the skewness from few documents
+    is poor, and mostly too small. For levels above 95%, which simultaneous intervals have, the correction is doubled.
 
-    Paired differences between two schedules on the same tokens use the same formula, with ``S_d`` the difference of the
-    two sums.
+    Paired differences between two schedules on the same tokens use the same formula; then ``S_d`` is the difference of
+    the two sums.
 
     Args:
         sums: per document, the sum over its tokens (nats).
-        counts: per document, the number of tokens in that sum, or its weight.
-        level: two-sided coverage.
+        counts: per document, the number of tokens in that sum, or the document's weight.
+        level: the interval's two-sided coverage.
 
     Returns:
-        The bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
+        The estimate; its bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
     """
     found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=True)
     return found if found.low is None else replace(found, over=DOCUMENTS)
@@ -114,10 +115,10 @@ def _student(sums: Sequence[float], counts: Sequence[float], level: float, least
 
 
 def _degrees(parts: Sequence[float], square: float) -> float:
-    """Returns Bell and McCaffrey's degrees of freedom: ``tr(M)^2 / tr(M^2)``, two decimals, at least 1.
+    """Returns Bell and McCaffrey's degrees of freedom: ``tr(M)^2 / tr(M^2)``, rounded to two decimals, at least 1.
 
-    ``M_ij = sqrt(w_i w_j) (1[i = j] - h_i - h_j + H)`` with ``w_i = h_i^2 / (1 - 2 h_i + H)``, so that the variance is
-    a quadratic form with the eigenvalues of ``M``.
+    ``M_ij = sqrt(w_i w_j) (1[i = j] - h_i - h_j + H)`` with ``w_i = h_i^2 / (1 - 2 h_i + H)``. The estimated variance
+    is a quadratic form with the eigenvalues of ``M``.
     """
     weights = [h * h / (1 - 2 * h + square) for h in parts]
     zeroth, first, second = (math.fsum(w * h**k for w, h in zip(weights, parts, strict=True)) for k in range(3))
@@ -127,10 +128,10 @@ def _degrees(parts: Sequence[float], square: float) -> float:
 
 
 def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) -> float:
-    """Returns the skewness of the mean: the documents' skewness, weighted and bias-adjusted, times its decay.
+    """Returns the skewness of the mean: the weighted and bias-adjusted skewness of the documents, times a decay.
 
-    With ``n = 1 / H`` effective documents, the usual adjustment is ``sqrt(n (n - 1)) / (n - 2)``, and in a mean of
-    equal documents skewness decays as ``1 / sqrt(n)``.
+    With ``n = 1 / H`` effective documents, the usual bias adjustment is ``sqrt(n (n - 1)) / (n - 2)``. For documents of
+    equal size, the skewness of the mean decays as ``1 / sqrt(n)``.
     """
     effective = 1 / square
     second, third = (math.fsum(h * (e / h) ** k for e, h in zip(errors, parts, strict=True)) for k in (2, 3))
@@ -141,31 +142,32 @@ def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) ->
 
 
 LEAST_WINDOWS = 8
-"""The fewest consecutive windows with an interval; with fewer, the three blocks are too correlated."""
+"""The fewest consecutive windows for an interval; with fewer, the three blocks would be too correlated."""
 
 
 def blocks_of(windows: int) -> int:
-    """Returns the number of blocks for consecutive windows: ¾ of the square root of their number, at least 3."""
+    """Returns the number of blocks for a number of consecutive windows: ¾ of the number's square root, at least 3."""
     return max(3, round(0.75 * math.sqrt(windows)))
 
 
 def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL, of: str = "windows") -> Estimate:
     """Returns the token-weighted mean of one text's consecutive windows, and its interval over blocks of windows.
 
-    Neighbouring windows resemble each other, so they are cut into ``b`` blocks of consecutive windows, and the interval
-    is Student's t over the blocks, with ``b - 1`` degrees of freedom (batch means: Law and Carson, Operations Research
-    27, 1979; their number grows as the root of the windows: Flegal and Jones, Annals of Statistics 38, 2010). The
-    interval reflects chance within the text, and does not generalise to others. The windows of a few texts are
-    concatenated, so that differences between texts count as differences between blocks.
+    Neighbouring windows resemble each other. So the windows are grouped into ``b`` blocks of consecutive windows, and
+    the interval is a Student's t interval over the blocks, with ``b - 1`` degrees of freedom (batch means; Law and
+    Carson, Operations Research 27, 1979). The number of blocks grows as the square root of the number of windows
+    (Flegal and Jones, Annals of Statistics 38, 2010). The interval reflects chance within the text, and does not
+    generalise to different texts. The windows of several texts are concatenated, so that differences between texts
+    count as differences between blocks.
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, the number of tokens in that sum, or its weight.
-        level: two-sided coverage.
-        of: the name of the windows.
+        counts: per window, the number of tokens in that sum, or the window's weight.
+        level: the interval's two-sided coverage.
+        of: the name of the windows in :attr:`Estimate.over`.
 
     Returns:
-        The bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
+        The estimate; its bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
     """
     windows = len(sums)
     blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
@@ -177,13 +179,13 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
-    """Returns the score interval of a proportion (Wilson 1927). It stays inside [0, 1], with positive width at 0 and 1.
+    """Returns the score interval of a proportion (Wilson 1927), which is inside [0, 1] and has a width even at 0 and 1.
 
-    ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
+    The bounds are ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
     Args:
-        hits: the number of successes in independent ``trials``, or the sum of their scores in [0, 1].
-        level: two-sided coverage.
+        hits: the number of successes in independent ``trials``, or the sum of the trials' scores in [0, 1].
+        level: the interval's two-sided coverage.
     """
     if trials < 1:
         raise ValueError("a proportion needs at least one trial")
@@ -198,7 +200,8 @@ def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, flo
 def t_quantile(probability: float, degrees: float) -> float:
     """Returns Student's t quantile for a probability and degrees of freedom.
 
-    For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
+    The probability must satisfy ``0.5 <= probability < 1``. The quantile is found by bisection on the tail probability,
+    which is half of a regularised incomplete beta function.
     """
     wanted = 2 * (1 - probability)
     low, high = 0.0, 1.0
@@ -218,7 +221,7 @@ def _both_tails(t: float, degrees: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Returns the regularised incomplete beta ``I_x(a, b)`` by its continued fraction (A. and S. 26.5.8)."""
+    """Returns the regularised incomplete beta ``I_x(a, b)``, by its continued fraction (A. and S. 26.5.8)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
@@ -228,9 +231,9 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
-    """Returns ``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, from the far end inwards.
+    """Returns ``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, computed from the last term to the first.
 
-    200 terms suffice below the mean, where it is used.
+    200 terms suffice for ``x`` below the mean, the only values that :func:`incomplete_beta` passes.
     """
     value = 1.0
     for n in range(200, 0, -1):
@@ -246,11 +249,13 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
 # --- Documents or windows ---
 
 ENOUGH = 8
-"""The fewest documents whose interval is over documents despite several windows per document."""
+"""The fewest documents for an interval over documents even if they have several windows."""
 
 
 def rests_on_windows(windows: Sequence[int]) -> bool:
-    """Whether intervals are over windows: for fewer than :data:`ENOUGH` documents, one of which has several windows.
+    """Returns whether intervals are over windows instead of documents.
+
+    This is the case with fewer than :data:`ENOUGH` documents if at least one of them has several windows.
 
     Args:
         windows: the number of windows per document.
@@ -272,9 +277,10 @@ def estimate(
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, the number of tokens in that sum, or its weight; windows with a count of 0 are left out.
-        windows: the number of windows per document; empty for one per document.
-        level: two-sided coverage.
+        counts: per window, the number of tokens in that sum, or the window's weight; windows with a count of 0 are
+            ignored.
+        windows: the number of windows per document; empty if each document has one.
+        level: the interval's two-sided coverage.
     """
     if rests_on_windows(windows):
         pairs = [(one, count) for one, count in zip(sums, counts, strict=True) if count]
@@ -288,14 +294,14 @@ def estimate(
 # --- Coverage ---
 
 FEW = {5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
-"""The lowest coverage of the 95% interval by number of documents; from 9 on it is 93% or more."""
+"""The lowest coverage of the 95% interval, by number of documents; from 9 documents on, it is 93% or more."""
 
 NEIGHBOURS = 0.93
-"""The lowest coverage over blocks of windows whose neighbours correlate by 0.5 at most."""
+"""The lowest coverage of intervals over blocks, for neighbouring windows that correlate by at most 0.5."""
 
 
 def over_documents(documents: int) -> str:
-    """States the coverage of an interval over few documents, or that it is missing; empty for enough documents."""
+    """Describes the coverage of an interval over few documents, or why there is none; "" for enough documents."""
     if documents < LEAST_DOCUMENTS:
         return f"takes {LEAST_DOCUMENTS} documents"
     if documents not in FEW:
@@ -305,11 +311,11 @@ def over_documents(documents: int) -> str:
 
 
 def least_text(sliding: bool) -> str:
-    """States the length that a single document needs for an interval."""
+    """Describes the length that a single document needs for an interval."""
     return f"{LEAST_WINDOWS} pieces of 1,024 tokens" if sliding else f"{LEAST_WINDOWS} windows"
 
 
 def over_blocks() -> str:
-    """States the coverage of an interval over blocks of windows."""
+    """Describes the coverage of an interval over blocks of windows."""
     simulated = "in our simulations of neighbouring windows that correlate by up to 0.5 (docs/intervals.md)"
     return f"{NEIGHBOURS:.0%} or more {simulated}"
