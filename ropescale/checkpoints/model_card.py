@@ -114,7 +114,7 @@ def _serving(plan: Plan, source: str, name: str) -> str:
             blocks.append(f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(commands))
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
     if caveats:
-        blocks.append(f"Differences of these engines, to know before you serve it:\n\n{caveats}")
+        blocks.append(f"Some engines differ from the requested schedule:\n\n{caveats}")
     return "\n\n".join(blocks)
 
 

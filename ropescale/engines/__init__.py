@@ -1,7 +1,7 @@
-"""Serving engines and how they compute a schedule, one module and one line of the registry per engine.
+"""Serving engines and how they compute a schedule, with one module and one line of the registry per engine.
 
-A module lists its engine's deviations from the request with their evidence. The warnings of ``ropescale patch``, the
-model card and the table of ``ropescale export`` are derived from these lists.
+Each module lists the differences between the requested schedule and what its engine computes. The warnings of
+``ropescale patch``, the model card and the table of ``ropescale export`` are derived from these lists.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MODULES = {
 ENGINES: Mapping[str, Engine] = {
     name: import_module(f".{module}", __name__).ENGINE for name, module in _MODULES.items()
 }
-"""Engines by command-line name, in the order of their warnings."""
+"""The engines by command-line name, in the order of their warnings."""
 
 
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:
-    """Returns the fields that an engine does not honour, for a folder that a plan patched."""
+    """Returns the differences for the fields that an engine does not honour, in a folder patched by a plan."""
     return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.status != "honoured"]
 
 
 def engine_warnings(plan: Plan) -> list[str]:
-    """Returns one sentence per difference, with the engines it concerns."""
+    """Returns one sentence per difference, which names all engines with that difference."""
     subjects: dict[str, dict[str, None]] = {}
     for layers in layers_of(plan):
         for engine in ENGINES.values():

@@ -1,4 +1,4 @@
-"""The description of an engine: layers as requested, differences from the request, the checkpoint served, commands."""
+"""The classes that describe an engine: layers, differences from the request, commands, and checkpoints to serve."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Layers:
     """One kind of layer under a schedule, as an engine reads it from the configuration.
 
     Attributes:
-        key: the layer type, ``"all"`` for a model that keeps one table.
-        parameters: v5 rope parameters.
+        key: the layer type, or ``"all"`` for a model with one table for all layers.
+        parameters: the rope parameters in v5 form.
         configuration: the whole configuration.
-        rope: the geometry.
+        rope: the rotary geometry.
         length: the target context in tokens.
     """
 
@@ -45,7 +45,7 @@ class Layers:
 
     @property
     def factor(self) -> float:
-        """The factor; 1 without one."""
+        """The scaling factor, or 1 if the parameters state none."""
         return self.parameters.get("factor", 1.0)
 
     @property
@@ -60,12 +60,12 @@ class Layers:
 
     @property
     def whole_type(self) -> str:
-        """The type of the whole model: a multimodal one's, or the language model's."""
+        """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
         return str(self.configuration.raw.get("model_type"))
 
     @property
     def is_mla(self) -> bool:
-        """Whether attention is latent (MLA, as in DeepSeek), which rotates a separate slice."""
+        """Whether the model has latent attention (MLA, as in DeepSeek), which rotates a separate slice of the heads."""
         return bool(self.configuration.default_of("qk_rope_head_dim"))
 
     @property
@@ -87,7 +87,7 @@ class Layers:
 
     @property
     def changes_with_length(self) -> bool:
-        """Whether stock transformers computes other frequencies past the trained length."""
+        """Whether stock transformers computes different frequencies for texts beyond the trained length."""
         lists = [list(self.parameters.get(key) or ()) for key in ("short_factor", "long_factor")]
         return self.kind == "dynamic" or (self.kind == "longrope" and lists[0] != lists[1])
 
@@ -99,7 +99,7 @@ class Layers:
 
 
 def layers_of(plan: Plan) -> list[Layers]:
-    """Returns every kind of layer that a plan changes, with the parameters that it saves."""
+    """Returns every kind of layer that a plan changes, with the parameters that the plan writes."""
     written = plan.planned
     return [
         Layers(key, parameters_of(written, key), written, layer.rope, plan.length) for key, layer in plan.layers.items()
@@ -111,7 +111,7 @@ def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     kinds = []
     for key, rope in configuration.ropes.items():
         stated = {name: value for name, value in rope.scaling.items() if value is not None}
-        if stated.get("rope_type") == "yarn":  # transformers computes a missing factor
+        if stated.get("rope_type") == "yarn":  # transformers derives a missing factor from the lengths
             stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
         kinds.append(Layers(key, stated, configuration, rope, length))
     return tuple(kinds)
@@ -127,11 +127,13 @@ def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
 # Differences
 
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
-"""Computed as requested; replaced by the engine's own value; ignored; not supported, or not configurable."""
+"""How an engine treats a field: computed as requested, replaced by the engine's own value, ignored, or not supported
+(or not configurable)."""
 
 How = Literal["served", "run", "source"]
-"""The evidence: a test serves such a model and compares log-probabilities; a test runs the engine's code (the rotary
-layers of vLLM and SGLang, whole models of the others); its code was read."""
+"""The evidence for an engine's behaviour. ``served``: a test serves such a model and compares log-probabilities.
+``run``: a test runs the engine's code (the rotary layers of vLLM and SGLang, whole models of other engines).
+``source``: the engine's code was only read."""
 
 EVERY: frozenset[str] = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
 """All rope types."""
@@ -141,14 +143,15 @@ LOST = ("dropped", "unsupported")
 
 @dataclass(frozen=True)
 class Difference:
-    """One deviation of an engine from the request.
+    """One difference between the requested schedule and what an engine computes.
 
     Attributes:
-        field: of the schedule: ``frequencies``, or what determines them or the scales, such as ``factor``.
-        status: how the engine treats the field; ``honoured`` if the difference only states a condition.
+        field: the field of the schedule: ``frequencies``, or a number that determines frequencies or scales, such as
+            ``factor``.
+        status: how the engine treats the field; ``honoured`` if there is only a condition to meet.
         computes: the value that the engine computes instead.
-        warning: the sentence for the user, without its subject and with ``{s}`` for the verb's third person;
-            empty for no warning.
+        warning: the sentence for the user without its subject, where ``{s}`` stands for the ending of the verb's third
+            person; empty for no warning.
     """
 
     field: str
@@ -158,7 +161,7 @@ class Difference:
 
     @classmethod
     def base_rope(cls, warning: str) -> Difference:
-        """Returns the difference of an engine that leaves the frequencies unscaled."""
+        """Returns the difference of an engine that does not scale the frequencies."""
         return cls("frequencies", "dropped", "base RoPE", warning)
 
     @classmethod
@@ -168,34 +171,41 @@ class Difference:
 
     @classmethod
     def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
-        """Returns the difference of an engine that computes the attention factor itself, perhaps from the lengths."""
+        """Returns the difference of an engine that computes the attention factor itself.
+
+        Args:
+            asked: the requested attention factor.
+            computed: the factor that the engine computes.
+            where: an addition to the warning, such as " on MLA models".
+            of_lengths: whether the engine computes the factor from the lengths.
+        """
         verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
         text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
         return cls("attention factor", "recomputed", f"{computed:.6g}", text)
 
     @classmethod
     def always_truncates(cls, where: str = "") -> Difference:
-        """Returns the difference of an engine that always rounds yarn's ramp."""
+        """Returns the difference of an engine that always rounds yarn's ramp to whole pairs."""
         text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
         return cls("truncate", "dropped", "true", text)
 
     @classmethod
     def one_list(cls) -> Difference:
-        """Returns the difference of an engine that chooses one of two lists of per-pair factors when it starts."""
+        """Returns the difference of an engine that, at its start, chooses one of two lists of per-pair factors."""
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         return cls("switch", "recomputed", "one list for all, by --max-model-len", text)
 
     @classmethod
     def one_table(cls, length: int) -> Difference:
-        """Returns the difference of an engine that computes dynamic NTK once, at this length."""
+        """Returns the difference of an engine that computes the table of dynamic NTK only once, for a given length."""
         text = f"compute{{s}} one static table, that of {length} tokens, for every length"
         return cls("switch", "recomputed", f"one table, that of {length} tokens", text)
 
     @classmethod
     def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:
-        """Returns the difference of an engine whose per-pair factors do not match the model's pairs."""
+        """Returns the difference of an engine whose layer for per-pair factors forms other pairs than the model."""
         return cls.stops(
-            f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers", computes
+            f"cannot apply per-pair factors to the pairs of {layers.model_type}; serve it with transformers", computes
         )
 
     @classmethod
@@ -205,7 +215,7 @@ class Difference:
 
 
 def sentence(engines: list[str], warning: str) -> str:
-    """Prefixes a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
+    """Formats a warning with the engines that it concerns, as in ``vLLM and SGLang: ignore ...``."""
     joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
     return f"{joined}: {warning.replace('{s}', '' if engines[1:] else 's')}"
 
@@ -221,7 +231,7 @@ class Command:
     Attributes:
         language: ``sh``, ``python``, ``yaml`` or ``json``.
         text: the text to paste, without a final newline.
-        note: the command's assumptions; may be empty.
+        note: the command's assumptions, or "".
     """
 
     language: str
@@ -229,13 +239,13 @@ class Command:
     note: str = ""
 
     def fenced(self) -> str:
-        """Returns the command as a block of Markdown."""
+        """Formats the command as a block of Markdown."""
         note = f"# {visible(self.note)}\n" if self.note else ""
         return fenced(self.language, note + self.text)
 
 
 def shell(*words: str) -> str:
-    """Returns a quoted command line; puts the options of a long one on separate lines."""
+    """Formats a quoted command line, with options on separate lines if it is long."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -246,12 +256,12 @@ def shell(*words: str) -> str:
 
 
 def option(name: str, told: object) -> list[str]:
-    """Returns an option with its value as JSON on one line; nothing for an empty value."""
+    """Returns an option and its value as JSON, or an empty list for an empty value."""
     return [name, json.dumps(told)] if told else []
 
 
 def needs_remote_code(config: Mapping[str, object]) -> bool:
-    """Whether transformers has no code for this model type and runs the checkpoint's own."""
+    """Whether a model runs with the checkpoint's own code, because transformers has none for its type."""
     return bool(config.get("auto_map")) and str(config.get("model_type")) not in class_defaults.load()
 
 
@@ -259,7 +269,7 @@ def needs_remote_code(config: Mapping[str, object]) -> bool:
 # Serving
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
-"""The keys of transformers 4 for the content of ``rope_parameters`` in transformers 5."""
+"""The keys of transformers 4 that correspond to ``rope_parameters`` in transformers 5."""
 
 
 @dataclass(frozen=True)
@@ -268,10 +278,10 @@ class Source:
 
     Attributes:
         spec: the options of ropescale's commands that request this schedule; empty if unknown.
-        folder: another folder or Hub id that the weights come from.
+        folder: the folder or Hub id of the original weights, if it differs from the served checkpoint.
         revision: branch, tag or commit of a Hub id.
-        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on it; empty without
-            one, or if the vendor's configuration is served.
+        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on that scaling; empty
+            if there is no such option, or if the vendor's configuration is served.
     """
 
     spec: tuple[str, ...] = ()
@@ -285,7 +295,7 @@ class Serving:
     """A checkpoint to serve.
 
     Attributes:
-        model: its folder or Hub id, as the command names it.
+        model: the checkpoint's folder or Hub id, as written in the commands.
         stored: the configuration in the folder.
         wanted: the configuration to serve, in the keys of transformers 4 and 5.
         layers: every kind of rotating layer, under the wanted configuration.
@@ -302,26 +312,26 @@ class Serving:
 
     @property
     def is_vendors(self) -> bool:
-        """Whether the vendor's folder is served unchanged."""
+        """Whether the vendor's own folder is served unchanged."""
         return self.is_written and self.source.folder is None
 
     @property
     def is_written(self) -> bool:
-        """Whether the folder already holds the configuration to serve."""
+        """Whether the folder already contains the configuration to serve."""
         return self.wanted is self.stored
 
     @property
     def revision(self) -> list[str]:
-        """The option for a revision, if one was given."""
+        """The option for the revision, or an empty list."""
         return [] if self.source.revision is None else ["--revision", self.source.revision]
 
     @property
     def trusting(self) -> list[str]:
-        """The option of vLLM and SGLang that lets them run the checkpoint's own code."""
+        """The option that lets vLLM and SGLang run the checkpoint's own code, or an empty list if it is not needed."""
         return ["--trust-remote-code"] if needs_remote_code(self.wanted.raw) else []
 
     def changes(self) -> dict[str, object]:
-        """Returns the keys of the language model's part that differ from the stored ones."""
+        """Returns the keys and values in the language model's part to serve that differ from the stored ones."""
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
@@ -330,7 +340,7 @@ class Serving:
         return replace(self, layers=tuple(replace(layers, parameters=own_keys(layers)) for layers in self.layers))
 
     def snippet(self, changed: Mapping[str, object]) -> str:
-        """Returns Python that loads the model with transformers, with changes to the language model's configuration."""
+        """Returns Python code that loads the model in transformers, with changes to the language model's part."""
         revision = self.source.revision
         given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
         given += ", trust_remote_code=True" if self.trusting else ""
@@ -351,26 +361,31 @@ class Serving:
         return stored.get(layers.key) == layers.parameters
 
     def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
-        """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
+        """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.
 
-        ``multiplied`` names the rope types whose table the engine makes ``factor`` times as long.
+        Args:
+            multiplied: the rope types for which the engine's table is ``factor`` times as long as that.
         """
         kinds = {layers.kind for layers in self.layers}
         return self.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else self.length
 
     def overrides(self, positions: int) -> Mapping[str, object]:
-        """Returns changes to the stored configuration, as an object that an engine merges into it.
+        """Returns the changes to the stored configuration, as an object that an engine merges into the configuration.
 
-        ``positions`` is the ``max_position_embeddings`` that the engine needs.
+        Args:
+            positions: the ``max_position_embeddings`` that the engine needs.
         """
         changed = self.v5_changes(positions)
         return {"text_config": changed} if changed and self.stored.is_multimodal else changed
 
     def v5_changes(self, positions: int) -> dict[str, object]:
-        """Returns changes to the language model's part of the stored configuration.
+        """Returns the changes to the language model's part of the stored configuration, in v5 form.
 
-        The rope parameters are complete, because setting them replaces the old ones; layer types that do not rotate
-        keep theirs.
+        If rope parameters change, they are complete, because they replace the stored ones. Layer types that do not
+        rotate keep their parameters.
+
+        Args:
+            positions: the ``max_position_embeddings`` that the engine needs.
         """
         changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
         own = {layers.key: dict(layers.parameters) for layers in self.layers}
@@ -386,13 +401,13 @@ class Serving:
 
 
 def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
-    """Builds the serving of the original weights under a schedule that is not saved in a folder."""
+    """Describes how to serve the original weights under a schedule that is not saved in a folder."""
     every = {layers.key: layers for layers in (*layers_in(plan.planned, plan.length), *layers_of(plan))}
     return Serving(model, stored, plan.planned, tuple(every.values()), plan.length, source)
 
 
 def as_it_lies(model: str, stored: Configuration, length: int, source: Source = Source()) -> Serving:
-    """Builds the serving of an unchanged folder."""
+    """Describes how to serve an unchanged folder."""
     return Serving(model, stored, stored, layers_in(stored, length), length, source)
 
 
@@ -401,13 +416,14 @@ def as_it_lies(model: str, stored: Configuration, length: int, source: Source = 
 
 
 class Engine(ABC):
-    """An engine: its differences from the request, their evidence, and its commands.
+    """A serving engine: its differences from the request, their evidence, and its commands.
 
     Attributes:
-        name: its usual name.
-        version: the version that its behaviour was checked against.
-        served_version: the version that tests serve whole models with; empty if none.
-        served, run: the rope types that tests serve, and run the engine's code with, for each model type.
+        name: the engine's usual name.
+        version: the version whose behaviour was checked.
+        served_version: the version with which tests serve whole models; empty if no test does.
+        served: for each model type, the rope types with which tests serve a model.
+        run: for each model type, the rope types with which tests run the engine's code.
         in_card: whether model cards show the engine's commands.
     """
 
@@ -419,7 +435,7 @@ class Engine(ABC):
     in_card: bool = False
 
     def evidence(self, layers: Layers) -> How:
-        """Returns how its behaviour for such a model with this rope type is known."""
+        """Returns the evidence for the engine's behaviour on this model and rope type."""
         name, kind = layers.whole_type, layers.kind
         if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
             return "source"
@@ -427,20 +443,20 @@ class Engine(ABC):
 
     @abstractmethod
     def differences(self, layers: Layers) -> Iterable[Difference]:
-        """Yields the differences for one kind of layer of a patched folder."""
+        """Yields the differences for one kind of layer in a patched folder."""
 
     @abstractmethod
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns the commands to paste; none if no command can express the schedule."""
+        """Returns the commands to paste, or an empty list if no command can express the schedule."""
 
     @abstractmethod
     def workaround(self, layers: Layers) -> str:
         """Returns advice for a schedule that the engine cannot serve."""
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the same schedule in the engine's own keys."""
+        """Returns the same checkpoint with the schedule in the engine's own keys."""
         return serving
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Yields the differences that remain under the engine's own keys and commands, for one kind of layer."""
+        """Yields the differences that remain for one kind of layer with the engine's own keys and commands."""
         return self.differences(layers)

@@ -18,10 +18,10 @@ class FieldRow:
     """One field of a schedule that an engine does not honour.
 
     Attributes:
-        layers: the kind of layer, ``"all"`` if there is one table.
-        field: such as ``factor``.
-        status: how the engine treats it.
-        computes: the engine's value.
+        layers: the layer type, or ``"all"`` for a model with one table for all layers.
+        field: the field's name, such as ``factor``.
+        status: how the engine treats the field.
+        computes: the value that the engine computes.
     """
 
     layers: str
@@ -39,14 +39,14 @@ class Export:
         engine: the engine's usual name.
         version: the version that was checked.
         length: the context, in tokens.
-        schedule: the spec per kind of layer; empty if the checkpoint is served unchanged.
+        schedule: the spec for each layer type; empty if the checkpoint is served unchanged.
         commands: the commands to paste; empty if the engine cannot compute the schedule.
-        rows: a row per field that the engine does not honour; none if it computes the schedule as requested.
-        warnings: the engine's differences, in sentences.
+        rows: a row per field that the engine does not honour; empty if it computes the schedule as requested.
+        warnings: the engine's differences, as sentences.
         notes: remarks on the origin of the schedule's numbers.
-        how: the evidence: for several kinds of layers the weakest.
-        served_version: the version whose server the tests ran, for evidence by serving.
-        refusal: why there is no command, with an alternative; None if there is one.
+        how: the evidence; the weakest, if it differs between layer types.
+        served_version: the version with which tests serve whole models, or "".
+        refusal: why there is no command, with an alternative; None if there are commands.
     """
 
     model: str
@@ -63,17 +63,23 @@ class Export:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> Mapping[str, object]:
-        """Returns the export as plain data."""
+        """Returns the export as a dict for JSON."""
         return asdict(self) | {"served": self.refusal is None}
 
 
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
-    """Builds the :class:`Export` of a serving, given the schedule of each kind of layer."""
+    """Builds the :class:`Export` of a checkpoint for an engine.
+
+    Args:
+        engine: the engine.
+        serving: the checkpoint to serve.
+        schedules: the spec for each layer type.
+    """
     spelled = engine.spelled(serving)
     differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
     lost = next((i for i, each in enumerate(differences) if any(map(_prevents, each))), None)
     commands = engine.serve(serving) if lost is None else []
-    # The commands meet the conditions for honoured fields, except those on the frequencies.
+    # The commands already meet the conditions of honoured fields, except conditions on the frequencies.
     told = [each for each in chain(*differences) if each.status != "honoured" or each.field == "frequencies"]
     warnings = [each.warning for each in told if each.warning]
     refusal = None
@@ -112,12 +118,12 @@ def _prevents(difference: Difference) -> bool:
 
 
 def scaling_option(request: Request) -> tuple[str, ...]:
-    """Returns ``--replace-scaling`` or ``--on-top``, if one was given."""
+    """Returns the option ``--replace-scaling`` or ``--on-top`` that a request corresponds to, if any."""
     return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if getattr(request, key))
 
 
 def applied_options(request: Request) -> tuple[str, ...]:
-    """Returns the options of ``ropescale patch`` beside the schedule that ask for the same."""
+    """Returns the options of ``ropescale patch``, besides the schedule, that make the same request."""
     given = {
         "--original-length": request.original_length,
         "--layers": None if request.layers == "full" else request.layers,
@@ -128,10 +134,14 @@ def applied_options(request: Request) -> tuple[str, ...]:
 
 
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
-    """Returns the equivalent options of ``ropescale gguf``; none if one built-in schedule does not cover them.
+    """Returns the options of ``ropescale gguf`` that make the same request, or () if there are none.
 
-    Layer types may have different schedules, sliding-window layers may change as well, and a user's own schedule needs
-    its file.
+    There are none if layer types have different schedules, sliding-window layers change as well, or the schedule is a
+    user's own, which is defined in a file.
+
+    Args:
+        specs: the spec for each layer type.
+        request: the request.
     """
     if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
         return ()

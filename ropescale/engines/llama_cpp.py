@@ -1,4 +1,4 @@
-"""llama.cpp: schedules through its converter, its options, or ``ropescale gguf``."""
+"""llama.cpp, which receives a schedule through its converter, its options, or ``ropescale gguf``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..schedules.by_parts import temperature
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
 
 KINDS = ("default", "linear", "yarn")
-"""Rope types that every architecture supports."""
+"""The rope types that every architecture supports."""
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
-"""Types for which the converter writes per-pair factors from a longrope configuration."""
+"""Model types for which the converter writes the per-pair factors of a longrope configuration."""
 
 CARRIES_LLAMA3 = tuple(
     "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
 )
-"""Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
+"""Model types whose architecture applies the ``rope_freqs`` that the converter writes for llama3.
 
-Falcon-H1 loads them, too, but rotates without them.
+Falcon-H1 also loads ``rope_freqs``, but does not apply them.
 """
 
 _DECISIVE = ("frequencies", "softmax scale")
@@ -46,17 +46,17 @@ class LlamaCppEngine(Engine):
     in_card = True
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
+        """Yields the differences of llama.cpp for one kind of layer, in a folder converted to GGUF."""
         return converted(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``llama-server`` with options if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
+        """Returns the ``llama-server`` command, with options or, if they do not suffice, after ``ropescale gguf``."""
         route = route_of(serving)
         if route is None:
             return []
         of = serving.model if route == "converted" else serving.source.folder or serving.model
         gguf = argument(f"{PurePath(of).name}.gguf")
-        original = "" if of == serving.model else " without the patch; the commands here apply the schedule"
+        original = "" if of == serving.model else "; use the unpatched file, because these commands apply the schedule"
         made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
         if route == "table":
             made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
@@ -66,19 +66,19 @@ class LlamaCppEngine(Engine):
         return [Command("sh", _server(serving, gguf, *told), made_of)]
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that cannot be served."""
+        """Returns advice for a schedule that cannot be served."""
         name = architecture(layers)
         if layers.kind == "dynamic":
             return "freeze it at a length, or use yarn"
         if name in known.OWN_SOFTMAX_SCALE:
-            other = "yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
+            other = "yarn with mscale=1,mscale_all_dim=1 in a patched folder, and convert that folder"
             return f"use another rope_theta (ntk, abf), or {other}"
         if name is None or layers.kind in KINDS:  # supported for every architecture, but not for these layers
             return "serve it with transformers"
         return "use yarn, linear or another rope_theta (ntk, abf), which it supports for every architecture"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences that remain with its commands."""
+        """Yields the differences that remain with the commands of :meth:`serve`."""
         route, of_file = route_of(serving), list(converted(layers))
         if route is None:
             yield from _refused(serving, layers)
@@ -90,7 +90,7 @@ class LlamaCppEngine(Engine):
             theta = full.parameters["rope_theta"]
             shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
             if shared and theta != layers.parameters["rope_theta"]:
-                text = f"takes the theta of {layers.key} from that of {full.key}"
+                text = f"uses the theta of {full.key} for {layers.key} as well"
                 yield Difference("theta", "recomputed", f"{theta:.10g}", text)
             if route == "options" and layers.kind == "yarn":
                 usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
@@ -106,7 +106,7 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf``: the schedule's name, or the configuration's only list."""
+    """Returns the options of ``ropescale gguf`` for the schedule: its spec, or a table with the only longrope list."""
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
@@ -117,10 +117,10 @@ def _spec(serving: Serving) -> tuple[str, ...]:
 
 
 def route_of(serving: Serving) -> Literal["options", "table", "converted"] | None:
-    """Returns the route by which llama.cpp receives the schedule; None if it cannot.
+    """Returns the route by which llama.cpp receives the schedule, or None if there is none.
 
-    Options and ``ropescale gguf`` apply to the vendor's weights. For scaled weights only ``ropescale gguf`` works,
-    because no option removes the keys and tables that the converter writes for the scaling.
+    ``options`` and ``table`` (``ropescale gguf``) apply to the vendor's weights. If the vendor scaled the model, only
+    ``table`` works, because no option removes the keys and tables that the converter writes for that scaling.
     """
     if not _is_converted(serving):
         return None
@@ -141,17 +141,17 @@ def _is_converted(serving: Serving) -> bool:
 
 
 def _survives(serving: Serving) -> bool:
-    """Whether the converter preserves the folder's schedule."""
+    """Whether the converter preserves the schedule of the folder's configuration."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
     lost = any(each.field in _DECISIVE for layers in serving.layers for each in converted(layers))
     return not lost and (plain or serving.is_vendors)
 
 
 def why_not(serving: Serving) -> str | None:
-    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it may accept it."""
+    """Returns why ``ropescale gguf`` would reject the schedule for this model, or None if it may accept it."""
     layers = _changed(serving)
     name = architecture(layers)
-    if name is None:  # a vendor's own type, whose architecture only the file states
+    if name is None:  # an unknown type, whose architecture only the GGUF file states
         return None
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
@@ -160,21 +160,21 @@ def why_not(serving: Serving) -> str | None:
     apart = theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH  # layers with a window stay as they are
     if layers.key != ALL_LAYERS and not apart:
         return f"llama.cpp's {name} scales the layers with a window as well"
-    if serving.source.scaled:  # any factor represents the vendor's
+    if serving.source.scaled:  # an arbitrary factor in place of the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
 
 
 def _changed(serving: Serving) -> Layers:
-    """Returns the layers that the schedule changes: the first kind without a window, if any."""
+    """Returns the kind of layer that the schedule changes: the first kind without a window, if any."""
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
 def options(serving: Serving) -> list[str] | None:
-    """Returns llama.cpp's options that override a file's keys with the schedule; None if they cannot express it.
+    """Returns the options by which llama.cpp overrides a file's keys, or None if they cannot express the schedule.
 
-    ``--rope-freq-base`` and similar options do not suffice: llama-server cuts requests to the context length in the
-    keys, and sliding-window layers take their numbers only from the keys.
+    ``--rope-freq-base`` and similar options do not suffice, because llama-server cuts requests to the context length in
+    the file's keys, and sliding-window layers use only the numbers in the keys.
     """
     layers = next((layer for layer in serving.layers if layer.kind != "default"), serving.layers[0])
     parameters, name, kind = layers.parameters, architecture(layers), layers.kind
@@ -195,13 +195,13 @@ def options(serving: Serving) -> list[str] | None:
         betas = betas_told(parameters)
         keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
         keys |= _corrected(layers, temperature(parameters["factor"]))
-    # the length comes last: before 2026 only the first key counted, and a scaling type there fails to load
+    # The length comes last: llama.cpp before 2026 reads only the first key, and fails to load if it is a scaling type.
     keys["context_length"] = f"int:{serving.length}"
     return [*betas, "--override-kv", ",".join(f"{name}.{key}={value}" for key, value in keys.items())]
 
 
 def _corrected(layers: Layers, computed: float) -> dict[str, str]:
-    """Returns the key for an attention factor other than the computed one."""
+    """Returns the key that corrects the attention factor, or an empty dict if it is correct or cannot be corrected."""
     correction = layers.attention_factor / computed
     if math.isclose(correction, 1, rel_tol=1e-6) or not takes_correction(layers):
         return {}
@@ -209,7 +209,7 @@ def _corrected(layers: Layers, computed: float) -> dict[str, str]:
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields the reason for the refusal: a field's difference, or the message of ``ropescale gguf``."""
+    """Yields why the schedule cannot be served: a field's difference, or the message of ``ropescale gguf``."""
     if not _is_converted(serving):
         yield Difference.stops(f"its converter does not support {layers.model_type}", "the converter stops")
     elif any(each.field == "frequencies" for each in converted(layers)):
@@ -224,13 +224,13 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def architecture(layers: Layers) -> str | None:
-    """Returns the architecture of this model type in a GGUF file; None if unknown."""
+    """Returns the architecture that the model type has in a GGUF file, or None if it is unknown."""
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of llama.cpp for one kind of layer of a folder converted to GGUF."""
+    """Yields the differences of llama.cpp for one kind of layer, in a file from convert_hf_to_gguf.py."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
     if kind in ("linear", "yarn"):
         yield from converted_softmax_scale(layers)
@@ -238,7 +238,7 @@ def converted(layers: Layers) -> Iterator[Difference]:
         table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
         instead = "`ropescale export --for llama.cpp` prints the supported options"
         if name in table and layers.key == ALL_LAYERS:
-            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` prints it)"
+            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export` prints the command)"
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield Difference.base_rope(f"{lost}; {instead}")
     if kind == "longrope" and layers.changes_with_length:
@@ -252,7 +252,10 @@ def converted(layers: Layers) -> Iterator[Difference]:
             yield Difference.always_truncates()
         if betas_told(stated) and name not in known.READS_BETAS:
             yield Difference(
-                "beta_fast", "recomputed", "32", f"takes other betas from its command line only; {_HAS_IT}"
+                "beta_fast",
+                "recomputed",
+                "32",
+                f"reads betas other than 32, 1 only from its command line; {_HAS_IT}",
             )
             yield Difference("beta_slow", "recomputed", "1")
     if kind == "dynamic":
@@ -270,14 +273,14 @@ def converted(layers: Layers) -> Iterator[Difference]:
 
 
 def takes_correction(layers: Layers) -> bool:
-    """Whether ``--override-kv`` can correct the attention factor."""
+    """Whether ``--override-kv`` can correct the attention factor of these layers."""
     name = architecture(layers)
     alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
     return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
 def converted_attention_factor(layers: Layers) -> float:
-    """Returns the multiplier of cos and sin under yarn in a converted file (llama-context.cpp)."""
+    """Returns the multiplier of cos and sin that llama.cpp computes under yarn for a converted file."""
     name, factor = architecture(layers), layers.parameters["factor"]
     weight = layers.parameters.get("mscale_all_dim") or 0.0
     under = weight if name in known.READS_LOG_MULTIPLIER else 0.0
@@ -300,7 +303,7 @@ def converted_softmax_scale(layers: Layers) -> Iterator[Difference]:
 
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
-    """Returns the flags of a ramp that differs from llama.cpp's default, 32 to 1."""
+    """Returns the options for yarn's betas that differ from llama.cpp's defaults, 32 and 1."""
     usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
     given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
     return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]

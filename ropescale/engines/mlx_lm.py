@@ -1,8 +1,8 @@
-"""mlx-lm: frequencies computed when the model is loaded, from the keys of transformers 4.
+"""mlx-lm, which computes frequencies from the keys of transformers 4 when it loads a model.
 
-A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some support only a theta.
-It passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths.
-:func:`_own_keys` writes both so that mlx-lm computes the requested number.
+A factory for rotary layers (models/rope_utils.py) supports every rope type. Most models call the factory, but some
+support only a theta. The factory ignores the attention factor: it computes that of yarn from ``mscale``, and that of
+per-pair factors from the lengths. :func:`_own_keys` chooses both so that mlx-lm computes the requested number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOADED_AS: dict[str, str] = {
         "longcat_flash_ngram:longcat_flash solar_open:glm4_moe"
     ).split()
 }
-"""Types that run with another type's code, or whose language model is of another type."""
+"""Model types that run with the code of another type, which may be that of their language model."""
 
 _READS_V4 = frozenset(
     "afmoe apertus bailing_moe bailing_moe_linear bitnet deepseek_v3 deepseek_v32 dots1 exaone exaone4 exaone_moe "
@@ -36,38 +36,38 @@ _READS_V4 = frozenset(
     "longcat_flash mimo minicpm nemotron-nas olmo2 olmo3 olmoe qwen2 qwen3 qwen3_next seed_oss step3p5 telechat3 "
     "youtu_llm".split()
 )
-"""Types that give ``rope_scaling`` to the factory."""
+"""Types whose code passes ``rope_scaling`` to the factory."""
 
 _READS_V5 = frozenset("gemma4_text glm_moe_dsa laguna mellum ministral3 qwen3_5".split())
-"""Types that give it ``rope_parameters``."""
+"""Types whose code passes ``rope_parameters`` to the factory."""
 
 _READS_V5_THETA = frozenset(["exaone_moe", "lfm2", "lfm2_moe"])
-"""Types that read ``rope_theta`` from ``rope_parameters``."""
+"""Types whose code reads ``rope_theta`` from ``rope_parameters``."""
 
 _LISTS_ALONE = frozenset(["phi3", "phimoe", "minicpm3"])
-"""Types that support only a theta and longrope."""
+"""Types whose code supports only a theta and longrope."""
 
 _NEVER_PLAIN = frozenset(["phimoe", "minicpm3", "deepseek_v2"])
-"""Types whose model code fails if the configuration has no scaling."""
+"""Types whose code fails if the configuration has no scaling."""
 
 _THETA_ALONE = frozenset(
     "Klear afm7 baichuan_m1 cohere cohere2 dbrx ernie4_5 ernie4_5_moe gemma gemma2 gemma3n gemma3n_text glm glm4 "
     "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral openelm "
     "phi phi3small plamo plamo2 qwen qwen3_moe recurrent_gemma stablelm starcoder2".split()
 )
-"""Types that ignore all scaling, although some list the key."""
+"""Types whose code ignores all scaling, although some of them have a field for ``rope_scaling``."""
 
 _STOPS = frozenset("deepseek hunyuan hunyuan_v1_dense internlm2 nemotron qwen2_moe".split())
-"""Types that fail on scaling without the old key ``type``, which neither transformers nor ropescale writes."""
+"""Types whose code fails on scaling without the old key ``type``, which neither transformers nor ropescale writes."""
 
 _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
-"""Types whose layers with a window have a theta and no scaling."""
+"""Types whose sliding-window layers use a theta without scaling."""
 
 
-_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read the folder alone, which does not express it in mlx-lm's keys"
+_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, which lacks mlx-lm's own keys for this schedule"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
-"""Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""
+"""Types whose pairs are neighbouring coordinates, unlike those of the layer for per-pair factors."""
 
 
 class MlxLmEngine(Engine):
@@ -83,12 +83,15 @@ class MlxLmEngine(Engine):
     }
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of mlx-lm for this kind of layer."""
+        """Yields the differences of mlx-lm for one kind of layer."""
         lost = list(_lost(layers))
         return iter(lost) if lost else _other_numbers(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
+        """Returns the ``mlx_lm.server`` command, or Python code if the configuration must differ from the folder's.
+
+        The server has no option for the configuration or the revision.
+        """
         changed = _changes(serving)
         if changed or serving.revision:
             words = [repr(serving.model)]
@@ -104,18 +107,18 @@ class MlxLmEngine(Engine):
         ]
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that cannot be served."""
+        """Returns advice for a schedule that cannot be served."""
         if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
             return "use another rope_theta (ntk, abf), or serve it with transformers"
         return "serve it with transformers"
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
+        """Returns the checkpoint with rope parameters from which mlx-lm computes the requested attention factor."""
         return serving.spelled(_own_keys)
 
 
 def _changes(serving: Serving) -> dict[str, object]:
-    """Returns the keys to replace in the configuration of the folder, at its top level."""
+    """Returns the keys to replace at the top level of the folder's configuration."""
     changed = {} if serving.is_written else serving.changes()
     for wanted, own in zip(serving.layers, serving.spelled(_own_keys).layers):
         added = {key: value for key, value in own.parameters.items() if wanted.parameters.get(key) != value}
@@ -134,7 +137,7 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
     """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
     asked, stated = layers.attention_factor, layers.parameters
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
-        # sqrt(1 + ln(max / original) / ln original) = requested; the long list is used at every length
+        # mlx-lm computes sqrt(1 + ln(max / original) / ln original), and uses the long list at every length
         return {**stated, "original_max_position_embeddings": float(layers.configuration.max_length ** (asked**-2))}
     slope = temperature(stated["factor"]) - 1 if layers.kind == "yarn" else 0.0
     if slope and not math.isclose(asked, vllm.deepseek_scale(stated)):
@@ -144,14 +147,14 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
 
 
 def _takes_original(layers: Layers) -> bool:
-    """Whether mlx-lm reads the original length from the rope parameters, and not from the top level as for phi3."""
+    """Whether mlx-lm reads the original length from the rope parameters instead of the top level, as for phi3."""
     return _code(layers) not in ("phi3", "phimoe")
 
 
 def longrope_scale(layers: Layers) -> float:
-    """Returns the multiplier of queries and keys under longrope, computed from the lengths as in the paper.
+    """Returns the multiplier of queries and keys that mlx-lm computes under longrope, from the lengths as in the paper.
 
-    ``short_mscale`` and ``long_mscale`` are not given to the rotary layer, except for phimoe.
+    Only the code of phimoe passes ``short_mscale`` and ``long_mscale`` to the rotary layer.
     """
     stated = layers.parameters.get("long_mscale")
     if _code(layers) == "phimoe" and stated:
@@ -161,12 +164,12 @@ def longrope_scale(layers: Layers) -> float:
 
 
 def _has_scale(layers: Layers) -> bool:
-    """Whether mlx-lm computes the requested scale of per-pair factors."""
+    """Whether mlx-lm computes the requested attention factor under longrope."""
     return math.isclose(layers.attention_factor, longrope_scale(layers), rel_tol=1e-5)
 
 
 def _code(layers: Layers) -> str:
-    """Returns the type whose code runs the model."""
+    """Returns the type whose code in mlx-lm runs the model."""
     of = _LOADED_AS.get(layers.whole_type, layers.whole_type)
     if of == "mistral3":
         return "ministral3" if layers.model_type == "ministral3" else "llama"
@@ -174,14 +177,14 @@ def _code(layers: Layers) -> str:
 
 
 def _lost(layers: Layers) -> Iterator[Difference]:
-    """Yields why the frequencies differ from the request, if they do."""
+    """Yields the difference in the frequencies or theta, if there is one."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
         yield Difference.stops(computes="stops: no code for this model")
     elif layers.kind == "default" and code not in _NEVER_PLAIN:
         stated = {"rope_theta", "rotary_emb_base"} & layers.section.keys()
         if layers.section.get("rope_parameters") and not stated and code not in _READS_V5 | _READS_V5_THETA:
-            text = f"does not read rope_parameters for {code}, and takes a rope_theta of its own; state it beside them"
+            text = f"does not read rope_parameters for {code}, and uses its own theta; add rope_theta beside them"
             yield Difference("theta", "dropped", "the default of its code", text)
     elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):
         where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
@@ -196,15 +199,15 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         )
         yield Difference.base_rope(text)
     elif code in _NEIGHBOURS and layers.kind == "longrope":
-        yield Difference.wrong_pairs(layers, "turns the wrong pairs")
+        yield Difference.wrong_pairs(layers, "rotates the wrong pairs")
     elif code == "mellum" and layers.kind == "linear":
-        yield Difference.base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
+        yield Difference.base_rope(f"ignores linear scaling for {code}, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
-        yield Difference.stops(f"computes yarn for {code}, whatever the type is; use yarn", "yarn")
+        yield Difference.stops(f"computes yarn for {code} under every rope type; use yarn", "yarn")
 
 
 def _stops(layers: Layers, code: str) -> bool:
-    """Whether loading the model ends with an error."""
+    """Whether mlx-lm fails to load the model."""
     written = layers.section.get("rope_scaling")
     if code in _STOPS:
         understood = layers.kind in ("linear", "dynamic") and isinstance(written, Mapping) and "type" in written
@@ -215,16 +218,16 @@ def _stops(layers: Layers, code: str) -> bool:
         return layers.kind == "default"
     if code == "internlm3":
         return layers.kind not in ("linear", "dynamic")
-    return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # mlx-lm does not pass its maximum on
+    return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # its code does not pass on the maximum length
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
-    """Yields the fields that differ from the request although the frequencies do not."""
+    """Yields the differences other than those in the frequencies."""
     kind, asked, supplied = layers.kind, layers.attention_factor, "; `ropescale export --for mlx-lm` supplies it"
     if kind == "longrope":
         computed = longrope_scale(layers)
         if not _has_scale(layers) and asked < 1:
-            text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} asked); serve it with"
+            text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} requested); serve it with"
             yield Difference("attention factor", "unsupported", f"{computed:.6g}", f"{text} transformers")
         elif not _has_scale(layers):
             own = Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)

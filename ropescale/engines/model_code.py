@@ -1,10 +1,10 @@
-"""The code that vLLM and SGLang run a model with: their own, transformers', or none.
+"""The code with which vLLM and SGLang run a model: their own, that of transformers, the checkpoint's, or none.
 
-``model_code.json`` is generated from their sources (``tests/tools/generate_model_code.py``), and a test
-compares them. The keys: ``versions``, the versions that were read; ``architectures``, the class that loads each model
-type; per engine ``own``, the classes with native code, and ``transformers``, the classes that run with the newest
-transformers that the engine admits; for SGLang also ``unscaled``, the classes whose code passes no scaling to the
-rotary layer, and ``whole theta``, the classes whose code passes only the integer part of theta.
+``model_code.json`` is generated from the sources of both engines (``tests/tools/generate_model_code.py``), and a test
+compares the file with them. Its keys are ``versions``, the versions that were read, ``architectures``, the class that
+loads each model type, and one key per engine with lists of classes: ``own`` (with native code), ``transformers`` (run
+with the newest transformers that the engine admits) and, for SGLang, ``unscaled`` (the code passes no scaling to the
+rotary layer) and ``whole theta`` (the code passes only the integer part of theta).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .base import Difference, Layers
 PATH = Path(__file__).with_suffix(".json")
 
 Code = Literal["own", "transformers", "checkpoint", "none"]
-"""The engine's own, that of transformers, the checkpoint's, or none."""
+"""The origin of the code that runs a model: the engine, transformers, the checkpoint, or none."""
 
 
 @cache
@@ -32,9 +32,10 @@ def load() -> dict[str, Any]:
 
 
 def architecture(layers: Layers) -> str | None:
-    """Returns the class that loads a model: the configuration's, or transformers' for its type, or None.
+    """Returns the class that loads a model: the class in the configuration, or transformers' class for the model type.
 
-    The type decides for a model saved without its head, whose class is not a language model's.
+    Uses the model type also for a model that was saved without its head, whose class is not that of a language model.
+    Returns None if there is no class.
     """
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
@@ -53,25 +54,25 @@ def code(engine: str, layers: Layers) -> Code:
 
 
 def is_known_for(engine: str, what: str, layers: Layers) -> bool:
-    """Whether an engine's list ``what``, such as ``unscaled``, contains the model's class."""
+    """Whether an engine's list in the table, such as ``unscaled``, contains the model's class."""
     return architecture(layers) in load()[engine][what]
 
 
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of an engine for a model without native code there.
+    """Yields the differences of an engine for a model that the engine does not run with its own code.
 
-    transformers' code has the differences of its rotary modules before 5.21, which see a batch of texts at once.
+    The code of transformers behaves as before version 5.21, and its rotary modules receive a batch of texts at once.
     """
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
-        yield Difference.stops(f"know{{s}} no {name}; serve it with transformers", "stops: no code for this model")
+        yield Difference.stops(f"lack{{s}} {name}; serve it with transformers", "stops: no code for this model")
         return
     if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
         yield Difference("frequencies", "honoured", "as the checkpoint's own code computes them", text)
         return
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
-        text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
+        text = f"use{{s}} transformers 5.20 or older, which stops at longrope in one of several tables ({layers.key})"
         yield Difference.stops(text, "stops with an error, by transformers' code")
     else:
         yield Difference("frequencies", "honoured", "as requested, by transformers' code for this model")

@@ -1,4 +1,4 @@
-"""SGLang: rotary layers that began as vLLM's; a table computed when the engine starts."""
+"""SGLang, which computes a table when the engine starts, in rotary layers derived from those of vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .model_code import architecture, code, is_known_for, not_its_own
 
 
 class SGLangEngine(vllm.VLLMEngine):
-    """SGLang, which needs different keys than vLLM for the same numbers."""
+    """SGLang, which needs other keys than vLLM to compute the same numbers."""
 
     name = "SGLang"
     version = "0.5.23"
@@ -24,20 +24,20 @@ class SGLangEngine(vllm.VLLMEngine):
     multiplied = ("linear", "dynamic")
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of SGLang for this kind of layer."""
+        """Yields the differences of SGLang for one kind of layer."""
         whose = code("sglang", layers)
         yield from _in_its_own_code(layers) if whose == "own" else not_its_own("sglang", layers)
         if layers.kind == "linear" and whose != "none":
             yield vllm.multiplied_length(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``sglang.launch_server``, with changes to the configuration if the folder lacks them."""
+        """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
         told = self.spelled(serving).overrides(self.positions(serving))
         given, stored = told.get("rope_parameters"), serving.stored.section
         before = stored.get("rope_parameters") or stored.get("rope_scaling")
         is_flat = serving.layers[0].key == ALL_LAYERS
         if is_flat and isinstance(given, Mapping) and isinstance(before, Mapping):
-            # SGLang merges flat rope parameters into the stored ones, so stale ones are set to null
+            # SGLang merges flat rope parameters into the stored ones, so stale parameters are set to null
             stale = {key: 1.0 if key == "factor" else None for key in before if key not in (*given, "type")}
             told = {**told, "rope_parameters": {**given, **stale}}
         words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
@@ -45,7 +45,7 @@ class SGLangEngine(vllm.VLLMEngine):
         return [Command("sh", shell(*words, *option("--json-model-override-args", told)))]
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that cannot be served."""
+        """Returns advice for a schedule that cannot be served."""
         if code("sglang", layers) != "own":
             return "serve it with transformers"
         if _is_unscaled(layers):
@@ -84,7 +84,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
-            yield Difference.stops(f"stops at mscale and mscale_all_dim in {name}; leave them out")
+            yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}; remove both")
         if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
             yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
     if kind == "dynamic" and "alpha" not in stated:
@@ -102,13 +102,16 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
 
 
 def _is_unscaled(layers: Layers) -> bool:
-    """Whether the model's code passes only theta to its rotary layers."""
+    """Whether the model's code passes only theta, and no scaling, to its rotary layers."""
     has_its_own = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"  # ernie45_moe_vl.py
     return has_its_own or is_known_for("sglang", "unscaled", layers)
 
 
 def _yarn_scale(layers: Layers) -> float:
-    """Returns the multiplier of cos and sin under yarn: SGLang reads ``attn_factor``, not ``attention_factor``."""
+    """Returns the multiplier of cos and sin that SGLang computes under yarn.
+
+    SGLang reads ``attn_factor`` instead of ``attention_factor``.
+    """
     parameters = layers.parameters
     weighed = parameters.get("mscale") is not None and parameters.get("mscale_all_dim") is not None
     usual = vllm.deepseek_scale(parameters) if layers.is_mla or weighed else temperature(parameters["factor"])

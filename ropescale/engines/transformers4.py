@@ -1,4 +1,4 @@
-"""transformers 4 and how it reads the v4 keys (``rope_theta``, ``rope_scaling``)."""
+"""transformers 4, which reads only the v4 keys (``rope_theta``, ``rope_scaling``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = frozenset(
     "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 "
     "stablelm starcoder2 vaultgemma zamba2".split()
 )
-"""Types whose rotary modules tests build in that version; for the others the shared code was read."""
+"""Model types whose rotary modules tests build in transformers 4; for other types only the shared code was read."""
 
 TYPES = RUN | frozenset(
     "aria_text bamba blt cohere2_vision deepseek_vl deepseek_vl_hybrid doge emu3_text_model ernie4_5_moe evolla "
@@ -26,7 +26,7 @@ TYPES = RUN | frozenset(
     "kosmos-2.5 lfm2 lfm2_vl llama4_text ministral mllama_text_model moshi ovis2 perception_lm phi4_multimodal "
     "qwen2_5_omni_thinker qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe recurrent_gemma".split()
 )
-"""The types that ropescale supports and transformers 4 has; vision-language models only from 4.51 on."""
+"""The model types that both ropescale and transformers 4 support. Vision-language models need 4.51 or newer."""
 
 LACKED = frozenset(
     "cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 diffusion_gemma ernie4_5_vl_moe exaone4_5 fast_vlm "
@@ -35,13 +35,13 @@ LACKED = frozenset(
     "mistral_large4 molmo2 muse_glimmer muse_spark nemotron_h_omni paddleocr_vl pi0 pp_chart2table pp_formulanet "
     "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3".split()
 )
-"""Vision-language models that came with transformers 5; the other types that are missing above did, too."""
+"""Vision-language models that were added with transformers 5, like all types that are missing in :data:`TYPES`."""
 
 _IGNORES = ("dbrx", "nemotron")
-"""Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
+"""Model types that read a theta (DBRX in ``attn_config``), but no ``rope_scaling``."""
 
 _ONE_THETA = ("modernbert-decoder", "olmo3")
-"""Types with one theta for layers that have two in transformers 5."""
+"""Model types with one theta for all layers, which can have two in transformers 5."""
 
 
 class Transformers4Engine(Engine):
@@ -52,7 +52,7 @@ class Transformers4Engine(Engine):
     run: ClassVar = dict.fromkeys(RUN, EVERY)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of transformers 4 for this kind of layer."""
+        """Yields the differences of transformers 4 for one kind of layer."""
         reason = next(_in_no_version(layers), None)
         if reason is not None:
             yield reason
@@ -64,7 +64,7 @@ class Transformers4Engine(Engine):
             yield Difference("softmax scale", "dropped", "1", text)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``from_pretrained``, with v4's keys if the schedule is not saved in the folder."""
+        """Returns Python code that loads the model, with v4 keys if the schedule is not saved in the folder."""
         changed = {} if serving.is_written else serving.changes()
         return [Command("python", serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"}))]
 
@@ -73,7 +73,7 @@ class Transformers4Engine(Engine):
         return "load it with transformers 5"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Yields the differences that remain with its commands; none for layers that the vendor never scaled."""
+        """Returns the differences that remain with the commands; empty for layers that the vendor did not scale."""
         if serving.is_untouched(layers):
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
@@ -82,7 +82,7 @@ class Transformers4Engine(Engine):
 
 
 def lacked_type(layers: Layers) -> str:
-    """Returns the type, of the whole model or its language model, that transformers 4 lacks; "" for none."""
+    """Returns the type of the model, or of its language model, that transformers 4 lacks, or "" if it lacks neither."""
     if layers.whole_type in LACKED:
         return layers.whole_type
     known = {layers.whole_type, layers.model_type} & TYPES or layers.model_type not in class_defaults.load()
@@ -90,7 +90,7 @@ def lacked_type(layers: Layers) -> str:
 
 
 def _in_no_version(layers: Layers) -> Iterator[Difference]:
-    """Yields why no version 4 computes these frequencies, the most important reason first."""
+    """Yields why no version of transformers 4 computes these frequencies, with the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
     if name := lacked_type(layers):
@@ -117,7 +117,7 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
 
 
 def _has_keys(layers: Layers) -> bool:
-    """Whether version 4 reads the parameters of this kind of layer; without scaling, whether it reads theta."""
+    """Whether transformers 4 reads the parameters of this kind of layer, or only theta if there is no scaling."""
     if layers.kind != "default":
         return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
     keys = layers.configuration.text.v4

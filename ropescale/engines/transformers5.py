@@ -1,4 +1,4 @@
-"""transformers 5, the version that ``ropescale verify`` runs."""
+"""transformers 5, which ``ropescale verify`` runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..configs.class_defaults import ALL_LAYERS, load
 from .base import Command, Difference, Engine, How, Layers, Serving
 
 _CAME_WITH_5_21 = ("dots3_note_text", "lfm3")
-"""Types with a table per layer type that were added with transformers 5.21."""
+"""Model types with a table per layer type that were added with transformers 5.21."""
 
 
 def _is_foreign(layers: Layers) -> bool:
-    """Whether transformers lacks code for the model."""
+    """Whether transformers has no code for the model."""
     return layers.model_type not in load() and layers.whole_type not in load()
 
 
 def keeps_state(layers: Layers) -> Difference:
-    """Returns the condition of transformers on frequencies that change with the length."""
+    """Returns the difference of transformers for frequencies that change with the length of the text."""
     text = (
         "keep{s} state between calls, so results depend on earlier ones; cached keys keep old angles; freeze the "
         "schedule at a length for one fixed table"
@@ -42,20 +42,20 @@ class Transformers5Engine(Engine):
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
             text = f"before 5.21, the second text past {past} tokens stops with an error ({layers.key})"
             yield Difference("frequencies", "honoured", "as requested", text)
-        if layers.model_type == "phi3":  # past the trained length it drops the cache and feeds only the newest token
+        if layers.model_type == "phi3":  # past the trained length, its code drops the cache but feeds only one token
             text = f"before 5.20, generation past {past} tokens forgets the previous text"
             yield Difference("frequencies", "honoured", "as requested", text)
 
     def evidence(self, layers: Layers) -> How:
-        """Returns ``run``: tests compare the rotary modules of every model type that transformers has."""
+        """Returns ``run``, because tests compare the rotary modules of every model type that transformers supports."""
         return "source" if _is_foreign(layers) else "run"
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``from_pretrained``, with changes to the configuration if the folder lacks them."""
+        """Returns Python code that loads the model, with the changes that the folder's configuration lacks."""
         return [Command("python", serving.snippet(serving.v5_changes(serving.wanted.max_length)))]
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that cannot be computed."""
+        """Returns advice for a schedule that cannot be computed."""
         return "patch the checkpoint, and check it with `ropescale verify`"
 
 

@@ -1,4 +1,4 @@
-"""vLLM: a table computed once, when the engine starts."""
+"""vLLM, which computes a table once, when the engine starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, s
 from .model_code import architecture, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
-"""Interleaved types whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
+"""Types with interleaved pairs whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
 _KINDS = EVERY - {"proportional"}
 _SERVED: dict[str, frozenset[str]] = {
@@ -27,22 +27,22 @@ _RUN: dict[str, frozenset[str]] = dict.fromkeys(
     ).split(),
     EVERY,
 )
-"""Types for which tests run the rotary layer with their parameters."""
+"""Types with whose parameters tests run the rotary layer."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
-"""Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
+"""Layers for which vLLM ignores the scaling in the configuration (models/deepseek_v4, models/dots3_note)."""
 
 _UNSCALED = frozenset(
     "Ernie4_5_VLMoeForConditionalGeneration MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
     "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration".split()
 )
-"""Models whose layers all rotate by theta alone (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
+"""Classes for which vLLM ignores the scaling in all layers (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
 
 _RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split())
-"""Types with mrope whose code builds yarn's ramp from the trained length, not from four times that (qwen3_vl.py)."""
+"""Types with mrope whose code computes yarn's ramp from the trained length instead of four times that (qwen3_vl.py)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)
-"""Types with latent attention whose rope parameters reach the rotary layer as they are."""
+"""Types with latent attention for which vLLM passes the rope parameters unchanged to the rotary layer."""
 
 _ANOTHER_THETA = "use another rope_theta (ntk, abf)"
 """Advice for a scaling that vLLM ignores."""
@@ -54,8 +54,8 @@ class VLLMEngine(Engine):
     """vLLM.
 
     Attributes:
-        key: its name in ``model_code.json``.
-        multiplied: the rope types whose table is ``factor`` times as long as ``max_position_embeddings``.
+        key: the engine's name in ``model_code.json``.
+        multiplied: the rope types for which the table is ``factor`` times as long as ``max_position_embeddings``.
     """
 
     name = "vLLM"
@@ -74,7 +74,7 @@ class VLLMEngine(Engine):
         return chain(computed, _max_length(layers) if whose != "none" else ())
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
+        """Returns the ``vllm serve`` command, with the changes that the folder's configuration lacks."""
         told = self.spelled(serving).overrides(self.positions(serving))
         words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
         text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
@@ -87,13 +87,13 @@ class VLLMEngine(Engine):
     def positions(self, serving: Serving) -> int:
         """Returns the ``max_position_embeddings`` that the engine needs.
 
-        transformers' code computes no table in advance, and uses the stated value.
+        A model that runs with transformers' code needs no change, because that code computes no table in advance.
         """
         own = code(self.key, serving.layers[0]) == "own"
         return serving.needed_positions(self.multiplied) if own else serving.wanted.max_length
 
     def workaround(self, layers: Layers) -> str:
-        """Returns the advice for a schedule that cannot be served."""
+        """Returns advice for a schedule that cannot be served."""
         if code("vllm", layers) != "own":
             return "serve it with transformers"
         if takes_one_row(layers):
@@ -104,7 +104,7 @@ class VLLMEngine(Engine):
         return f"use {others}, or serve it with transformers"
 
     def spelled(self, serving: Serving) -> Serving:
-        """Returns the schedule in the engine's own keys, if they differ."""
+        """Returns the checkpoint with the schedule in the engine's own keys, if the engine runs its own code."""
         if code(self.key, serving.layers[0]) != "own":
             return serving
         positions = serving.needed_positions(self.multiplied)
@@ -132,7 +132,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         return
     if kind == "longrope":
         if rotates_wrong_pairs(layers):
-            yield Difference.wrong_pairs(layers, "stops, or turns the wrong pairs")
+            yield Difference.wrong_pairs(layers, "stops, or rotates the wrong pairs")
         yield from own_longrope_scale(layers)
         if layers.changes_with_length:
             yield Difference.one_list()
@@ -140,7 +140,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         asked, usual = layers.attention_factor, temperature(layers.factor)
         overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
         if overwrites and stated.get("attention_factor") == 1:
-            text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
+            text = "replaces an attention factor of 1 on MLA models by deepseek_llama_scaling instead of yarn's scale"
             yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
         elif overwrites and not math.isclose(asked, deepseek_scale(stated)):
             yield Difference.recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
@@ -172,7 +172,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
-    """Yields differences in the maximum length, which the engine computes before it loads the model's code."""
+    """Yields the differences in the maximum length, which vLLM computes before it loads the model's code."""
     refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
@@ -186,7 +186,11 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
 
 
 def longrope_scale(layers: Layers, positions: int) -> float:
-    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they select."""
+    """Returns the multiplier of cos and sin that vLLM and SGLang compute under longrope for the list that they select.
+
+    Args:
+        positions: the ``max_position_embeddings`` that the engine is given.
+    """
     stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
     original = layers.rope.original_length
     return usual_scale(positions / original, original) if stated is None else stated
@@ -201,15 +205,15 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 
 def multiplied_length(layers: Layers) -> Difference:
-    """Returns how vLLM and SGLang compute the maximum length under linear scaling."""
-    text = "raise{s} max_position_embeddings by the factor without being told; do not raise it by hand"
+    """Returns the difference of vLLM and SGLang, which multiply the maximum length by the factor of linear scaling."""
+    text = "raise{s} max_position_embeddings by the factor automatically; do not raise it by hand"
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
 def rotates_wrong_pairs(layers: Layers) -> bool:
-    """Whether a layer for halves receives interleaved pairs: it refuses them, or rotates the wrong ones.
+    """Whether a model with interleaved pairs runs in a rotary layer for halves, which fails or rotates the wrong pairs.
 
-    :func:`overwritten` covers types with latent attention.
+    Excludes types with latent attention, which :func:`overwritten` covers.
     """
     interleaved = layers.configuration.family.interleaved and not layers.is_mla
     return interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
@@ -221,13 +225,13 @@ def takes_one_row(layers: Layers) -> bool:
 
 
 def one_row(layers: Layers) -> Difference:
-    """Returns the difference of models for which :func:`takes_one_row` holds."""
-    text = f"cannot turn the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
+    """Returns the difference of vLLM and SGLang for models for which :func:`takes_one_row` is true."""
+    text = f"cannot use the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
     return Difference.stops(text)
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences in DeepSeek's attention, where the rope type is overwritten with YaRN."""
+    """Yields the differences in DeepSeek's attention, where the engines replace any scaling by ``deepseek_yarn``."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
         yield Difference.stops(text, "deepseek_yarn")
@@ -236,7 +240,7 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
 
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
-    """Yields the attention factor that vLLM and SGLang compute under longrope, if it differs from the request."""
+    """Yields the difference in the attention factor that vLLM and SGLang compute under longrope, if there is one."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
         yield Difference.recomputed_scale(asked, computed, of_lengths=True)

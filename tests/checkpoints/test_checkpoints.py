@@ -152,7 +152,7 @@ def test_no_file_that_is_written_holds_the_path_of_the_source(source, tmp_path):
     for folder in (tmp_path / "out", tmp_path / "again", source):
         for name in ("README.md", "ropescale.json", "config.json"):
             assert str(tmp_path) not in (folder / name).read_text(), (folder, name)
-    made_of = "# source.gguf is the output of llama.cpp's convert_hf_to_gguf.py for source without the patch; the"
+    made_of = "# source.gguf is the output of llama.cpp's convert_hf_to_gguf.py for source; use the unpatched file"
     assert made_of in (tmp_path / "out" / "README.md").read_text()
 
 

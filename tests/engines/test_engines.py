@@ -51,7 +51,7 @@ NO_PROPORTIONAL = [
     "llama.cpp: does not support proportional RoPE for this architecture",
     "transformers 4: does not support proportional RoPE and stops with a KeyError",
 ]
-ROWS = "vLLM and SGLang: cannot turn the three rows of positions of qwen2_vl_text under {}; use another rope_theta"
+ROWS = "vLLM and SGLang: cannot use the three rows of positions of qwen2_vl_text under {}; use another rope_theta"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
 WARNINGS: list[tuple[str, Any, list[str]]] = [
@@ -107,7 +107,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "llama.cpp: recomputes the attention factor (1 instead of 1.065)",
     ]),
     ("deepseek_v3", "yarn:factor=4,attention_factor=1", [
-        "vLLM: takes an attention factor of 1 on MLA models for deepseek_llama_scaling",
+        "vLLM: replaces an attention factor of 1 on MLA models by deepseek_llama_scaling",
         "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
         SOFTMAX,
         "mlx-lm: recomputes the attention factor",
@@ -115,14 +115,14 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("deepseek_v3", PER_PAIR, [
         "vLLM and SGLang: overwrite longrope with deepseek_yarn on MLA models",
         DROPS,
-        "mlx-lm: cannot turn the pairs of deepseek_v3 by per-pair factors",
+        "mlx-lm: cannot apply per-pair factors to the pairs of deepseek_v3",
     ]),
     ("gemma3_text", {"sliding_attention": "yarn:factor=4"}, [
         "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
         "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)",
     ]),
     ("lfm3", "linear:factor=4", [
-        "vLLM and SGLang: know no Lfm3ForCausalLM",
+        "vLLM and SGLang: lack Lfm3ForCausalLM",
         "llama.cpp: ignores the factor of proportional RoPE",
         "transformers 4: lacks lfm3",
     ]),
@@ -134,19 +134,20 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 4: ignores rope_scaling for nemotron",
     ]),
     *((name, PER_PAIR, [
-        f"vLLM and SGLang: cannot turn the pairs of {name} by per-pair factors; serve it with transformers",
+        f"vLLM and SGLang: cannot apply per-pair factors to the pairs of {name}; serve it with transformers",
         DROPS, f"mlx-lm: reads no scaling for {name}",
     ]) for name in ("cohere", "ernie4_5_moe", "glm4")),
     *((name, PER_PAIR, [SERVES, DROPS, f"mlx-lm: reads no scaling for {name}"])
       for name in ("glm", "helium", "llama4_text")),  # vLLM runs the first two by transformers' code
     ("cohere2_moe", PER_PAIR, [
-        "vLLM and SGLang: cannot turn the pairs of cohere2_moe", DROPS, "transformers 4: lacks cohere2_moe",
+        "vLLM and SGLang: cannot apply per-pair factors to the pairs of cohere2_moe", DROPS,
+        "transformers 4: lacks cohere2_moe",
     ]),
-    ("mycustom", "yarn:factor=4", ["vLLM and SGLang: know no mycustom; serve it with transformers"]),
-    ("own class", "yarn:factor=4", ["vLLM and SGLang: know no LlamaTwiceForCausalLM"]),
+    ("mycustom", "yarn:factor=4", ["vLLM and SGLang: lack mycustom; serve it with transformers"]),
+    ("own class", "yarn:factor=4", ["vLLM and SGLang: lack LlamaTwiceForCausalLM"]),
     ("own code", "yarn:factor=4", ["vLLM and SGLang: run My with the checkpoint's own code, if at all"]),
     ("no class", "llama3:factor=4", []),
-    ("bamba", "yarn:factor=4", ["SGLang: knows no BambaForCausalLM"]),
+    ("bamba", "yarn:factor=4", ["SGLang: lacks BambaForCausalLM"]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
     ("ministral3", "yarn:factor=32", ["transformers 4: lacks ministral3, which came with transformers 5"]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
@@ -222,9 +223,7 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> Non
 
 
 def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path: Path) -> None:
-    before, after = card_of(LLAMA, "dynamic:factor=4").split(
-        "Differences of these engines, to know before you serve it:"
-    )
+    before, after = card_of(LLAMA, "dynamic:factor=4").split("Some engines differ from the requested schedule:")
     assert "vllm serve PATH" in before and "* vLLM: computes one static table" in after
     ropescale.patch_checkpoint(
         write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "out", "dynamic:factor=4", freeze_at="16k"

@@ -80,7 +80,7 @@ def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path: Path) -> No
     assert done.commands == [] and done.refusal is not None
     assert "cannot multiply by less than 1" in done.refusal and "0.9" in done.refusal
     [warning] = [text for text in engine_warnings(make_plan(LLAMA, below)) if text.startswith("mlx-lm")]
-    assert "(0.9 asked)" in warning
+    assert "(0.9 requested)" in warning
 
 
 def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path: Path) -> None:
@@ -147,7 +147,11 @@ def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> 
         (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
         (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
         (LLAMA | {"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
-        (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot turn the pairs of deepseek_v3"),
+        (
+            DEEPSEEK,
+            {"name": "table", "factors": [2.0] * 16},
+            "cannot apply per-pair factors to the pairs of deepseek_v3",
+        ),
     ],
 )
 def test_what_is_not_computed_is_refused(config: dict[str, Any], spec: Any, said: str, tmp_path: Path) -> None:
