@@ -1,1 +1,1 @@
-"""GGUF files: reading and patching them for llama.cpp."""
+"""Reads and patches GGUF files for llama.cpp."""

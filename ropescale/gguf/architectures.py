@@ -1,7 +1,7 @@
-"""The treatment of RoPE in stock llama.cpp, for each architecture that a GGUF file can name.
+"""How stock llama.cpp treats RoPE, for each architecture that a GGUF file can name.
 
-Read from the source that llama-cpp-python 0.3.36 builds (llama.cpp of October 2026); a test compares the lists with
-that source.
+The lists were read from the source that llama-cpp-python 0.3.36 builds (llama.cpp of October 2026), and a test compares
+them with that source.
 """
 
 from __future__ import annotations
@@ -33,33 +33,34 @@ TAKES_FREQS = frozenset(
     "apertus arcee deci exaone exaone-moe exaone4 gemma4 granite granite_swa granitehybrid granitemoe llama "
     "llama-embed llama4 minicpm mistral3 nanbeige".split()
 )
-"""Architectures that load ``rope_freqs.weight`` and rotate by it."""
+"""Architectures that load ``rope_freqs.weight`` and apply it."""
 
 TAKES_LISTS = frozenset(
     "apertus deci granite granite_swa granitemoe llama llama-embed minicpm minicpm3 mistral3 phi3 phimoe".split()
 )
-"""Architectures that load ``rope_factors_long.weight`` and ``rope_factors_short.weight`` and rotate by them."""
+"""Architectures that load ``rope_factors_long.weight`` and ``rope_factors_short.weight`` and apply them."""
 
 LISTS_OF_ANY_TYPE = frozenset("minicpm3 phi3 phimoe".split())
-"""Architectures that use the lists under every ``rope.scaling.type``; the others use them only under ``longrope``."""
+"""Architectures that use the lists under every ``rope.scaling.type``; others use them only under ``longrope``."""
 
 LOADS_IN_VAIN = frozenset("cogvlm falcon-h1 llada pangu-embedded refact".split())
-"""Architectures that load these tensors but do not rotate by them."""
+"""Architectures that load some of these tensors but do not apply them."""
 
 LEFT_OUT = frozenset("dflash eagle3 gemma4-assistant step35".split())
-"""Draft models, and one whose layers rotate different widths: they take ``rope_freqs``, but are left out here."""
+"""Architectures that apply ``rope_freqs.weight`` but are excluded from :data:`TAKES_FREQS`: draft models, and step35,
+whose layers rotate different numbers of coordinates."""
 
 READS_BETAS = frozenset("grok mistral3".split())
 """Architectures that read ``rope.scaling.yarn_beta_fast`` and ``yarn_beta_slow``; all others use 32 and 1."""
 
 OWN_SOFTMAX_SCALE = frozenset("deepseek2 deepseek32 glm-dsa mistral4".split())
-"""Architectures that derive a softmax scale from the scaling factor, whatever the scaling's type."""
+"""Architectures that derive a softmax scale from the scaling factor under every scaling type."""
 
 READS_LOG_MULTIPLIER = frozenset("deepseek2 deepseek32 mistral3 mistral4".split())
 """Architectures that read ``rope.scaling.yarn_log_multiplier``, in which the converter writes ``mscale_all_dim``."""
 
 OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
-"""Architectures with layers that rotate by numbers that no key sets."""
+"""Architectures with layers whose rotation no key determines."""
 
 ONLY_SLIDING_ROTATES = frozenset("afmoe cohere2 cohere2moe exaone-moe exaone4 llama4 muse-glimmer smallthinker".split())
 """Architectures whose full-attention layers do not rotate if the model has sliding-window layers."""
@@ -70,13 +71,14 @@ SLIDING_UNSCALED = frozenset(
 """Architectures whose sliding-window layers ignore ``rope.scaling``."""
 
 SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
-"""Architectures of these whose sliding-window layers use ``rope.freq_base`` (laguna: unless it has its own theta)."""
+"""Architectures in :data:`SLIDING_UNSCALED` whose sliding-window layers use ``rope.freq_base`` (for laguna: unless the
+file has a separate theta)."""
 
 SLIDING_HAS_THETA = frozenset(["dots3note"])
-"""Architectures whose sliding-window layers have a separate theta, and share everything else."""
+"""Architectures whose sliding-window layers have a separate theta, but the same scaling as other layers."""
 
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
-"""Architectures of these whose sliding-window layers still use ``rope.scaling.attn_factor``."""
+"""Architectures in :data:`SLIDING_UNSCALED` whose sliding-window layers still use ``rope.scaling.attn_factor``."""
 
 _SAME_NAME = (
     "afmoe apertus arcee bitnet cohere2 dbrx dots1 ernie4_5 exaone4 falcon gemma gemma2 glm4 granite granite_swa "
@@ -100,10 +102,10 @@ OF_MODEL_TYPES = {
     **{name: name for name in _SAME_NAME},
     **{pair.partition(":")[0]: pair.partition(":")[2] for pair in _OTHER_NAME},
 }
-"""The converter's architecture for each model type of transformers that it converts.
+"""The architecture that the converter writes for each model type of transformers that it supports.
 
-``minicpm`` comes with its own Python code, and ``phimoe`` is converted under its vendor's class name.
+``minicpm`` comes with its own Python code, and the converter knows ``phimoe`` by its vendor's class name.
 """
 
 OF_WRAPPERS = {"mistral3": {"ministral3": "mistral3", "mistral": "mistral3", "mistral4": "mistral4"}}
-"""The converter's architecture for wrapped language models, by the wrapper's type and the language model's."""
+"""The architecture that the converter writes for a wrapped language model, by the types of wrapper and model."""

@@ -1,7 +1,7 @@
-"""Reads GGUF files, and rewrites them with some keys and tensors changed and every other byte kept.
+"""Reads GGUF files, and writes copies in which only some keys and tensors differ.
 
-The format is described in ggml's docs/gguf.md. gguf-py (the ``gguf`` extra) reads it. Writing is done here, because
-gguf-py's writer decodes and encodes data that only needs copying.
+ggml's docs/gguf.md describes the format. Files are read with gguf-py (the ``gguf`` extra), but written here, because
+gguf-py's writer decodes and encodes data that only need copying.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 BLOCK = 64 * 2**20
-"""Bytes of tensor data in memory at once."""
+"""The largest amount of tensor data in memory at once, in bytes."""
 
 _FORMATS: dict[str, str] = dict(
     zip("UINT8 INT8 UINT16 INT16 UINT32 UINT64 INT32 INT64 FLOAT32 FLOAT64 BOOL".split(), "BbHhIQiqfd?", strict=True)
 )
-"""The format of each scalar type for :mod:`struct`, little-endian."""
+"""The :mod:`struct` format of each scalar type."""
 _NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
 _KINDS: dict[str, int] = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
@@ -39,13 +39,13 @@ _HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py list
 
 @dataclass(frozen=True)
 class Value:
-    """A key's value and its type in the file, a name of ``gguf.GGUFValueType``."""
+    """The value of a key, and the name of its type in the file (in ``gguf.GGUFValueType``)."""
 
     kind: str
     value: str | int | float | bool
 
     def encoded(self) -> bytes:
-        """Returns the bytes in the file: the type and the value."""
+        """Returns the bytes of the type and the value, as in a file."""
         kind = struct.pack("<I", _KINDS[self.kind])
         return kind + (
             _string(str(self.value)) if self.kind == "STRING" else struct.pack(f"<{_FORMATS[self.kind]}", self.value)
@@ -53,12 +53,12 @@ class Value:
 
 
 class GgufFile:
-    """An open GGUF file; tensors stay on disk.
+    """An open GGUF file, whose tensors remain on disk.
 
     Attributes:
-        path: its path.
-        keys: its scalar keys in the file's order; arrays are not decoded (see :meth:`is_array`).
-        tensors: the names of its tensors, in the file's order.
+        path: the file's path.
+        keys: the scalar keys and their values, in the file's order; arrays are not decoded (see :meth:`is_array`).
+        tensors: the names of the tensors, in the file's order.
     """
 
     def __init__(self, path: Path, reader: GGUFReader) -> None:
@@ -74,11 +74,15 @@ class GgufFile:
         }
 
     def is_array(self, key: str) -> bool:
-        """Whether the file has an array under this key."""
+        """Whether the value of a key is an array."""
         return key in self._fields and key not in self.keys
 
     def floats(self, tensor: str) -> list[float] | None:
-        """Returns the numbers of a small float tensor; None if it does not exist."""
+        """Returns the numbers of a small float tensor, or None if the tensor does not exist.
+
+        Raises:
+            ConfigError: the tensor is large, or not a float tensor.
+        """
         found = self._tensors.get(tensor)
         if found is None:
             return None
@@ -92,7 +96,7 @@ class GgufFile:
 
     @property
     def tensor_bytes(self) -> int:
-        """The size of its tensors in bytes."""
+        """The total size of the tensors in bytes."""
         return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
 
     def rewrite(
@@ -102,12 +106,15 @@ class GgufFile:
         tensors: Mapping[str, Sequence[float] | None],
         progress: Callable[[int], object] = lambda copied: None,
     ) -> None:
-        """Writes a copy with these keys and tensors set (None: removed); a failure leaves no file.
+        """Writes a copy of the file with some keys and tensors set or removed.
 
-        All other keys and tensors keep their bytes, type and order. New ones come last; new tensors are one-dimensional
-        float32.
+        All other keys and tensors keep their bytes, type and order. New keys and tensors are put last.
 
         Args:
+            target: the path of the copy, which must not exist.
+            keys: the new value of each changed key; None removes the key.
+            tensors: the numbers of each changed tensor, which is written as one-dimensional float32; None removes the
+                tensor.
             progress: called with the number of bytes after every copied block.
 
         Raises:
@@ -137,7 +144,7 @@ class GgufFile:
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
     ) -> bytes:
-        """Returns the file's header up to the tensor data, with new offsets."""
+        """Returns the new file's header, up to the tensor data."""
         pairs = [
             _string(name) + there.encoded() if isinstance(there, Value) else _joined(there.parts)
             for name, there in {**self._fields, **keys}.items()
@@ -157,11 +164,11 @@ class GgufFile:
 
 
 def open_gguf(path: str | Path) -> GgufFile:
-    """Opens a GGUF file; its tensors are not read.
+    """Opens a GGUF file without reading its tensors.
 
     Raises:
         CheckpointError: the file does not exist, or cannot be read.
-        ConfigError: it is not a GGUF file, or is truncated, damaged, big-endian or of an unknown version.
+        ConfigError: the file is not a GGUF file, or is truncated, damaged, big-endian or of an unknown version.
         RopescaleError: gguf-py is not installed.
     """
     path = local_path(path)
@@ -180,7 +187,7 @@ def open_gguf(path: str | Path) -> GgufFile:
         if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
             raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
         try:
-            with numpy.errstate(over="raise"):  # numpy only prints warnings otherwise
+            with numpy.errstate(over="raise"):  # numpy would only print a warning
                 return GgufFile(path, reader_of(path))
         except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
@@ -189,7 +196,11 @@ def open_gguf(path: str | Path) -> GgufFile:
 
 
 def _reader_class() -> type[GGUFReader]:
-    """Returns gguf-py's reader, changed not to decode arrays: a vocabulary takes tens of seconds."""
+    """Returns a subclass of gguf-py's reader that does not decode arrays; a vocabulary would take tens of seconds.
+
+    Raises:
+        RopescaleError: gguf-py is not installed.
+    """
     try:
         from gguf import GGUFReader, GGUFValueType
     except ImportError:
@@ -208,16 +219,16 @@ def _reader_class() -> type[GGUFReader]:
 
 
 _SIZES = {_KINDS[name]: struct.calcsize(f"<{form}") for name, form in _FORMATS.items()}
-"""Bytes of each scalar type."""
+"""The size of each scalar type in bytes, by the type's number."""
 _MOST_ITEMS = 2**24
-"""The most items of an array, beyond any vocabulary; counting items takes time."""
+"""The largest accepted number of strings in an array, above any vocabulary's, because measuring them takes time."""
 
 
 def _array_size(data: memoryview, start: int) -> int:
-    """Returns the size of an array in bytes: its items' type, their number and the items.
+    """Returns the size in bytes of an array, which consists of the items' type, their number and the items.
 
     Raises:
-        ValueError: it does not end inside the data, or its type is unknown.
+        ValueError: the array does not end inside the data, or the items' type is unknown.
     """
     kind, count = _unpack("<IQ", data, start)
     end = start + 12

@@ -1,4 +1,4 @@
-"""The model in a GGUF file: its keys as a configuration."""
+"""Reads the model in a GGUF file, and translates its keys into a configuration."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from . import architectures as known
 from .files import GgufFile, Value
 
 SCHEDULE = "ropescale.schedule"
-"""The key that holds the spec of the schedule that ropescale wrote."""
+"""The key with the spec of the schedule that ropescale wrote."""
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 TABLES = (FREQS, LONG, SHORT)
 
 BETAS = (32.0, 1.0)
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
-"""Model types, as in :mod:`ropescale.configs.families`, of architectures whose stated length exceeds the trained
-one."""
+"""The model types of architectures whose stated length exceeds the trained length (see
+:mod:`ropescale.configs.families`)."""
 
 T = TypeVar("T")
 Keys = Mapping[str, Value]
@@ -39,10 +39,10 @@ class GgufModel:
     """The keys of a GGUF file that concern RoPE.
 
     Attributes:
-        path: the file; None for a few keys that represent any file.
-        architecture: ``general.architecture``, the prefix of the keys.
-        keys: the scalar keys, without ropescale's.
-        tables: the file's per-pair tensors.
+        path: the file's path; None for an object that stands for any file with these keys.
+        architecture: ``general.architecture``, which is the prefix of the keys.
+        keys: the scalar keys, without ropescale's own keys.
+        tables: the numbers of the per-pair tensors, by name.
     """
 
     path: Path | None
@@ -51,23 +51,27 @@ class GgufModel:
     tables: Tables
 
     def get(self, name: str) -> object:
-        """Returns the value of an architecture's key; None if it is missing."""
+        """Returns the value of a key, given without the architecture, or None if the key is missing."""
         found = self.keys.get(f"{self.architecture}.{name}")
         return None if found is None else found.value
 
     def number(self, name: str, default: T) -> float | T:
-        """Returns the number under an architecture's key; the default if it is missing."""
+        """Returns the number under a key, given without the architecture, or the default if the key is missing.
+
+        Raises:
+            ConfigError: the value is not a finite number.
+        """
         value = self.get(name)
         return default if value is None else _number(self.path, f"{self.architecture}.{name}", value)
 
     @property
     def windowed(self) -> bool:
-        """Whether some layers have sliding-window attention (Llama 4 has chunks unless the key is 0)."""
+        """Whether some layers have sliding-window attention. Llama 4 has, as chunks, unless the key is 0."""
         return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
 
     @property
     def factor(self) -> float:
-        """The divisor of every pair in llama.cpp: 1 under ``none``."""
+        """The scaling factor by which llama.cpp divides frequencies; 1 under the scaling type ``none``."""
         stated = self.number("rope.scaling.factor", self.number("rope.scale_linear", 0.0))
         return float(stated) if stated and self.get("rope.scaling.type") != "none" else 1.0
 
@@ -79,11 +83,15 @@ def _number(path: Path | None, name: str, value: object) -> float:
 
 
 def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
-    """Reads the model in a file; only with ``on_top`` it may carry a schedule of ropescale's.
+    """Reads the model in a GGUF file.
+
+    Args:
+        file: the file.
+        on_top: whether to accept a file that already carries a schedule from ropescale.
 
     Raises:
-        ConfigError: the file is an adapter, a projector or one part of several, has no RoPE or an unsupported one, or
-            was patched before.
+        ConfigError: the file is an adapter, a projector or one part of several, has no RoPE or an unsupported form of
+            RoPE, or was patched before.
     """
     if SCHEDULE in file.keys and not on_top:
         earlier = brief(file.keys[SCHEDULE].value)
@@ -117,19 +125,17 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
 
 
 def refuse_architecture(model: GgufModel) -> None:
-    """Refuses an architecture that no schedule can change.
+    """Raises an error for an architecture whose context no schedule can extend.
 
     Raises:
-        ConfigError: llama.cpp does not rotate, rotates by numbers that no key sets, or rotates only sliding-window
-            layers.
+        ConfigError: llama.cpp has no RoPE for the architecture, rotates in a way that no key determines, or rotates
+            only sliding-window layers.
     """
     name = model.architecture
     if name in known.NO_ROPE:
         raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; nothing can be scaled")
     if name in known.OUT_OF_REACH:
-        raise ConfigError(
-            f"llama.cpp rotates {name}, or some of its layers, by numbers that the file's keys do not reach"
-        )
+        raise ConfigError(f"the file's keys do not determine how llama.cpp rotates {name}, or some of its layers")
     if name in known.ONLY_SLIDING_ROTATES and model.windowed:
         raise ConfigError(
             f"the full-attention layers of {name} do not rotate; only the sliding-window layers do, and scaling those "
@@ -138,7 +144,7 @@ def refuse_architecture(model: GgufModel) -> None:
 
 
 def config_of(model: GgufModel) -> dict[str, object]:
-    """Translates the file's keys into a configuration in transformers' keys.
+    """Returns the file's keys as a configuration with transformers' keys.
 
     Raises:
         ConfigError: a key that the geometry needs is missing.
@@ -156,10 +162,10 @@ def config_of(model: GgufModel) -> dict[str, object]:
 
 
 def _rotary_dim(model: GgufModel) -> int:
-    """Returns ``rope.dimension_count``, or the head's width, as llama.cpp does.
+    """Returns the number of rotating coordinates: ``rope.dimension_count`` or, as in llama.cpp, the head dimension.
 
     Raises:
-        ConfigError: neither is known, or it is odd: llama.cpp rotates pairs, with one factor per pair.
+        ConfigError: neither is known, or the number is odd, while llama.cpp rotates pairs.
     """
     stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
     if stated is None:
@@ -183,14 +189,14 @@ def _rotary_dim(model: GgufModel) -> int:
 
 
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
-    """Returns the vendor's scaling as rope parameters; as one factor per pair if transformers has no name for it."""
+    """Returns the vendor's scaling as rope parameters, with one factor per pair if no other rope type describes it."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind, name, tables = model.get("rope.scaling.type") or "linear", model.architecture, model.tables
     recorded = model.number("rope.scaling.original_context_length", None)
     original = {} if recorded is None else {"original_max_position_embeddings": recorded}
     if alpha := model.number("rope.scaling.alpha", None):
         return {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha, **original}
-    # llama.cpp's divisors beyond and up to the original length; a single table serves both
+    # llama.cpp's divisors beyond (long) and up to (short) the original length; a single table serves as both
     long = short = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
     if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
         long, short = tables.get(LONG), tables.get(SHORT)
@@ -216,7 +222,7 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
 
 
 def _turning(factors: Sequence[float] | None) -> int | None:
-    """Returns how many pairs rotate, if the factors only stop the others (proportional RoPE)."""
+    """Returns the number of rotating pairs if the factors only stop the pairs after them (proportional RoPE)."""
     if factors is None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))

@@ -1,8 +1,8 @@
 """Writes a schedule into a GGUF file, so that stock llama.cpp computes it.
 
-The file's keys become a configuration, :mod:`ropescale.planning.plan` plans the schedule as for any other checkpoint,
-and the architecture decides whether the result is written as keys or as a table of factors. Weights are copied, never
-decoded.
+The file's keys are translated into a configuration, for which :mod:`ropescale.planning.plan` plans the schedule as for
+any other checkpoint. The architecture decides whether the result is written as keys or as a table of factors. Weights
+are copied without being decoded.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from .model import SCHEDULE, TABLES, GgufModel, config_of, read_model
 from .routes import Route, find_route, goal_of
 
 VERSION = "ropescale.version"
-"""The key that holds ropescale's version."""
+"""The key with the version of ropescale that wrote the file."""
 
 _SCALING = (
     "type factor alpha attn_factor original_context_length yarn_log_multiplier yarn_ext_factor yarn_attn_factor "
     "yarn_beta_fast yarn_beta_slow"
 )
 SCALING_KEYS = (*(f"rope.scaling.{name}" for name in _SCALING.split()), "rope.scale_linear")
-"""All keys of a scaling, except ``rope.scaling.finetuned`` (it turns rotation on or off in Granite)."""
+"""All keys of a scaling, except ``rope.scaling.finetuned``, which turns rotation on or off in Granite."""
 
 
 @dataclass
 class PatchedGguf:
-    """The result of :func:`patch_gguf`, written or only planned.
+    """The result of :func:`patch_gguf`, written or planned.
 
     Attributes:
-        path: the written file (None after a dry run).
+        path: the written file; None after a dry run.
         file: the source file.
-        model: the model in that file.
-        plan: the plan; its configuration is translated from the keys.
-        route: the form of the schedule in the file.
-        keys: every key that changes, with its value before and after (None: absent).
-        tables: every per-pair tensor that changes, with its numbers before and after.
+        model: the model in the source file.
+        plan: the plan, for a configuration that is translated from the file's keys.
+        route: the form of the schedule in the written file.
+        keys: the value before and after of every key that changes; None for a missing key.
+        tables: the numbers before and after of every per-pair tensor that changes; None for a missing tensor.
         notes: remarks on the origin of the numbers.
-        warnings: cases where llama.cpp, or a program that embeds it, may compute something else.
+        warnings: cases in which llama.cpp, or a program that embeds it, may compute something else.
     """
 
     path: Path | None
@@ -77,18 +77,18 @@ def patch_gguf(
         source: the GGUF file.
         out: the file to write, which must not exist; None with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
-        dry_run: write nothing, only plan.
+        dry_run: only plan, without writing a file.
         progress: called with the number of bytes after every copied block of tensor data.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        CheckpointError: a file is missing, exists already, or cannot be written; nothing is left behind.
-        ConfigError: the source is not a GGUF file, or not of a language model with RoPE.
-        ScheduleError: the schedule does not fit, or llama.cpp cannot express it for this architecture.
+        CheckpointError: the source is missing, or ``out`` exists or cannot be written; no partial file is left.
+        ConfigError: the source is not the GGUF file of a language model with RoPE.
+        ScheduleError: the schedule does not fit the model, or llama.cpp cannot compute it for this architecture.
     """
     refuse_unknown("ropescale.patch_gguf", options, ("dry_run", "progress", *RequestOptions.__annotations__))
     if out is None and not dry_run:
-        raise CheckpointError("name the patched file, or write nothing with a dry run", "out", "dry_run")
+        raise CheckpointError("name the output file, or use a dry run", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
@@ -118,7 +118,7 @@ def patch_gguf(
 def _wanted(
     model: GgufModel, plan: Plan, route: Route
 ) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
-    """Returns every key and per-pair tensor that patching sets, with its value, or None to remove it."""
+    """Returns the new values of all keys and per-pair tensors that belong to a schedule; None for those to remove."""
     prefix = model.architecture
     keys: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
     for key, value in route.keys.items():
@@ -132,7 +132,11 @@ def _wanted(
 
 
 def _in_float32(numbers: Sequence[float]) -> list[float]:
-    """Rounds numbers to the file's float32."""
+    """Rounds numbers to float32, the precision of the file.
+
+    Raises:
+        ScheduleError: a number exceeds the range of float32.
+    """
     try:
         return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}f", *numbers)))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Finds a GGUF form of a schedule: theta, a formula of llama.cpp, or one factor per pair."""
+"""Finds the form of a schedule in a GGUF file: a theta, a formula of llama.cpp, or one factor per pair."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Route:
     """A form of a schedule in a GGUF file.
 
     Attributes:
-        name: the description.
-        keys: the scaling's keys, without the architecture; all other keys in :data:`SCALING_KEYS` are removed.
-        tables: the per-pair tensors; all others are removed.
+        name: a description of the form.
+        keys: the keys of the scaling, without the architecture. All other keys in
+            :data:`ropescale.gguf.patching.SCALING_KEYS` are removed from the file.
+        tables: the per-pair tensors, by name. All other per-pair tensors are removed from the file.
     """
 
     name: str
@@ -43,12 +44,12 @@ class Route:
 
 @dataclass(frozen=True)
 class Goal:
-    """The table that llama.cpp should compute, and the schedule that it comes from.
+    """The table that llama.cpp should compute, and the schedule behind it.
 
     Attributes:
-        schedule: the schedule, resolved.
+        schedule: the resolved schedule.
         rope: the geometry that the schedule applies to.
-        table: the frequencies at ``length``.
+        table: the frequencies of the schedule at ``length``.
         parameters: the schedule as transformers' rope parameters.
         length: the target context in tokens.
     """
@@ -60,16 +61,16 @@ class Goal:
     length: int
 
     def number(self, name: str, default: float) -> float:
-        """Returns a number from the rope parameters; the default if it is missing or 0."""
+        """Returns a number from the rope parameters, or the default if the number is missing or 0."""
         value = self.parameters.get(name)
         return float(value) if isinstance(value, (int, float)) and value else default
 
 
 def goal_of(plan: Plan) -> Goal:
-    """Returns the plan's only schedule, as a GGUF file needs it.
+    """Returns the goal that a plan for a GGUF file, which has a single schedule, describes.
 
     Raises:
-        ScheduleError: it changes nothing.
+        ScheduleError: the plan changes nothing.
     """
     if not plan.changes:
         raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
@@ -78,10 +79,10 @@ def goal_of(plan: Plan) -> Goal:
 
 
 def find_route(model: GgufModel, goal: Goal) -> Route:
-    """Finds a form of the schedule that a file of this architecture can hold.
+    """Returns a form of the schedule that llama.cpp supports for the model's architecture.
 
     Raises:
-        ScheduleError: it cannot.
+        ScheduleError: llama.cpp supports no form of the schedule.
     """
     if goal.length > _LONGEST:
         raise ScheduleError(f"llama.cpp supports positions up to {_LONGEST}, and this schedule needs {goal.length}")
@@ -94,7 +95,7 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
             f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
             "another theta (ntk, abf) on a file without scaling gives the requested frequencies"
         )
-    # rope.scaling.attn_factor multiplies llama.cpp's own scale
+    # llama.cpp multiplies its own attention scale by rope.scaling.attn_factor
     scale = goal.table.attention_scale
     own = temperature(goal.number("factor", 1.0)) if route.kind == "yarn" else 1.0
     if math.isclose(scale, own, rel_tol=1e-6):
@@ -108,14 +109,14 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
 
 
 def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
-    """Returns why :func:`find_route` refuses a schedule in every file of an architecture; None if it may accept one.
+    """Returns why a schedule is rejected for all files of an architecture, or None if it may be accepted.
 
     Args:
-        architecture: the file's ``general.architecture``.
-        keys: the file's keys that can affect the result, without the architecture.
+        architecture: the ``general.architecture`` of the files.
+        keys: the keys that can affect the result, without the architecture.
         parameters: the schedule as v5 rope parameters.
-        rope: the geometry of the file.
-        length: the wanted context, in tokens.
+        rope: the rotary geometry of the model.
+        length: the target context in tokens.
     """
     model = GgufModel(None, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
     stated = {name: value for name, value in parameters.items() if value is not None}
@@ -130,12 +131,12 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
 
 
 def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
-    """Returns the route by theta, linear or yarn, if llama.cpp's formula gives the table."""
+    """Returns the route by a theta, linear or yarn, or None if no formula of llama.cpp gives the table."""
     rope, table = goal.rope, goal.table
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
     candidates = [(theta, 1.0), (theta, factor)]
     turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
-    if len(turning) > 1 and turning[0][0] == 0:  # the table may follow another theta, as frozen dynamic NTK does
+    if len(turning) > 1 and turning[0][0] == 0:  # the table may follow from another theta, as for frozen dynamic NTK
         (_, first), (last, slowest) = turning[0], turning[-1]
         candidates.append(((first / slowest) ** (rope.rotary_dim / (2 * last)), 1 / first))
     stopped = {FREQS: divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
@@ -155,7 +156,7 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
 
 
 def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_slow: float = 1.0) -> list[float]:
-    """Computes llama.cpp's table for yarn (ggml's ``rope_yarn``), with the ramp rounded to whole pairs."""
+    """Computes yarn's frequencies as llama.cpp does (ggml's ``rope_yarn``), with the ramp rounded to whole pairs."""
     low = max(0, math.floor(rope.pair_at(beta_fast)))
     high = min(rope.rotary_dim - 1, math.ceil(rope.pair_at(beta_slow)))
     kept = [1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))) for i in range(rope.pairs)]
@@ -163,7 +164,11 @@ def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_s
 
 
 def _by_table(model: GgufModel, goal: Goal) -> Route:
-    """Returns the route by one factor per pair."""
+    """Returns the route by one factor per pair.
+
+    Raises:
+        ScheduleError: llama.cpp does not apply per-pair factors for this architecture.
+    """
     rope, factors = goal.rope, divisors(goal.table.inv_freq, goal.rope)
     if model.architecture in known.TAKES_FREQS:
         return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
@@ -171,11 +176,11 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
         keys = _keys("longrope", rope.theta, rope.original_length)
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
     schedule, name = goal.schedule, model.architecture
-    why = "does not rotate by them" if name in known.LOADS_IN_VAIN else "does not load them"
+    why = "does not apply them" if name in known.LOADS_IN_VAIN else "does not load them"
     text = f"{label_of(schedule)} needs one factor per pair, and llama.cpp {why} in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
         raise ScheduleError(
-            f"{text} (it reads none of yarn's other numbers from the file); write plain yarn and start it with "
+            f"{text} (and it does not read yarn's betas from the file); write plain yarn and start llama.cpp with "
             f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
             f"{schedule.extrapolation_factor:g}"
         )
@@ -185,7 +190,11 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
-    """Returns the route of a schedule that changes only at the trained length."""
+    """Returns the route of a schedule with one table up to the trained length and another table beyond.
+
+    Raises:
+        ScheduleError: the schedule has more than two tables, or the architecture does not use two lists.
+    """
     schedule, rope = goal.schedule, goal.rope
     trained = rope.original_length
     short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))

@@ -341,8 +341,8 @@ WINDOW = {"attention.sliding_window": 64}
             ScheduleError,
             "needs one factor per pair.*does not load them in qwen2",
         ),
-        ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not rotate by them in falcon-h1"),
-        ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start it with --yarn-beta-fast 4"),
+        ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not apply them in falcon-h1"),
+        ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),
         ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at one length"),
         ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*freeze it at one length"),
         ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
@@ -401,7 +401,7 @@ def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
     Path("folder").mkdir()
     os.symlink("in.gguf", "link.gguf")
     ask = ["in.gguf", "--schedule", "ntk:factor=2"]
-    assert "name the patched file" in refused(capsys, *ask)
+    assert "name the output file, or use a dry run" in refused(capsys, *ask)
     for existing in ("in.gguf", "link.gguf", "other.gguf"):
         assert "exists already" in refused(capsys, *ask, "-o", existing)
     for wrong in ("folder", "none/out.gguf"):

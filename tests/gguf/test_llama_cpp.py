@@ -250,7 +250,7 @@ def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llam
 def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):
     model = _random("llama", attention_bias=True)
     made = write_gguf(model, tmp_path / "pangu.gguf", "pangu-embedded")
-    with pytest.raises(ScheduleError, match="does not rotate by them in pangu-embedded"):
+    with pytest.raises(ScheduleError, match="does not apply them in pangu-embedded"):
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
     open_gguf(made).rewrite(tmp_path / "table.gguf", {}, {"rope_freqs.weight": [1.0] * 8 + [4.0] * 8})
     plain, table = llama_cpp.logits(ids, (made, {}), (tmp_path / "table.gguf", {}))
