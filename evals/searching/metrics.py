@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...output.plotting import COLOURS, in_style
 from ..metrics.against_truncation import TRUNCATION
 from ..metrics.cells import SENTENCE, change_cell, percent
+from ..metrics.stored import AS_IS
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
 from .windows import ENOUGH
@@ -117,11 +118,18 @@ def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, *
     axes.set_ylabel("weighted NLL\n(nats per token)")
 
 
-_STANDINGS = {-1: "better than", 0: "not measurably different from", 1: "worse than"}
+_STANDINGS = {-1: "better than", 0: "undecided against", 1: "worse than"}
 
 
 def verdict(
-    changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, *, unmoved: bool, kept: bool, held: str
+    changes: Mapping[str, Estimate],
+    lengths: Sequence[int],
+    judges: int,
+    *,
+    unmoved: bool,
+    kept: bool,
+    held: str,
+    short: str = "",
 ) -> str:
     """Compares the searched schedule with the baselines, and recommends one.
 
@@ -132,6 +140,7 @@ def verdict(
         unmoved: whether no check was better than the start.
         kept: whether the searched schedule keeps the model's own table for short text, which the start does not.
         held: the kind of held-out data, "text" or "prompts".
+        short: the perplexities within the trained length, if the found schedule may change them.
     """
     (start, over), *others = changes.items()
     of_text, at = held == "text", f"at {lengths[-1]:,} tokens"
@@ -143,7 +152,8 @@ def verdict(
         if change.sign is None:
             return f"{figure} against {name}"
         cut = f" to the last {lengths[0]:,} tokens" if name == TRUNCATION else ""
-        return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
+        cost = f" ({short})" if name == AS_IS and short and not unmoved else ""
+        return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}{cost}"
 
     if over.sign is None:
         shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))

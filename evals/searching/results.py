@@ -77,10 +77,11 @@ class Finding(Metric["SearchResult", FoundRow]):
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""
         search, kept, note = stored.search, stored.protocol["keep_short"], ""
-        short, changes = stored.lengths[0], stored.changes()
+        trained, changes = stored.lengths[0], stored.changes()
         if kept:
-            note = f"Up to {short:,} tokens the found schedule keeps the model's own table, so nothing changes there."
-        how = {"unmoved": search.found.point == search.checks[0].point, "kept": kept, "held": stored.held}
+            note = f"Up to {trained:,} tokens the found schedule keeps the model's own table, so nothing changes there."
+        unmoved, short = search.found.point == search.checks[0].point, "" if kept else stored.short_perplexities()
+        how = {"unmoved": unmoved, "kept": kept, "held": stored.held, "short": short}
         said = stored.guessed() or verdict(changes, stored.lengths, stored.judges, **how)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
         return [FoundRow(search.spec, search.spent, said, note, figures, stored.beside)]
@@ -162,6 +163,11 @@ class SearchResult(Saved, ABC):
 
     def guessed(self) -> str:
         """Returns a warning if the unchanged model is worse than a uniform guess; else ""."""
+        return ""
+
+    def short_perplexities(self) -> str:
+        """Formats the perplexities of the found schedule and the unchanged model within the trained length; "" if a
+        search measures no perplexity."""
         return ""
 
     @abstractmethod
@@ -324,6 +330,12 @@ class TextSearch(SearchResult, Result):
 
     def guessed(self) -> str:
         return worse_than_a_guess(self)
+
+    def short_perplexities(self) -> str:
+        found, own = (
+            digits(self._perplexities[name][str(self.lengths[0])], 4) for name in (self.named(self.label), AS_IS)
+        )
+        return f"at {self.lengths[0]:,} tokens: {found}, {AS_IS} {own}"
 
     def held_out(self) -> dict[str, object]:
         return {"held_out_perplexity": self._perplexities}
