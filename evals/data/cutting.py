@@ -68,7 +68,7 @@ class Cut:
 
 
 class Cutter:
-    """A cutter of texts, which counts those that it skips.
+    """The cutter of a measurement's texts, which also counts the texts that it skips.
 
     Args:
         encoder: the text encoder; None if all documents are given as tokens.
@@ -191,7 +191,7 @@ class _Window:
 
 
 def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, needed: int = 0) -> _Window:
-    """Tokenizes a window from a byte offset on, and looks for ``needed`` tokens if these are more than the window's."""
+    """Tokenizes a window from a byte offset on, and counts tokens up to ``needed``."""
     with text.reading(offset) as reading:
         found = encoder.first(reading, max(size, needed))
     tokens = found.part(0, size)
@@ -223,11 +223,11 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
-    """Tokenizes and cuts a full text; returns None if the text has more windows than requested.
+    """Tokenizes and cuts a full text; returns None if the text is placed and has more windows than requested.
 
     Args:
-        placed: whether the tokens' positions are known. If they are not, a text with more windows is not given up, but
-            the requested windows are evenly spaced.
+        placed: whether the tokens' positions are known. If they are unknown, a text with more windows is also cut here,
+            into the requested windows, evenly spaced.
     """
     parts: list[Encoded] = []
     count = 0

@@ -19,7 +19,7 @@ ORDER = 8
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     """Returns, per token, the distance to the last earlier occurrence of the ``order`` tokens that end with the token.
 
-    The distance is 0 if there is no such occurrence. The function sorts all n-grams ``order + 1`` times.
+    The distance is 0 if there is no such occurrence.
 
     Returns:
         int64 [tokens].

@@ -32,7 +32,7 @@ class NamedDataset:
     Attributes:
         source: the dataset's id, optionally followed by a colon and its configuration.
         split, field: the default split, and the default field for the text.
-        revision: a branch other than the main one.
+        revision: the branch, if it is not the main one.
     """
 
     source: str
@@ -137,7 +137,7 @@ def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tupl
             raise DataError(f"{source} {wrong}; choose one: {', '.join(map(str, loaded))}", "split")
         loaded, source = loaded[wanted], f"{source} {wanted}"
     elif split is not None:
-        raise DataError(f"split is given, and {source} has one part, without splits; leave it out", "split")
+        raise DataError(f"split is given, and {source} has no splits; leave it out", "split")
     return enumerate(loaded.with_format(None)), f"{source} row"
 
 

@@ -1,6 +1,6 @@
 """Documents in the rows of a table: JSON lines, parquet, and the rows of datasets.
 
-A row contains a text, a chat (``messages``) or token ids (``input_ids``), as the type of the document's field shows.
+A row contains a text, a chat (``messages``) or token ids (``input_ids``); the type of the field determines which.
 
 The ``datasets`` library is not used to read files, because it does not report the line of an error, treats a row
 without the field as empty, fails on dates outside Python's range in unused columns, and takes a second to start.
@@ -57,7 +57,7 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if self.prompt_field is not None and self.text_field is not None:
-            raise DataError("text_field is for texts, and each row is a prompt with answers; drop it", "text_field")
+            raise DataError("text_field applies to texts, and prompts are read here; leave it out", "text_field")
 
     @property
     def given(self) -> list[str]:

@@ -51,7 +51,7 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFil
     if options.prompt_field is not None:
         paths = [path for path in files if path.suffix.lower() in JSON_LINES]
         if not paths:
-            raise DataError(f"no .jsonl file in {source}; give files of rows, each a prompt and its answers")
+            raise DataError(f"no .jsonl file in {source}; give JSON lines with a prompt and its answers in each row")
         yield from chain.from_iterable(json_lines(str(path), options) for path in paths)
         return
     count, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
@@ -168,7 +168,11 @@ class TextSource:
 
     def __post_init__(self) -> None:
         if self.options.streaming and self.concat:
-            raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
+            raise DataError(
+                "streaming reads one document at a time, and concat joins all of them; leave concat out",
+                "streaming",
+                "concat",
+            )
         twice = next((name for number, name in enumerate(self.names) if name in self.names[:number]), None)
         if twice is not None:
             raise DataError(f"source {twice} is given twice; give each source once", "source")

@@ -168,7 +168,7 @@ class Reading:
     def __iter__(self) -> Iterator[str]:
         """Yields the text in blocks.
 
-        Yields the text before an invalid byte before raising the error, because this text may suffice.
+        The text before an invalid byte is yielded before the error is raised, because this text may suffice.
         """
         raw, wrong = b" ", ""
         while raw and not wrong:
@@ -239,10 +239,10 @@ class Reading:
 
 
 def text_of(path: Path) -> Text | TextFile:
-    """Reads a text file, but no structured formats, whose syntax would be measured as text.
+    """Reads a text file.
 
-    A large UTF-8 file is read on demand, after its start has been checked. Invalid bytes further back raise an error
-    when they are reached.
+    Structured formats raise an error, because their syntax would be measured as text. A large UTF-8 file is read on
+    demand, after its start has been checked; invalid bytes further back raise an error when they are reached.
 
     Raises:
         NoText: the file does not decode, is compressed, or has a structured format.
@@ -250,7 +250,7 @@ def text_of(path: Path) -> Text | TextFile:
     """
     suffix = path.suffix.lower()
     if kind := _NO_TEXT.get(suffix):
-        raise NoText(f"{path} is {kind}, or a text that should be called .txt")
+        raise NoText(f"{path} is {kind}, or rename it to .txt if it is plain text")
     text: Text | TextFile = TextFile(str(path), path)
     with _readable(path):
         if text.size <= SMALL:

@@ -170,7 +170,7 @@ def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     lines = [[stored.markdown_name(row.schedule), change_cell(row.change()), change_cell(row.change(FAR))]
              for row in last]  # fmt: skip
     lines.append([_OWN, f"{last[0].truncated_nll:.4f}", f"{last[0].far_truncated_nll:.4f}"])
-    back = f"The same for the tokens that repeat something {distance_of(stored):,} or more tokens back"
+    back = f"The same change for far repeats, of text {distance_of(stored):,} or more tokens back"
     return [f"{back} ({rests_on(stored)}):", markdown(header, lines, right=(1, 2))]
 
 

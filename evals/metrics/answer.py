@@ -17,7 +17,7 @@ _UNCHANGED = f"{AS_IS}, the unchanged model"
 
 _UNIT = " nats"
 _EXPLAINED = " nats (of log perplexity)"
-"""The unit at its first use."""
+"""The unit where it is first used, with an explanation."""
 
 
 def answer(stored: Stored) -> list[str]:
@@ -74,7 +74,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
 
 def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
-    """Names the nearest rival of the schedule with the lowest perplexity, and counts more; "" if there is no rival.
+    """Names the nearest rival of the lowest perplexity, and the number of further rivals; "" if there is none.
 
     Args:
         rivals: the labels that are not significantly worse.
@@ -130,7 +130,7 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
 
 def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: str) -> str:
-    """Formats the effects of a schedule against a baseline; limits them to these documents if they are too few.
+    """Formats the effects of a schedule against a baseline, as effects on these documents only if they are too few.
 
     Args:
         few: the reason why there are too few documents for a verdict; "" if there are enough.

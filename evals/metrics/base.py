@@ -194,7 +194,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
 
 
 def rests_on(stored: Stored) -> str:
-    """Describes the numbers of documents and, unless they slide, of windows."""
+    """Describes the number of documents and, except for sliding windows, the number of windows."""
     number = stored.data["documents"]
     said = f"{number:,} document{'s' * (number != 1)}"
     windows = stored.data.get("windows", number)

@@ -1,4 +1,4 @@
-"""The schedule with the lowest loss at each length, and the schedules that it is significantly below."""
+"""The schedule with the lowest loss at each length, and the schedules with significantly higher losses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ METRIC = Best()
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:
-    """Names a row's schedule, and the schedules whose loss is significantly higher, or those for which this is open.
+    """Names a row's schedule, and the schedules whose losses are significantly higher, or else may not be.
 
     Args:
         name: a function that returns the shown name of a label.

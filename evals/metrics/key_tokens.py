@@ -1,4 +1,4 @@
-"""Perplexity of only the key tokens, which need long context according to a fixed key model."""
+"""Perplexity of the key tokens, which need long context according to a fixed key model."""
 
 from __future__ import annotations
 

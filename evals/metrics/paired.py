@@ -119,7 +119,7 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
     """Returns the comparison of predictions that covers a row's tokens, at the row's length or a longer one.
 
-    A longer one must be of the same pass.
+    A comparison at a longer length is used only if both lengths belong to the same pass.
     """
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
     for made in (divergence for divergence in stored.divergences if divergence.schedule == schedule):

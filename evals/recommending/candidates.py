@@ -28,7 +28,7 @@ FACTORS = (1.0, 1.25, 1.5, 2.0)
 """The factors of candidates, as multiples of the smallest sufficient factor."""
 
 LARGER = (1.0, 1.5, 2.0, 3.0, 4.0)
-"""The same for schedules that change theta, which need larger factors because they slow the middle pairs down less."""
+"""The multiples for schedules that change theta; larger, because the same factor slows the middle pairs down less."""
 
 _THETA = {"ntk", "ntk-su", "ntk-mixed", "ntk-critical"}
 
@@ -145,7 +145,7 @@ class Candidates:
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def following(self, spec: str) -> tuple[Candidate, str | None] | None:
-        """Returns the candidate with a spec, and the spec of a fixed candidate that equals it at the target, if any.
+        """Returns a spec's candidate, and the spec of a fixed candidate with the same tables at the target, if any.
 
         Returns None if the tables of the candidate do not depend on the length.
         """

@@ -105,7 +105,7 @@ class RecommendRun:
 
     @property
     def finished(self) -> str:
-        """The completed parts, as text."""
+        """The completed part of the run, as text; "" if the run is not finished."""
         return "the decision" if self.finalists else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
@@ -280,7 +280,7 @@ class RecommendRun:
             windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
             run = SearchRun(unwrapped(self.model), windows, options)
         except DataError as error:
-            self.notes.warn(f"warning: nothing is searched: {error}")
+            self.notes.warn(f"warning: the search is skipped: {error}")
             return
         run.search(self._store, self._group)
         self.fed += run.spent
@@ -304,7 +304,8 @@ class RecommendRun:
         self.notes.tell(
             f"candidates: {len(specs)}; {documents:,} document{'s' * (documents != 1)}, "
             f"{len(self.corpus.documents):,} windows of {goal.target:,}; at most {tokens:,} tokens to feed "
-            f"({tokens / whole:.0%} of the whole grid)" + (f", {searched:,} of them in the search" if searched else "")
+            f"({tokens / whole:.0%} of measuring every candidate on all the text)"
+            + (f", {searched:,} of them in the search" if searched else "")
         )
         if goal.is_beyond and not self.losses.has_interval(self.held_out):
             self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target, self.candidates.served)}")

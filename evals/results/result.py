@@ -212,7 +212,7 @@ class Result(Stored, Saved):
         blocks = self._blocks
         if blocks is None and all(row.ppl_low is None for row in self.rows):
             return (
-                f"no interval (± -): it needs {LEAST_DOCUMENTS} documents, or one of "
+                f"no interval (± -): it needs {LEAST_DOCUMENTS} documents, or one document of "
                 f"{intervals.least_text(self.sliding)}"
             )
         if blocks is None:

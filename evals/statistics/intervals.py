@@ -303,7 +303,7 @@ NEIGHBOURS = 0.93
 def over_documents(documents: int) -> str:
     """Describes the coverage of an interval over few documents, or why there is none; "" for enough documents."""
     if documents < LEAST_DOCUMENTS:
-        return f"takes {LEAST_DOCUMENTS} documents"
+        return f"needs {LEAST_DOCUMENTS} documents"
     if documents not in FEW:
         return ""
     share = int(100 * FEW[documents])

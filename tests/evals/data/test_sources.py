@@ -93,7 +93,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
         ("rows.json", json.dumps([{"text": "one"}]).encode(), "is a JSON array; write it as .jsonl"),
-        ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
+        ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
         ("rows.jsonl.gz", b"", "is compressed; unpack it first"),
     ],
 )
@@ -419,7 +419,9 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
 def test_a_stream_without_an_end_or_joined_is_refused(refused):
     words = ["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming"]
     assert "a stream may be endless; limit its documents with max_docs (--streaming, --max-docs)" in refused(*words)
-    assert "one document after the other; leave concat out" in refused(*words, "--max-docs", "2", "--concat")
+    assert "one document at a time, and concat joins all of them; leave concat out" in refused(
+        *words, "--max-docs", "2", "--concat"
+    )
 
 
 def test_the_results_count_special_tokens_of_the_text(capsys):

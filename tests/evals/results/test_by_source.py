@@ -64,7 +64,7 @@ def test_every_file_has_each_source_and_loads_again(run, tmp_path):
         for title in ("All sources (5 documents, 5 windows):", "books (3 documents, 3 windows; their", "code (2 doc")
     ]
     assert places == sorted(places)
-    assert "books (3 documents, 3 windows; their interval takes 5 documents):" in report  # and not that of all five
+    assert "books (3 documents, 3 windows; their interval needs 5 documents):" in report  # and not that of all five
 
 
 def test_the_page_has_a_table_of_each_source(run, tmp_path):
