@@ -465,9 +465,9 @@ class Retrieval(Saved):
             alone = ", ".join(map(escaped, protocol["alone"]))
             left_out = [f"{count:,} {name.replace('_', ' ')}" for name, count in self.data.get("skipped", {}).items()]
             asked = (
-                f"{'; '.join([self._sample(), *left_out])}; {how}. Score: the share of the answers in the text of "
-                f"greedy decoding, ignoring case (tokens: {tokens}). NLL: of the answers in place, joined like those "
-                f"of the example in the prompt{f'; each alone, and summed: {alone}' if alone else ''}"
+                f"{'; '.join([self._sample(), *left_out])}; {how}. Score: the share of the answers that occur in the "
+                f"greedily decoded text, ignoring case (generated tokens: {tokens}). NLL: of the answers in place, "
+                f"joined as in the prompt's example{f'; scored separately and summed: {alone}' if alone else ''}"
             )
         else:
             asked = (
@@ -495,7 +495,7 @@ class Retrieval(Saved):
             return said
         loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.named(self.baseline)
         if few := too_few(rows[0].prompts, "prompts"):
-            return [*said, f"No schedule is shown to change {loss}: {few}."]
+            return [*said, f"There is no evidence that any schedule changes {loss}: {few}."]
         lower = [row for row in rows if row.low is not None and row.high is not None and row.high < 0]
         if not lower:
             return [*said, f"No schedule lowers {loss} significantly against {baseline}."]

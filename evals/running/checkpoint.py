@@ -159,8 +159,8 @@ class Checkpoint:
             )
         if without:
             notes.tell(
-                f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length over "
-                f"the trained one ({longest:,} / {trained:,})"
+                f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length divided "
+                f"by the trained length ({longest:,} / {trained:,})"
             )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
         common: RequestOptions = {**asked.patching, "factor": None, "target_length": None, "overrides": None}

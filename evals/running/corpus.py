@@ -68,8 +68,8 @@ class Corpus:
             self.documents = [replace(each, source=names[each.name]) for each in self.documents]
             for name in several.keys() - {each.source for each in self.documents}:
                 raise DataError(
-                    f"no document of {name} is measured: they are too short, copies of another source's, or beyond "
-                    "max_docs; leave it out, or use shorter lengths"
+                    f"no document of {name} is measured: all are too short, copies of another source's documents, or "
+                    "beyond max_docs; remove this source, or use shorter lengths"
                 )
         for metric in METRICS:
             metric.check(options.of_metrics, self.documents)

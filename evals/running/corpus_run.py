@@ -362,11 +362,11 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
         DataError: the trained length is unknown, or no length exceeds it.
     """
     if asked and trained is None:
-        raise DataError(f"{asked} is given, and the model's trained length is unknown; leave it out", asked)
+        raise DataError(f"{asked} is given, but the model's trained length is unknown; drop {asked}", asked)
     if asked and trained is not None and longest <= trained:
         raise DataError(
-            f"{asked} is given, and no length is beyond the model's trained {trained:,} tokens; give a longer "
-            f"one, or leave {asked} out",
+            f"{asked} is given, but no length is beyond the {trained:,} tokens that the model was trained with; give "
+            f"a longer one, or drop {asked}",
             asked,
         )
 
@@ -429,7 +429,7 @@ def plan_truncation(
         tables = as_trained(trained)
     except RopescaleError as error:
         if asked:
-            message = f"{asked} is given, and truncation cannot be measured: {error}"
+            message = f"{asked} is given, but truncation cannot be measured: {error}"
             raise DataError(message, asked, *error.fields) from error
         return None, f"truncation is skipped: {error}"
 

@@ -111,8 +111,8 @@ class Executor:
                 raise
         if not self.scorer.retries:
             raise RunError(
-                f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
-                "processes, which cannot retry one by one; use more processes, a smaller batch_tokens, or "
+                f"out of memory with {len(feeds)} windows of {batch.positions:,} positions; several processes share "
+                "the model, and one cannot retry without the others; use more processes, a smaller batch_tokens, or "
                 "bfloat16",
                 "batch_tokens",
                 "dtype",
@@ -131,8 +131,8 @@ class Executor:
             half = (size + 1) // 2
             self._most = half * batch.positions
             self.note(
-                f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
-                f"(same numbers up to rounding; {self._most} batch tokens avoid the attempt)"
+                f"out of memory with {size} windows of {batch.positions:,} positions; continuing with {half} at a time "
+                f"(same numbers up to rounding; batch_tokens {self._most} avoids this attempt)"
             )
             return half
         chunk = self._chunks[batch.positions]

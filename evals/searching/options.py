@@ -77,7 +77,8 @@ class SearchOptions(RunOptions):
             )
         for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
             if getattr(self, name):
-                raise DataError(f"{name} is for documents, and the objective keys has none; drop it", name, "objective")
+                message = f"{name} is for documents, but the objective keys has none; drop {name}"
+                raise DataError(message, name, "objective")
 
 
 def schedule_file(out: str | Path) -> Path:

@@ -241,7 +241,8 @@ class SearchResult(Saved, ABC):
         """Remarks on using the schedule: engines that compute other values, and the switch between two tables."""
         switch = (
             "a cache that was filled within the trained length keeps the angles of its keys, and decoding past that "
-            "length continues with the other table; transformers does not warn of it, so start long contexts beyond it"
+            "length continues with the other table; transformers does not warn about this, so start long contexts "
+            "beyond the trained length"
         )
         plan = self.search.learned.found_plan
         return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
@@ -284,7 +285,7 @@ class SearchResult(Saved, ABC):
         )
         chose = f"{len(p['held_out'])} {held} chose among {len(self.search.checks)} schedules"
         if not p["judged"]:
-            return f"{chose} and also measured the table, so it is too favourable"
+            return f"{chose} and also measured the table, so the table is too favourable"
         simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"
         return f"{chose}, {len(p['judged'])} others measured the table. {simultaneous}"
 

@@ -218,7 +218,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     """
     if sum(windows) < 2:
         raise DataError(
-            "the text has one window of the target length, and a search needs two: one to learn from, and one held "
+            "the text has one window of the target length, but a search needs two: one to learn from, and one held "
             "out; give more text, or a shorter target_length",
             "documents",
             "target_length",

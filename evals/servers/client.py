@@ -195,7 +195,7 @@ class Client:
     def _refusal(self, status: int, content: bytes) -> str:
         if status in (401, 403):
             verb = "refuses the key" if self._key else "requires a key"
-            where = "" if self._is_safe else "; plain http sends it only to this machine"
+            where = "" if self._is_safe else "; over plain http it is sent only to this machine"
             return f"{self.url} {verb} ({status}); it is read from {KEY}{where}"
         if 300 <= status < 400:
             return f"{self.url} responds with a redirect ({status}), which is not followed; give the redirect's target"

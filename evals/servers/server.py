@@ -114,7 +114,7 @@ class Server:
         elif tokens != own:
             raise DataError(
                 f"the tokenizer of {url} differs (it returns {len(tokens):,} tokens for a text that has "
-                f"{len(own):,} here, or other ids); give the served model's tokenizer",
+                f"{len(own):,} here, or different ids); give the served model's tokenizer",
                 "tokenizer",
             )
 

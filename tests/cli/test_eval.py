@@ -39,7 +39,9 @@ def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_s
     out, err = evaluate(*words)
     found = json.loads(out)["rows"]
     assert {row["schedule"] for row in found} == {"as-is", "yarn:factor=2.5", "linear:factor=3"}
-    assert "note: yarn: no factor is given; uses 2.5, the largest length over the trained one (160 / 64)" in err
+    assert (
+        "note: yarn: no factor is given; uses 2.5, the largest length divided by the trained length (160 / 64)" in err
+    )
     same = json.loads(evaluate(*words[:2], "--schedule", "yarn:factor=2.5", "--json").out)["rows"]
     assert [row for row in found if "linear" not in row["schedule"]] == same
 

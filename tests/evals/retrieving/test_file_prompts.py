@@ -320,7 +320,7 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
     lines = answers_in(tmp_path / "whole")
     assert {line["task"] for line in lines} == {"code", "qa_own"} and len(lines) == 12
     report = (tmp_path / "whole" / "REPORT.md").read_text()
-    assert report.count("## By task") == 1 and "(tokens: code 4, qa_own 4)" in report
+    assert report.count("## By task") == 1 and "(generated tokens: code 4, qa_own 4)" in report
     ran("report", tmp_path / "whole", "-o", tmp_path / "page.html")
 
 

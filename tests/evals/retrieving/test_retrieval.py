@@ -446,7 +446,8 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
     row = few.paired[-1]
     assert row.high < 0 and (row.prompts, row.comparisons) == (9, None)
     assert few.sentences()[1:] == [
-        "No schedule is shown to change the answers' loss at 1,024 tokens: a verdict needs 10 prompts, and there are 9."
+        "There is no evidence that any schedule changes the answers' loss at 1,024 tokens: a verdict needs 10 prompts, "
+        "and there are 9."
     ]
     assert "on the same questions (nats; 95% intervals):" in few.to_markdown()
     assert (

@@ -58,8 +58,8 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
     assert (first.parts, second.parts) == (4, 1)
     whole, _ = executed(Scorer(llama()), plan)
     assert np.abs(first.nll - whole[0].nll).max() < 1e-5 and np.array_equal(second.nll, whole[1].nll)
-    assert notes[0].startswith("out of memory with 8 windows of 40 positions; going on with 4 at a time")
-    assert notes[1].startswith("out of memory with 4 windows") and "80 batch tokens avoid the attempt" in notes[1]
+    assert notes[0].startswith("out of memory with 8 windows of 40 positions; continuing with 4 at a time")
+    assert notes[1].startswith("out of memory with 4 windows") and "batch_tokens 80 avoids this attempt" in notes[1]
 
 
 def test_a_single_window_that_does_not_fit_says_what_to_do():
@@ -139,7 +139,7 @@ def test_a_run_under_a_real_limit_of_memory_splits_and_says_so():
         return f"{notes[0]}\n{result.rows[0].nll!r}"
 
     note, nll = in_child(limited).split("\n")
-    assert note.startswith("out of memory with 64 windows of 64 positions; going on with 32 at a time")
+    assert note.startswith("out of memory with 64 windows of 64 positions; continuing with 32 at a time")
     assert float(nll) == pytest.approx(perplexity(model, ids, [64]).rows[0].nll, abs=1e-6)
 
 

@@ -169,11 +169,11 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
         ({"objective": "text", "haystack": "words"}, "haystack is only for the objective keys"),
         ({"objective": "text"}, "no documents are given to learn from; give some, or use the objective keys"),
         ({"documents": documents(3, 300)}, "documents are given, and the objective keys makes its own prompts"),
-        ({"max_docs": 3}, "max_docs is for documents, and the objective keys has none; drop it"),
+        ({"max_docs": 3}, "max_docs is for documents, but the objective keys has none; drop max_docs"),
         ({"split_special_tokens": True}, "split_special_tokens is for documents"),
         ({"within": 1.0}, "within is only for the objective text, because prompts have the target length"),
         ({"tokenizer": None}, "needs a tokenizer"),
-        ({"budget_tokens": 3000}, "no room for a step at 256 tokens; give at least 5120$"),
+        ({"budget_tokens": 3000}, "too small for a step at 256 tokens; give at least 5120$"),
         ({"haystack": "  "}, "the haystack is empty"),
     ],
 )

@@ -94,7 +94,7 @@ def test_with_too_few_documents_nothing_is_proved_and_the_sentence_says_so(found
     own = search(markov_llama(torch.full((60, 60), 1 / 60, dtype=torch.float64)), MANY[:15], 128, **BUDGET)
     text = own.to_markdown()
     assert "Not proved at 128 tokens, because the documents that measure the schedule also chose it: " in text
-    assert "Give 16 documents of 128 tokens or more." in text and "so it is too favourable" in text
+    assert "Give 16 documents of 128 tokens or more." in text and "so the table is too favourable" in text
     assert "better than" not in text and "worse than" not in text
 
 
@@ -167,7 +167,7 @@ def test_another_search_in_the_same_place_replaces_its_result_and_one_of_another
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"budget_tokens": 300}, "no room for a step at 128 tokens; give at least "),
+        ({"budget_tokens": 300}, "too small for a step at 128 tokens; give at least "),
         ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
         ({"out": "factors"}, "is not the name of a schedule's file"),
         ({"documents": documents(1, 140)}, "needs two"),
