@@ -55,7 +55,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..files import writable_file
 
     if (model is None) is not bool(imports):
-        raise DataError("name a MODEL, or files of key tokens to import, not both", "import")
+        raise DataError("name either a MODEL or files of key tokens to import, not both", "import")
     path = writable_file(out, key_tokens.check_replaceable)
     texts = chain.from_iterable(text_of([source], options).texts().values())
     if model is None:

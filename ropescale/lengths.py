@@ -53,5 +53,5 @@ def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
     """
     parts = [part for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
     if not parts:
-        raise DataError("no length is given; write them like 2k,4k,8k")
+        raise DataError("no length is given; write lengths like 2k,4k,8k")
     return list(dict.fromkeys(parse_length(part) for part in parts))

@@ -315,8 +315,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         recorded = rope.scaling.get(name) or configuration.section.get(name)
         if kind in ("yarn", "llama3", "longrope") and not recorded:
             yield (
-                f"{kind} without original_max_position_embeddings{where}: transformers takes "
-                f"max_position_embeddings ({rope.max_length}) for the trained length"
+                f"{kind} without original_max_position_embeddings{where}: transformers uses "
+                f"max_position_embeddings ({rope.max_length}) as the trained length"
             )
 
 

@@ -67,7 +67,7 @@ def unwrapped(model: Any) -> Any:
             if getattr(kind, "is_prompt_learning", False):
                 raise ConfigError(
                     f"the adapter ({type(kind).__name__}) is a learned prompt, which is not part of the inner model; "
-                    "measure the model without it, or an adapter that changes weights, such as LoRA"
+                    "measure the model without it, or with an adapter such as LoRA, which changes weights"
                 )
             model = model.get_base_model()
         else:

@@ -133,7 +133,7 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
         if ALL_LAYERS in configuration.ropes:
             raise ScheduleError(
                 f"this model keeps one table for all its layers, so {key} cannot have its own schedule; give "
-                "one for all"
+                "one schedule for all"
             )
         if key not in configuration.ropes:
             raise ScheduleError(
@@ -361,7 +361,7 @@ def _derived_length(attention_scale: float, original: int) -> int:
     if not math.isclose(derived, scale, rel_tol=_PRECISION):
         raise ScheduleError(
             "this model derives its attention scale from the whole number max_position_embeddings, and at a trained "
-            f"length of {original} none gives {attention_scale:.6g} (the nearest, {maximum}, gives {derived:.6g}); "
-            f"give attention_factor={derived!r}"
+            f"length of {original} no maximum gives {attention_scale:.6g} (the nearest, {maximum}, gives "
+            f"{derived:.6g}); give attention_factor={derived!r}"
         )
     return maximum

@@ -270,7 +270,7 @@ def _notes_on_start(
     for name, value in configuration.ignored.items():
         yield (
             f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} rotates whole "
-            "heads and does not read it, but transformers' scaled rope types would"
+            "heads and does not read it, but transformers' scaled rope types would read it"
         )
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
@@ -334,6 +334,6 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
     shortest = min(layer.rope.original_length for layer in layers.values())
     if length > 512 * shortest:  # beyond any published context (arXiv:2402.13753)
         yield (
-            f"{length:,} tokens are {length // shortest:,} times the trained {shortest:,}; make sure that "
-            "this is intended"
+            f"{length:,} tokens are {length // shortest:,} times the trained length of {shortest:,}; "
+            "make sure that this is intended"
         )

@@ -160,7 +160,7 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say | None)
         left_out["extended"] = extended
     if say is not None:
         for name, length in left_out.items():
-            say(f"leaving out the {name} length: {length:,} tokens take long here; name that length to include it")
+            say(f"leaving out the {name} length: {length:,} tokens would take long; give that length to include it")
     return sorted(wanted)
 
 

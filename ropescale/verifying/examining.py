@@ -201,7 +201,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
     if coarse > _COARSE:
         yield (
             f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so smaller "
-            "faults stay hidden; float32 detects more"
+            "faults go undetected; float32 detects more"
         )
 
 

@@ -62,7 +62,7 @@ def test_several_lengths_keep_their_order_and_come_once(given: Any, lengths: lis
 
 @pytest.mark.parametrize("given", ["", " , ", []])
 def test_no_length_at_all_is_an_error(given: Any) -> None:
-    with pytest.raises(DataError, match="no length is given; write them like 2k,4k,8k"):
+    with pytest.raises(DataError, match="no length is given; write lengths like 2k,4k,8k"):
         parse_lengths(given)
 
 

@@ -261,7 +261,7 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
     monkeypatch.setattr(decoding, "PATIENCE", 0.0)
     said.clear()
     assert len(compare(build(), TRAINED, 256, say=said.append)) == 2
-    assert said[0] == "leaving out the extended length: 256 tokens take long here; name that length to include it"
+    assert said[0] == "leaving out the extended length: 256 tokens would take long; give that length to include it"
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, 
     )
     assert "), imported:" in said
     assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
-    assert "name a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
+    assert "name either a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
     for content, wrong in (("[1 2]", "has no key tokens"), ("[1, 900]", "has ranges outside")):
         two.write_text(content)
         assert wrong in refused(*words, "--import", one, "--import", two)
