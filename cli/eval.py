@@ -60,7 +60,7 @@ _SECTIONS: Sections = {
             "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: one table per source, and one "
             "over all."
         ),
-        lengths_option("Positions, including BOS: 2k,4k,8k. May be repeated."),
+        lengths_option("Lengths in positions, including BOS: 2k,4k,8k. May be repeated."),
     ],
     **request_sections("schedules baseline"),
     "The text": [
@@ -72,7 +72,8 @@ _SECTIONS: Sections = {
     "How": [
         option("--stride", "N", "Score full documents, in sliding windows N tokens apart (slower)."),
         switch(
-            "--short-context", "Compare predictions with the baseline's at the largest length up to the trained one."
+            "--short-context",
+            "Compare predictions with the baseline's at the largest length within the trained length.",
         ),
         switch(
             "--truncation", "Compare with truncation to the trained length (on if it at most doubles the cost).", None

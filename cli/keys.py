@@ -24,7 +24,7 @@ _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
         option("--window", "N", "The shortest context, in tokens.", default=4096),
-        option("--stride", "N", "Tokens that share a short context.", default=1024),
+        option("--stride", "N", "The number of tokens that share a short context.", default=1024),
         option("--import imports", "FILE", "Read LongPPL's own file, instead of running MODEL.", multiple=True),
     ],
     "Key tokens": [

@@ -33,7 +33,7 @@ TASKS = ("passkey", "multi-key")
 
 _SECTIONS: Sections = {
     "What is measured": [
-        lengths_option("Positions, including BOS and answer. May be repeated."),
+        lengths_option("Lengths in positions, including BOS and answer. May be repeated."),
         option("--depths", "D,...", "Depths such as 0,0.5,1 (0 is the start), or the number of depths.", default="5"),
         option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey"),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
@@ -44,7 +44,7 @@ _SECTIONS: Sections = {
         option(
             "--prompts",
             "SRC",
-            "Prompts with answers, instead of a task: RULER's JSONL, a folder of it, parquet or Hub NAME.",
+            "Prompts with answers, instead of a task: a JSONL of RULER, a folder of such files, parquet or Hub NAME.",
         ),
         "prompt_field answer_field",
         option("--max-prompts", "N", "Run only the first N prompts of each task and length.", Whole(1)),
