@@ -92,7 +92,9 @@ def build_folder(
             left.
     """
     if aside := left_aside(target):
-        LOG.warning("%s is the earlier %s; a command that replaced it was killed, or is running", aside, target)
+        LOG.warning(
+            "%s is the earlier version of %s; a command that replaced it was killed or is running", aside, target
+        )
     with translated(target), _parents(target.absolute().parent), hidden_path(target) as new:
         new.mkdir()
         links = fill_folder(new)
@@ -130,7 +132,7 @@ def _place(new: Path, target: Path, force: bool) -> None:
     except OSError:
         if aside and os.path.lexists(target):
             raise CheckpointError(
-                f"another command created {target} while it was replaced; the earlier one is {aside}; move "
+                f"another command created {target} while it was replaced; the earlier version is {aside}; move "
                 "one of them away"
             ) from None
         if aside:
@@ -142,7 +144,11 @@ def _place(new: Path, target: Path, force: bool) -> None:
             # checked again, because no other command changes the folder under this name
             removed = why_not_ours(aside) is None and remove_ours(aside)
         if not removed:
-            LOG.warning("%s is the earlier %s and cannot be removed completely; check and remove it", aside, target)
+            LOG.warning(
+                "%s is the earlier version of %s and could not be removed completely; check and remove it",
+                aside,
+                target,
+            )
 
 
 def write_record(
@@ -312,7 +318,7 @@ def leaving_links(folder: Path) -> dict[str, str]:
 def link_warning(folder: Path) -> Iterator[str]:
     """Yields a warning if links lead out of a checkpoint."""
     if links := leaving_links(folder):
-        yield f"{_named(links)}; the result contains copies of such files, and no such folders"
+        yield f"{_named(links)}; the result contains copies of linked files, and no linked folders"
 
 
 def refuse_leaving_links(folder: Path) -> None:

@@ -140,8 +140,8 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
     config = read_config(source)
     if _rope_of(_parsed(model, config)) != _rope_of(whole_config(model)):
         raise RopescaleError(
-            f"the rope parameters of this model differ from {source}, which it was loaded from, without a patch; load "
-            "it again, and patch it"
+            f"the rope parameters of this model were changed without ropescale since it was loaded from {source}; load "
+            "the model again, and patch it"
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)

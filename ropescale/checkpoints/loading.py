@@ -94,7 +94,7 @@ def auto_class(config: Mapping[str, object]) -> Any:
     kind = config.get("model_type")
     if kind == "paligemma":
         raise ConfigError(
-            "paligemma attends in both directions without an image, so its losses see the predicted tokens"
+            "paligemma's attention is bidirectional without an image, so its losses would use the predicted tokens"
         )
     sees = kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     also = isinstance(kind, str) and sees and kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -219,7 +219,7 @@ def _refuse_contradiction(
         )
     if out is None and not in_place and not dry_run and push_to_hub is None:
         raise CheckpointError(
-            "name the folder of the patched checkpoint, or change it in place, or write nothing",
+            "name the output folder, or patch in place, or use a dry run",
             "out",
             "in_place",
             "dry_run",
@@ -292,7 +292,7 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
         yield f"config.json: sliding_window is {window:g}; no schedule lets the layers that use it attend further"
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
-            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
+            yield f"{name}: still describes the original model; an engine that reads that file applies no scaling"
     if model_type not in class_defaults.load():
         yield (
             f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code "

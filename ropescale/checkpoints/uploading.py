@@ -134,7 +134,9 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
         api.create_commit(to.name, added, commit_message=message, parent_commit=to.commit)
         missing = sorted(contents.keys() - set(api.list_repo_files(to.name)))
     if missing:
-        raise RunError(f"{url} lacks {len(missing)} of the files, such as {missing[0]}; does a .gitignore name them?")
+        raise RunError(
+            f"{url} lacks {len(missing)} of the files, such as {missing[0]}; does a .gitignore exclude them?"
+        )
     return intended(contents, to, str(url))
 
 
@@ -182,7 +184,7 @@ def _translated(to: Repository, retry: str | None = None) -> Iterator[None]:
 
 def _retry(folder: Path | None, to: Repository) -> str:
     if folder is None:
-        return "nothing was written here; give the command again"
+        return "nothing was written on this machine; repeat the command"
     words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
     return f"the patched checkpoint stays in {folder}; upload it again with `{' '.join(map(shell_word, words))}`"
 

@@ -146,7 +146,7 @@ def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], 
         if left.get(name) != right.get(name):
             raise ConfigError(
                 f"rope_parameters says {name} is {brief(left.get(name))} and rope_scaling says "
-                f"{brief(right.get(name))} (with rope_theta beside it); make the two views agree, or remove one"
+                f"{brief(right.get(name))} (with rope_theta beside it); make both agree, or remove one"
             )
 
 

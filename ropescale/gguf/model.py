@@ -135,7 +135,9 @@ def refuse_architecture(model: GgufModel) -> None:
     if name in known.NO_ROPE:
         raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; nothing can be scaled")
     if name in known.OUT_OF_REACH:
-        raise ConfigError(f"the file's keys do not determine how llama.cpp rotates {name}, or some of its layers")
+        raise ConfigError(
+            f"llama.cpp rotates {name}, or some of its layers, in a way that the file's keys do not determine"
+        )
     if name in known.ONLY_SLIDING_ROTATES and model.windowed:
         raise ConfigError(
             f"the full-attention layers of {name} do not rotate; only the sliding-window layers do, and scaling those "

@@ -465,7 +465,7 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"out": None}, "name the folder of the patched checkpoint"),
+        ({"out": None}, "name the output folder"),
         ({"in_place": True}, "mutually exclusive"),
         ({"private": True}, "private applies to a repository on the Hub"),
         ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),

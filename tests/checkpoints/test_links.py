@@ -66,8 +66,8 @@ def test_patching_goes_on_with_a_warning_that_counts_the_others(model, ran):
     warnings = [line for line in ran("patch", "model", "-o", "out", *YARN).err.splitlines() if "leads out" in line]
     assert warnings == [
         "warning: the link model-2.safetensors leads out of the checkpoint, to "
-        f"{model.parent}/secrets/passwd (and 1 more link leads out); the result contains copies of such files, and no "
-        "such folders"
+        f"{model.parent}/secrets/passwd (and 1 more link leads out); the result contains copies of linked files, and "
+        "no linked folders"
     ]
     assert Path("out", "notes.txt").read_text() == SECRET
 

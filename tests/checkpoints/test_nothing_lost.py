@@ -203,7 +203,7 @@ def test_what_cannot_be_removed_is_named_and_the_new_result_stands(source, out, 
     monkeypatch.undo()
     assert rope_type(out) == "yarn"
     assert tree(tmp_path / "out~") == before
-    assert f"{out}~ is the earlier {out}" in caplog.text
+    assert f"{out}~ is the earlier version of {out}" in caplog.text
     force(source, out)  # which takes no notice of what was set aside
     assert tree(tmp_path / "out~") == before
     assert sorted(os.listdir(tmp_path)) == ["out", "out~", "source"]
@@ -244,7 +244,7 @@ def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it_and_l
     refused(capsys, [name, str(stopped), *options], f"rename {stopped}~ to {stopped}")
     assert sorted(os.listdir(tmp_path)) == ["out~", "source"]
     force(tmp_path / "source", stopped)
-    assert f"{stopped}~ is the earlier {stopped}; a command that replaced it was killed" in caplog.text
+    assert f"{stopped}~ is the earlier version of {stopped}; a command that replaced it was killed" in caplog.text
     assert rope_type(tmp_path / "out~") == "linear" and rope_type(stopped) == "yarn"
 
 

@@ -259,7 +259,7 @@ def test_a_failed_upload_without_a_folder_is_repeated_by_the_same_command(hub, e
     hub.refusals = {"POST /api/models/me/long/commit": (400, ECHO)}
     with unchanged(tmp_path):
         assert push() == 1
-        assert everything_said().endswith("nothing was written here; give the command again\n")
+        assert everything_said().endswith("nothing was written on this machine; repeat the command\n")
         hub.refusals = {}
         assert push() == 0
     assert set(sent(hub)) == FILES

@@ -272,7 +272,7 @@ def test_a_model_that_also_sees_is_measured_by_text_as_stock_transformers_comput
 def test_a_model_that_reads_a_text_in_both_directions_is_refused(tmp_path, texts, ran):
     folder = write_checkpoint(tmp_path / "model", tiny_config("paligemma"))
     byte_tokenizer().save_pretrained(folder)
-    one_error(ran("eval", folder, "--data", texts, "--lengths", "32", code=2).err, "paligemma", "both directions")
+    one_error(ran("eval", folder, "--data", texts, "--lengths", "32", code=2).err, "paligemma", "bidirectional")
 
 
 def test_the_demo_replaces_no_other_evaluation_and_says_so_before_it_measures(evaluate, refused, tmp_path):

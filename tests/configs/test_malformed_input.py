@@ -112,7 +112,7 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["patch", "model", "--schedule", "yarn:factor=4"], "name the folder of the patched checkpoint, or"),
+        (["patch", "model", "--schedule", "yarn:factor=4"], "name the output folder, or"),
         (["restore", "model"], "nothing to restore in model"),
         (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "folder /none does not exist"),
         (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
