@@ -74,7 +74,7 @@ def perplexity(
         DataError: no document is long enough, lengths or a stride are invalid, or ids are outside the vocabulary.
         ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
         RunError: logits are NaN or infinite, or a window does not fit into memory.
-        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     check_keywords(perplexity, PerplexityOptions, options, *OPTIONS)
     chosen = PerplexityOptions.of(options)
@@ -126,7 +126,7 @@ def retrieval(
             numbers.
         ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
-        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     check_keywords(retrieval, RetrievalOptions, options)
     chosen = RetrievalOptions.of(options)
@@ -176,7 +176,7 @@ def recommend(
         ScheduleError: a schedule does not fit, or an engine is unknown.
         ConfigError: the model has no rotary embedding, or is scaled already (see ``patching``).
         RunError: logits are NaN or infinite, or a window does not fit into memory.
-        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     check_keywords(recommend, RecommendOptions, options)
     chosen, target = RecommendOptions.of(options), parse_length(target_length)

@@ -314,7 +314,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is an undamaged database that a run wrote."""
+    """Returns whether a file is an undamaged database that a run wrote."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return False
     try:
@@ -334,8 +334,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file next to a database is a journal of SQLite, which may contain the last transaction of a killed
-    run."""
+    """Returns whether a file next to a database is a journal of SQLite, which may contain the last transaction of a
+    killed run."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return False
     with path.open("rb") as file:

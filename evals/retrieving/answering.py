@@ -142,8 +142,8 @@ class AnswerScorer:
         return np.concatenate(scores, axis=1)
 
     def _cache_agrees(self, prompt: Prompt) -> bool:
-        """Whether the first prompt's last question gets the same score from the cache, after the other questions, as in
-        a full pass."""
+        """Checks whether the first prompt's last question gets the same score from the cache, after the other
+        questions, as in a full pass."""
         if self._agrees is None:
             most = _EXACT if self.model.dtype.itemsize >= 4 else _ROUNDED
             try:

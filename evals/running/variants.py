@@ -77,8 +77,8 @@ class Variant:
         return HeldTables(self, length, self.rotation, fingerprints.table_sha256(model), figures)
 
     def _depends_on_length(self, patch: Patch | None) -> bool:
-        """Whether the tables depend on the length because of this patch, because of an earlier patch, or because
-        transformers recomputes the tables of ``dynamic`` and ``longrope`` inside ``forward`` and keeps them."""
+        """Returns whether the tables depend on the length because of this patch, because of an earlier patch, or
+        because transformers recomputes the tables of ``dynamic`` and ``longrope`` inside ``forward`` and keeps them."""
         if patch is not None:
             return bool(patch.length_dependent)
         if any(outer.length_dependent for outer in patching.patches_in(self.model)):

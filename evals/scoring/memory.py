@@ -143,7 +143,7 @@ def total_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error reports that a device, or the machine, is out of memory."""
+    """Returns whether an error reports that a device, or the machine, is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()

@@ -164,7 +164,7 @@ class Scorer:
             yield rows, self._head(state, sources.reshape(1, -1), rows)[0]
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
-        """Whether the first positions of a window get the same NLLs in chunks and at once, up to rounding.
+        """Checks whether the first positions of a window get the same NLLs in chunks and at once, up to rounding.
 
         Args:
             ids: a window, int64 [tokens].
@@ -239,7 +239,7 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits are equal up to the rounding of matrix products, which depends on the number of rows.
+    """Returns whether logits are equal up to the rounding of matrix products, which depends on the number of rows.
 
     NaN is equal to NaN.
     """
@@ -259,7 +259,7 @@ def broken_weight(model: nn.Module) -> str | None:
 
 
 def _broken(name: str) -> str:
-    return f"the model's weights hold NaN or infinity, in {name}; download them again, or train again"
+    return f"the model's weights contain NaN or infinity, in {name}; download them again, or train again"
 
 
 def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor") -> RunError:

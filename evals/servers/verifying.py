@@ -161,7 +161,7 @@ def verify_served(
 
 
 def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
-    """Whether the weights, in the dtype they are loaded in, take less than 90% of the memory."""
+    """Returns whether the weights, in the dtype they are loaded in, take less than 90% of the memory."""
     stored, config = sum(file.stat().st_size for file in folder.glob("*.safetensors")), read_config(folder)
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     is_widened = is_half and (dtype == "float32" or (dtype is None and place.type == "cpu"))

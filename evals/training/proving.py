@@ -143,7 +143,7 @@ def processes(model: nn.Module | None = None) -> Group:
 
 
 def is_shared(model: nn.Module) -> bool:
-    """Whether several processes share the weights: FSDP, tensor parallel, ZeRO-3."""
+    """Returns whether several processes share the weights (FSDP, tensor parallelism, ZeRO-3)."""
     wrapped = any("_fsdp_wrapped_module" in name for name, _ in model.named_modules())
     return wrapped or any(hasattr(each, "full_tensor") or hasattr(each, "ds_id") for each in model.parameters())
 

@@ -135,7 +135,7 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
     done = launch(
         2, tiny.checkpoint(tmp_path / "model", model), "--data", texts, "--lengths", "64", "--batch-tokens", 64
     )
-    assert done.returncode and "the model's weights hold NaN or infinity" in done.stderr
+    assert done.returncode and "the model's weights contain NaN or infinity" in done.stderr
     assert done.stdout == ""
 
 

@@ -326,7 +326,7 @@ def test_logits_that_are_not_finite_end_the_run():
     model = llama(vocab_size=257)
     torch.nn.init.constant_(model.lm_head.weight, math.nan)
     for task in TASKS:
-        with pytest.raises(RunError, match=r"weights hold NaN or infinity, in lm_head.weight"):
+        with pytest.raises(RunError, match=r"weights contain NaN or infinity, in lm_head.weight"):
             answered(model, made(task, 700))
 
 

@@ -125,7 +125,7 @@ def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, m
 def test_weights_that_are_not_finite_stop_it_and_nothing_is_stored(tmp_path):
     model = llama()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    with pytest.raises(CheckpointError, match=r"weights hold NaN or infinity, in lm_head.weight"):
+    with pytest.raises(CheckpointError, match=r"weights contain NaN or infinity, in lm_head.weight"):
         search(model, TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     assert not (tmp_path / "factors.json").exists() and not records_in(tmp_path / "factors-search")
 
