@@ -84,7 +84,7 @@ def _page(described: dict[str, Any]) -> str:
         ["file", f"{described['file']} ({described['architecture']})"],
         ["written to" if described["written"] else "would be written to", described["out"] or "-"],
         ["schedule", described["schedule"]],
-        ["length", f"{original} -> {length} tokens (x {length / original:.6g})"],
+        ["length", f"{original:,} -> {length:,} tokens (x {length / original:.6g})"],
         ["route", described["route"]],
         ["attention scale", f"{described['attention_scale']:.6g}"],
         ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],

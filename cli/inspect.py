@@ -52,7 +52,7 @@ def _page(geometries: Sequence[Geometry]) -> str:
             kinds = Counter(str(pair.kind) for pair in each.pairs())
             scale = each.frequencies.attention_scale if each.frequencies else 1.0
             pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-            rows.append([cut(name, 100), f"{each.target_length} tokens", f"{scale:.6g}", pairs])
+            rows.append([cut(name, 100), f"{each.target_length:,} tokens", f"{scale:.6g}", pairs])
         parts.append(markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2]))
         parts += definitions({str(each.schedule): each.name for each in changed if each.name})
         parts.append("Slowdown of each pair:")
@@ -87,9 +87,9 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         ["rotary dim", f"{rope.rotary_dim} ({rope.pairs} pairs)"],
         ["rope_theta", f"{rope.theta:,g}" if rope.theta < 1e6 else f"{rope.theta:g}"],
         # The model may be trained with the configuration's scaling, so the length before it is not the trained length.
-        ["original length" if geometry.scaling else "trained length", f"{rope.original_length} tokens"],
+        ["original length" if geometry.scaling else "trained length", f"{rope.original_length:,} tokens"],
         ["max_position_embeddings", str(rope.max_length)],
-        *([["attention window", f"{geometry.window} tokens back"]] if geometry.window else []),
+        *([["attention window", f"{geometry.window:,} tokens back"]] if geometry.window else []),
         ["config's scaling", scaling],
         ["pairs without a full turn in training", f"{len(unturned)} of {rope.pairs}{since}"],
     ]

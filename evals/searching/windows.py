@@ -111,7 +111,7 @@ class Budget:
         least = BATCH + CHECKS * self.held_out
         if self.windows < least:
             raise DataError(
-                f"a budget of {self.tokens} tokens is too small for a step at {self.size} tokens; give at least "
+                f"a budget of {self.tokens:,} tokens is too small for a step at {self.size:,} tokens; give at least "
                 f"{least * self.size + self._aside}",
                 "budget_tokens",
             )

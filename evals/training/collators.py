@@ -97,7 +97,7 @@ class PoseWindows:
         if not 2 <= window <= min(self.target, rows.shape[1]):
             raise DataError(
                 f"window {window} must be at least 2, and at most the text's {rows.shape[1]} and the target's "
-                f"{self.target} positions",
+                f"{self.target:,} positions",
                 "window",
             )
         kept, positions = [], torch.arange(window).repeat(len(rows), 1)

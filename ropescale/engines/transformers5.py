@@ -40,10 +40,10 @@ class Transformers5Engine(Engine):
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
-            text = f"before 5.21, the second text past {past} tokens stops with an error ({layers.key})"
+            text = f"before 5.21, the second text past {past:,} tokens stops with an error ({layers.key})"
             yield Difference("frequencies", "honoured", "as requested", text)
         if layers.model_type == "phi3":  # past the trained length, its code drops the cache but feeds only one token
-            text = f"before 5.20, generation past {past} tokens forgets the previous text"
+            text = f"before 5.20, generation past {past:,} tokens forgets the previous text"
             yield Difference("frequencies", "honoured", "as requested", text)
 
     def evidence(self, layers: Layers) -> How:

@@ -153,7 +153,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference.one_table(layers.length)
     elif kind == "dynamic" and "alpha" not in stated:
         text = (
-            f"computes one static table, base RoPE of {length} positions, without max_trained_positions, and reads "
+            f"computes one static table, base RoPE of {length:,} positions, without max_trained_positions, and reads "
             "past its end for longer texts (NaN); `ropescale export --for vllm` supplies it and the length"
         )
         yield Difference.base_rope(text)

@@ -301,7 +301,7 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
             continue
         if not patched:
             yield (
-                f"this model is already scaled{where}: {kind}, {rope.original_length} to {rope.max_length} tokens; "
+                f"this model is already scaled{where}: {kind}, {rope.original_length:,} to {rope.max_length:,} tokens; "
                 "a patch must replace that scaling, or compose with it"
             )
         if kind == "dynamic" or (
@@ -324,7 +324,7 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
-        yield f"this checkpoint was extended to {meant} tokens (ropescale.json), but {what} is {longest}"
+        yield f"this checkpoint was extended to {meant:,} tokens (ropescale.json), but {what} is {longest:,}"
         longest, what = meant, "the target length"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:

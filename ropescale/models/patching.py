@@ -111,8 +111,8 @@ class Patch:
 
     def __repr__(self) -> str:
         labels = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
-        held = f", held at {self.frozen_at} tokens" if self.frozen_at else ""
-        return f"<Patch {labels}, to {self.plan.length} tokens{held}{'' if self._undo else ', reverted'}>"
+        held = f", held at {self.frozen_at:,} tokens" if self.frozen_at else ""
+        return f"<Patch {labels}, to {self.plan.length:,} tokens{held}{'' if self._undo else ', reverted'}>"
 
     def __enter__(self) -> Patch:
         return self

@@ -127,7 +127,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         length = request.target_length or frozen or max(reach[key] for key in bounding)
     else:
         length = original.max_length
-        notes.append(f"only sliding-window layers change, so the context stays {length} tokens")
+        notes.append(f"only sliding-window layers change, so the context stays {length:,} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
     notes += _notes_on_effect(layers, length)
@@ -139,7 +139,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         notes.append(
             f"{original.model_type} derives its attention scale from max_position_embeddings, which therefore "
             f"becomes {scaling.max_length}; the intended context is {length}, which no engine enforces "
-            f"(vLLM: --max-model-len {length}; its cos and sin for {scaling.max_length} positions take "
+            f"(vLLM: --max-model-len {length}; its cos and sin for {scaling.max_length:,} positions take "
             f"{size(scaling.max_length * rotary_dim * 2)} at 16 bits)"
         )
     planned = Configuration.read(write_rope(original, scaling))
@@ -173,9 +173,9 @@ def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
     """Raises an error if all schedules are frozen at a length at which they change no frequency."""
     if length is not None and all(layer.is_frozen and layer.leaves_all(length) for layer in layers):
         raise ScheduleError(
-            f"{describe(layers[0].requested)} frozen at {length} tokens leaves every frequency unchanged: the trained "
-            f"length is {layers[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer "
-            "length"
+            f"{describe(layers[0].requested)} frozen at {length:,} tokens leaves every frequency unchanged: the "
+            f"trained length is {layers[0].rope.original_length:,}, and it only affects longer contexts; freeze it at "
+            "a longer length"
         )
 
 
@@ -263,7 +263,7 @@ def _notes_on_start(
     counted = request.on_top or request.original_length is not None
     if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
-            f"the configuration states {rope.max_length} positions, but the model was trained at "
+            f"the configuration states {rope.max_length:,} positions, but the model was trained at "
             f"{rope.original_length}; the factor counts from {rope.original_length} (give the "
             f"original length {rope.max_length} to count from that)"
         )
@@ -306,7 +306,8 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)
     if length < had:
-        yield f"the context becomes {length} tokens, shorter than the vendor's {had}; a target length of {had} keeps it"
+        yield f"the context becomes {length:,} tokens, shorter than the vendor's {had:,}; a target "
+        f"length of {had:,} keeps it"
 
 
 def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
@@ -319,7 +320,7 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
     for key, layer in layers.items():
         if layer.stretch > 1 and layer.leaves_all(length):
             slowest = min((turns for turns in layer.rope.turns() if turns > 0), default=0.0)
-            trained = f"the trained length of {layer.rope.original_length} tokens"
+            trained = f"the trained length of {layer.rope.original_length:,} tokens"
             why = (
                 f"even the slowest pair makes {slowest:.3g} turns within {trained}"
                 if slowest > 1

@@ -138,7 +138,7 @@ class NtkCritical(OtherTheta):
         if critical <= 0:
             raise ScheduleError(
                 "ntk-critical needs a pair that makes a full turn within the trained length, but at "
-                f"{rope.original_length} tokens even the fastest makes less; give critical_pair"
+                f"{rope.original_length:,} tokens even the fastest makes less; give critical_pair"
             )
         try:
             return rope.theta * self.factor ** (rope.rotary_dim / (2 * critical))

@@ -125,7 +125,7 @@ class Cope(BuiltIn):
             if clipped < 2:  # the first one keeps its frequency, so a single pair changes nothing
                 raise ScheduleError(
                     "cope fades out pairs that make less than one turn within the trained length of "
-                    f"{rope.original_length} tokens, and this model has {clipped}; give clipped_pairs"
+                    f"{rope.original_length:,} tokens, and this model has {clipped}; give clipped_pairs"
                 )
         turning = sum(f > 0 for f in inv_freq)
         n = min(clipped, turning)
