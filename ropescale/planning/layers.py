@@ -90,7 +90,7 @@ class PlannedLayer:
         length = self.stretch * trained
         if not length <= LONGEST:
             raise ScheduleError(
-                f"{describe(self.schedule)} extends {trained} tokens to {length:.3g}; give a smaller factor"
+                f"{describe(self.schedule)} extends {trained:,} tokens to {length:.3g}; give a smaller factor"
             )
         return max(round(length), trained)
 
@@ -228,7 +228,7 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         kind = "proportional" if rope.rotated_pairs is not None else "default"
         return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
     if not request.on_top:
-        original = f"its original {rope.original_length} tokens" if recorded else "the original_length you give"
+        original = f"its original {rope.original_length:,} tokens" if recorded else "the original_length you give"
         raise ConfigError(
             f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
             f"{original}, or compose with it",

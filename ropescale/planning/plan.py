@@ -306,8 +306,10 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)
     if length < had:
-        yield f"the context becomes {length:,} tokens, shorter than the vendor's {had:,}; a target "
-        f"length of {had:,} keeps it"
+        yield (
+            f"the context becomes {length:,} tokens, shorter than the vendor's {had:,}; "
+            f"a target length of {had:,} keeps it"
+        )
 
 
 def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
