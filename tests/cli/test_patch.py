@@ -164,7 +164,7 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model):
     found = json.loads(patch("--schedule", "linear:factor=8", "--layers", "sliding_attention", "--json").out)
     assert found["max_position_embeddings"] == [8192, 8192]
     assert found["length"] == config()["max_position_embeddings"] == 8192
-    assert "only sliding-window layers change, so the context stays 8192 tokens" in found["notes"]
+    assert "only sliding-window layers change, so the context stays 8,192 tokens" in found["notes"]
     slowest = read(Path("out", "ropescale.json"))["tables"]["sliding_attention"]["inv_freq"][-1]
     assert slowest == pytest.approx(10000 ** (-14 / 16) / 8)  # the table changes all the same
 
@@ -189,11 +189,11 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(p
     assert maximum == 3549354
     err = patch("--schedule", "yarn:factor=32").err
     assert f"therefore becomes {maximum}; the intended context is 131072" in err
-    assert f"vLLM: --max-model-len 131072; its cos and sin for {maximum} positions take 454 MB at 16 bits" in err
+    assert f"vLLM: --max-model-len 131072; its cos and sin for {maximum:,} positions take 454 MB at 16 bits" in err
     found = json.loads(ran("inspect", "out", "--json").out)
     assert found["layers"]["all"]["target_length"] == 131072
     assert (
-        f"this checkpoint was extended to 131072 tokens (ropescale.json), but max_position_embeddings is {maximum}"
+        f"this checkpoint was extended to 131,072 tokens (ropescale.json), but max_position_embeddings is {maximum:,}"
         in (found["warnings"])
     )
     found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)

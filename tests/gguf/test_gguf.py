@@ -445,7 +445,7 @@ def test_the_page_says_what_becomes_of_what(ran):
         "file": "in.gguf (llama)",
         "written to": "out.gguf",
         "schedule": "yarn:factor=8",
-        "length": "256 -> 2048 tokens (x 8)",
+        "length": "256 -> 2,048 tokens (x 8)",
         "route": "rope.scaling.type yarn",
         "attention scale": "1.20794",
         "weights": "0.0 MiB, copied byte for byte",

@@ -57,7 +57,7 @@ def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, shown):
     assert cells(page, "31")[4:] == ["8", "4", "inf"]
     assert cells(page, "13")[6] == "1"
     assert cells(page, "cope")[3] == "14 kept, 16 blended, 1 divided, 1 stopped"
-    assert [cells(page, each)[1] for each in SCHEDULES] == ["2048 tokens", "1024 tokens", "256 tokens"]
+    assert [cells(page, each)[1] for each in SCHEDULES] == ["2,048 tokens", "1,024 tokens", "256 tokens"]
 
 
 SCALED = LLAMA | {"max_position_embeddings": 512, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}

@@ -80,7 +80,7 @@ def test_qwen3_was_trained_below_what_its_configuration_says(tmp_path, ran):
     (tmp_path / "any").mkdir()
     furnish(tmp_path, tmp_path / "any")
     qwen3, out = tmp_path / "Qwen" / "Qwen3-8B", tmp_path / "long"
-    assert "| trained length                        | 32768 tokens" in ran("inspect", qwen3).out
+    assert "| trained length                        | 32,768 tokens" in ran("inspect", qwen3).out
     ran("patch", qwen3, "-o", out, "--schedule", "yarn", "--target-length", "128k")
     rope = json.loads((out / "config.json").read_text())["rope_parameters"]
     assert (rope["factor"], rope["original_max_position_embeddings"]) == (4.0, 32768)

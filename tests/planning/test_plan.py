@@ -398,7 +398,7 @@ def test_on_top_of_scaling_that_follows_the_length_is_refused():
 def test_qwen3_is_computed_from_its_trained_length_and_says_so():
     plan = make_plan(QWEN3, "yarn:factor=4")
     assert (plan.length, plan.ropes["all"].original_length) == (131072, 32768)
-    assert any("40960 positions, but the model was trained at 32768" in note for note in plan.notes)
+    assert any("40,960 positions, but the model was trained at 32768" in note for note in plan.notes)
     assert not any("positions" in note for note in make_plan(QWEN3, "yarn:factor=4", original_length=40960).notes)
 
 
@@ -516,7 +516,9 @@ def test_a_frozen_dynamic_schedule_is_the_closed_form_at_that_length():
 @pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
 def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
     for length in (2048, 4096):
-        with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency unchanged.*is 4096"):
+        with pytest.raises(
+            ScheduleError, match=f"frozen at {length:,} tokens leaves every frequency unchanged.*is 4,096"
+        ):
             make_plan(LLAMA, spec, freeze_at=length)
     assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
 
@@ -581,7 +583,7 @@ def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
     with pytest.raises(ConfigError, match="give the original length"):
         make_plan(unrecorded, "yarn:factor=4", replace_scaling=True)
     recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
-    with pytest.raises(ConfigError, match=r"replace the scaling.* its original 1024 tokens"):
+    with pytest.raises(ConfigError, match=r"replace the scaling.* its original 1,024 tokens"):
         make_plan(recorded, "yarn:factor=4")
     plan = make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512)
     assert (plan.length, plan.ropes["all"].original_length) == (2048, 512)
@@ -599,7 +601,7 @@ def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named() -> N
 
 def test_a_context_that_becomes_shorter_than_the_makers_is_noted() -> None:
     notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
-    assert any("shorter" in note and "131072" in note for note in notes)
+    assert any("shorter" in note and "131,072" in note for note in notes)
     assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
 
 

@@ -276,14 +276,14 @@ RUN = {
     "qwen": Guide(
         nothing,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
-        ("32768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "vllm serve Qwen3.5-9B-1m"),
+        ("32,768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "vllm serve Qwen3.5-9B-1m"),
     ),
     "recipes": Guide(
         models_of_a_reader,
         ("Qwen3-8B-128k/ropescale.json", "half.png", "CKPT-half/ropescale.json", "lost.html", "CHATS/results.json"),
         ("vllm serve Qwen3-8B-128k", "| yarn:factor=16"),
     ),
-    "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
+    "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2,048 tokens>",)),
     "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
