@@ -180,7 +180,7 @@ def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(pyth
     for path in vast(tmp_path):
         done = python("-c", COMMAND, checkpoint, str(path), str(tmp_path / f"{path.stem}-out"))
         code, megabytes, begun = done.stdout.splitlines()[-1].split()
-        assert code == "0" and "64 windows" in done.stdout, done.stderr
+        assert code == "0" and "64 pieces" in done.stdout, done.stderr
         taken.append((int(megabytes), float(begun)))
     (least, first), *others = taken
     assert all(megabytes < least + 120 and begun < first + 3 for megabytes, begun in others), taken

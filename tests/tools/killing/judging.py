@@ -100,7 +100,7 @@ def _ended(prepared: Prepared, struck: Struck, strike: Strike, early: bool, ther
 def _midway(prepared: Prepared, there: Tree, root: Path) -> Iterator[Wrong]:
     """Right after the strike: nobody's file has changed, and the output is old, or new, or (of a run) not finished."""
     scene, before, after = prepared.scene, prepared.before, prepared.after
-    yield from _foreign(before, there, scene)
+    yield from _foreign(before, {**_set_aside(there, scene), **there}, scene)
     if scene.in_place:
         yield from _undone(prepared, there, root)
     elif scene.words[0] == "patch":
