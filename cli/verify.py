@@ -90,8 +90,8 @@ def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} beyond"
     if report.stock is None or report.unscaled is None:
-        weaker = "a weaker test, which does not prove the schedule"
-        return f"{levels} ({where}); {weaker}: without one, the loss rises steeply past the trained length"
+        weaker = "This weaker test does not prove the schedule; without a schedule, the loss would rise steeply there."
+        return f"{levels} ({where}). {weaker}"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],
         ["the folder without its schedule", f"{report.unscaled:.2g}"],

@@ -62,7 +62,7 @@ def find_loadable(
 
 
 def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
-    """Returns the configuration of a model or of an adapter's base, without ropescale's scaling and as stored.
+    """Returns two configurations of a model or an adapter's base: without ropescale's scaling, and as stored.
 
     Raises:
         RopescaleError: the configuration is missing or unreadable.

@@ -225,7 +225,7 @@ class Result(Stored, Saved):
 
     @property
     def extent(self) -> str:
-        """The sample of a source's tables, as text, with the coverage of their interval if the documents are few."""
+        """The sample behind a source's tables, as text; with few documents, also the coverage of the interval."""
         few = "" if self._blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
@@ -237,7 +237,7 @@ class Result(Stored, Saved):
         return f"{100 * self.data['share']:.3g}% of {self.data['whole']:,} {self.data['unit']}"
 
     def _lines(self) -> list[list[Any]]:
-        """Returns the header and the lines of results.csv, with None for the columns of a metric without such a row.
+        """Returns the header and the lines of results.csv, with None for the values that a metric lacks.
 
         With several sources, the first column contains the source, or ``all``.
         """

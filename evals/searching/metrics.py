@@ -144,7 +144,7 @@ def verdict(
     """
     (start, over), *others = changes.items()
     of_text, at = held == "text", f"at {lengths[-1]:,} tokens"
-    said = [f"No check beat the start, {start}: nothing was gained."] if unmoved else []
+    said = [f"The search gained nothing over its start, {start}."] if unmoved else []
 
     def standing(name: str, change: Estimate, remark: str = "") -> str:
         """Describes the change of the perplexity, or of an answer's loss in nats, against a baseline."""

@@ -358,7 +358,7 @@ class TextSearch(SearchResult, Result):
             change = "-" if name == found else percent(changes[name]) if name in changes else ""
             cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
             lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
-        said = f"Perplexity, and how that of the found schedule at {target:,} differs from each (below 0: better):"
+        said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
         header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
         return f"{said}\n\n{markdown(header, lines, right=range(1, 4))}"
 

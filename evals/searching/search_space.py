@@ -343,7 +343,7 @@ def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
 
 
 def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
-    """Describes how an engine's values differ with the commands of ``ropescale export``, or returns ""."""
+    """Describes how an engine that runs the commands of ``ropescale export`` differs from a schedule, or returns ""."""
     serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
     changed = (layers for layers in serving.layers if layers.key in plan.layers)
     return _said(each for layers in changed for each in engine.remaining(serving, layers))

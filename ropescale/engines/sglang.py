@@ -80,7 +80,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference.wrong_pairs(layers, "stops with a ValueError")
         yield from vllm.own_longrope_scale(layers)
         if layers.changes_with_length:
-            text = "selects the list batch by batch, also for keys that are already cached"
+            text = "selects the list batch by batch, even if cached keys were rotated with the other list"
             yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:

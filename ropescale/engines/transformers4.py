@@ -73,7 +73,7 @@ class Transformers4Engine(Engine):
         return "load it with transformers 5"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Returns the differences that remain with the commands; empty for layers that the vendor did not scale."""
+        """Returns the differences that remain with the exported code; empty for layers without the vendor's scaling."""
         if serving.is_untouched(layers):
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
@@ -82,7 +82,7 @@ class Transformers4Engine(Engine):
 
 
 def lacked_type(layers: Layers) -> str:
-    """Returns the type of the model, or of its language model, that transformers 4 lacks, or "" if it lacks neither."""
+    """Returns the model type that keeps transformers 4 from loading the model; else ""."""
     if layers.whole_type in LACKED:
         return layers.whole_type
     known = {layers.whole_type, layers.model_type} & TYPES or layers.model_type not in class_defaults.load()

@@ -179,12 +179,10 @@ def _rotary_dim(model: GgufModel) -> int:
             )
         stated = width // heads
     if not isinstance(stated, int):
-        raise ConfigError(
-            f"{model.path} has {model.architecture} rotate {brief(stated)} coordinates; it must be a whole number"
-        )
+        raise ConfigError(f"{model.path}: rope.dimension_count is {brief(stated)}; it must be a whole number")
     if stated % 2:
         raise ConfigError(
-            f"{model.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp rotates "
+            f"{model.path}: {model.architecture} would rotate {stated} coordinates of a head, but llama.cpp rotates "
             "pairs; rope.dimension_count must be even"
         )
     return stated

@@ -230,8 +230,8 @@ def _base_of(rope: Rope, request: Request) -> Rope:
     if not request.on_top:
         original = f"its original {rope.original_length:,} tokens" if recorded else "the original_length you give"
         raise ConfigError(
-            f"this model is already scaled ({describe_scaling(rope)}); replace the scaling, which computes from "
-            f"{original}, or compose with it",
+            f"this model is already scaled ({describe_scaling(rope)}); replace the scaling (the new one computes "
+            f"from {original}), or compose with it",
             "replace_scaling",
             "on_top",
             "original_length",

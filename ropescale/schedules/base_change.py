@@ -184,7 +184,7 @@ class Dynamic(BuiltIn):
         factor: the slope of the divisor against ``n/L``, ``s``; 1 or more.
     """
 
-    does: ClassVar[str] = "ntk that follows the length"
+    does: ClassVar[str] = "ntk with a growing factor"
     paper: ClassVar[str] = "emozilla 2023 (r/LocalLLaMA 14mrgpr); Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent: ClassVar[bool] = True
 

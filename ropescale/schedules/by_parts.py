@@ -186,7 +186,7 @@ class DynamicYarn(BuiltIn):
         extrapolation_factor: as in ``yarn``.
     """
 
-    does: ClassVar[str] = "yarn that follows the length"
+    does: ClassVar[str] = "yarn with a growing factor"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent: ClassVar[bool] = True
     falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")

@@ -164,7 +164,7 @@ def _examine_generation(
     report.generation = compare(model, trained, report.length, lengths, text, say)
     fault = next((stretch for stretch in report.generation if stretch.verdict == DIFFERS), None)
     if fault is not None:
-        also = ". Below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
+        also = ". This is below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
         report.problems.append(
             f"decoding with the cache differs from a full pass by {fault.relative:.1e} of the logits' spread after "
             f"{fault.position + 1:,} tokens; rounding may cause at most {fault.tolerance:.1e}, and the frequencies are "

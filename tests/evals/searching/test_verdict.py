@@ -59,7 +59,7 @@ def test_the_cost_within_the_trained_length_stands_beside_the_gain():
 
 def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
     assert said((START, 0.0, 0.0, 0.0), OWN, CUT, unmoved=True) == (
-        "No check beat the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents not used to "
+        "The search gained nothing over its start, yarn:factor=8. At 2,048 tokens, on 12 documents not used to "
         "search, it is better than as-is: -86.5% ± 1.4%, and worse than truncation to the last 256 tokens: +9.4% ± "
         "5.5%. Use truncation."
     )
