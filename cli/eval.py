@@ -137,7 +137,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
         chosen = made(PerplexityOptions, options, of_metrics=of_metrics, path=checkpoint, progress=notes())
         if servers:
             from ..evals.running.corpus import Corpus
-            from ..evals.servers.running import ServedRun
+            from ..evals.servers.served_runs import ServedRun
 
             text.refuse_endless(chosen.max_docs)
             served = served_by(servers, checkpoint)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
-    from ..evals.servers.running import ServedModel
+    from ..evals.servers.served_runs import ServedModel
     from ..evals.servers.server import Server
 
 
@@ -66,7 +66,7 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
 
 def served_by(servers: Sequence[Server], checkpoint: Checkpoint) -> ServedModel:
     """Returns the checkpoint's model as these servers serve it, with its tokenizer."""
-    from ..evals.servers.running import ServedModel
+    from ..evals.servers.served_runs import ServedModel
 
     return ServedModel(servers, checkpoint, checkpoint.tokenizer())
 

@@ -24,7 +24,7 @@ from .run_file import CONFIG
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.recommending.running import RecommendRun
+    from ..evals.recommending.recommend_run import RecommendRun
 
 _SECTIONS: Sections = {
     "Target": [
@@ -93,7 +93,7 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     def prepare(here: World) -> RecommendRun:
         text, bos = text_of(source, options), options["bos"]
         if servers:
-            from ..evals.servers.running import ServedRecommendRun
+            from ..evals.servers.served_runs import ServedRecommendRun
 
             served = served_by(servers, checkpoint)
             return ServedRecommendRun(served, text.texts(), target_length, bos, chosen, text)

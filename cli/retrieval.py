@@ -26,7 +26,7 @@ from .run_file import CONFIG
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.retrieving.running import RetrievalRun
+    from ..evals.retrieving.retrieval_run import RetrievalRun
 
 TASKS = ("passkey", "multi-key")
 
@@ -106,13 +106,13 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     def prepared(here: World) -> RetrievalRun:
         from ..evals.data.sources import joined, read_texts
         from ..evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-        from ..evals.retrieving.running import prepare
+        from ..evals.retrieving.retrieval_run import prepare
 
         hidden = None if haystack is None else joined(read_texts(haystack))
         chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
         if not servers:
             return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
-        from ..evals.servers.running import ServedModel, served_retrieval
+        from ..evals.servers.served_runs import ServedModel, served_retrieval
 
         tokenizer = checkpoint.tokenizer()
         served = ServedModel(servers, checkpoint, tokenizer)

@@ -29,7 +29,7 @@ from .run_file import CONFIG
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
-    from ..evals.searching.running import SearchRun
+    from ..evals.searching.search_run import SearchRun
 
 _SECTIONS: Sections = {
     "Search": [

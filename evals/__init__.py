@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .results.result import Result as Result
     from .retrieving.results import Retrieval as Retrieval
     from .searching.results import SearchResult as SearchResult
-    from .searching.running import search as search
+    from .searching.search_run import search as search
     from .servers.server import Server as Server
 
 _HOMES = {
@@ -31,7 +31,7 @@ _HOMES = {
     "tokenize": "data.documents",
     "retrieval": "measuring",
     "Retrieval": "retrieving.results",
-    "search": "searching.running",
+    "search": "searching.search_run",
     "SearchResult": "searching.results",
     "Server": "servers.server",
     "recommend": "measuring",

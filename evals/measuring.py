@@ -14,19 +14,19 @@ from .metrics import OPTIONS
 from .metrics.stored import AS_IS
 from .recommending.candidates import objective_and_candidates
 from .recommending.options import RecommendOptions
+from .recommending.recommend_run import RecommendRun, text_options
 from .recommending.results import Recommendation
-from .recommending.running import RecommendRun, text_options
 from .results.folder import writable_folder
 from .results.result import Result
 from .retrieving.prompt_set import RetrievalOptions, make_prompts
 from .retrieving.results import Retrieval
-from .retrieving.running import RetrievalRun, loaded_retrieval
+from .retrieving.retrieval_run import RetrievalRun, loaded_retrieval
 from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
 from .running.options import PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.running import ServedModel, ServedRecommendRun, ServedRun, served_retrieval
+from .servers.served_runs import ServedModel, ServedRecommendRun, ServedRun, served_retrieval
 from .servers.server import Server
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Runs tasks: scores planned batches in one or several processes, and stores each batch as soon as it is finished.
 
-:mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.running` define the tasks and their
+:mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.retrieval_run` define the tasks and their
 tables. The runner finds finished batches, distributes the remaining ones, scores and stores them, and merges the
 batches of all processes.
 """

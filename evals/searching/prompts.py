@@ -19,7 +19,7 @@ from ...errors import DataError
 from ..data.chats import Given
 from ..metrics.stored import ModelFacts
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
-from ..retrieving.running import RetrievalRun, loaded_retrieval
+from ..retrieving.retrieval_run import RetrievalRun, loaded_retrieval
 from ..retrieving.tasks import LONGER, Prompt
 from ..running.options import Schedules
 from .options import KEYS, SearchOptions

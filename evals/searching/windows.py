@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
-    from ..retrieving.running import RetrievalRun
+    from ..retrieving.retrieval_run import RetrievalRun
 
 
 BATCH = 2

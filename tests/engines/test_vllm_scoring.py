@@ -24,9 +24,9 @@ from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-from ropescale.evals.retrieving.running import loaded_retrieval
+from ropescale.evals.retrieving.retrieval_run import loaded_retrieval
 from ropescale.evals.running.options import Schedules
-from ropescale.evals.servers.running import ServedModel, served_retrieval
+from ropescale.evals.servers.served_runs import ServedModel, served_retrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 

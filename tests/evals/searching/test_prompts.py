@@ -19,7 +19,7 @@ from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.learner import Evaluator
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.running import SearchRun
+from ropescale.evals.searching.search_run import SearchRun
 from ropescale.models.rotary_modules import evaluating
 
 LENGTHS, SIZE = (128, 256), 128 + 256

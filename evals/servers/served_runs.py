@@ -25,10 +25,10 @@ from ..metrics.paired import short_length
 from ..metrics.stored import AS_IS, ModelFacts
 from ..recommending.candidates import Candidates
 from ..recommending.options import RecommendOptions, objective_of
-from ..recommending.running import RecommendRun, text_options
+from ..recommending.recommend_run import RecommendRun, text_options
 from ..retrieving.answering import pack
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
-from ..retrieving.running import AskedModel, RetrievalRun
+from ..retrieving.retrieval_run import AskedModel, RetrievalRun
 from ..retrieving.tasks import Prompt
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job

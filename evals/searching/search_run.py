@@ -21,7 +21,7 @@ from ..data.chats import Given
 from ..data.sources import TextSource
 from ..parallel.processes import Group, World
 from ..results.result import Result
-from ..retrieving.running import RetrievalRun
+from ..retrieving.retrieval_run import RetrievalRun
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
 from ..running.options import Schedules, check_keywords

@@ -28,7 +28,7 @@ from ..running.perplexity import PerplexityRun
 from ..running.progress import Notes
 from ..running.variants import label
 from ..searching.options import SearchOptions
-from ..searching.running import SearchRun
+from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text
 from ..statistics.intervals import PERCENT
 from ..store import Store
