@@ -97,8 +97,8 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
 
             served = served_by(servers, checkpoint)
             return ServedRecommendRun(served, text.texts(), target_length, bos, chosen, text)
-        from ..evals.recommending import running
+        from ..evals.recommending import recommend_run
 
-        return running.prepare(checkpoint, text, target_length, bos, chosen, here)
+        return recommend_run.prepare(checkpoint, text, target_length, bos, chosen, here)
 
     measure(prepare, Recommendation.writable_folder, options, source=source, doing="measuring")

@@ -109,10 +109,10 @@ def command(model: str, **options: Any) -> None:
     file = None if out is None else files_of(out)[0]
 
     def prepare(here: World) -> SearchRun:
-        from ..evals.searching import running
+        from ..evals.searching import search_run
 
         text = text_of(names, options)
-        return running.prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)
+        return search_run.prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)
 
     measure(prepare, lambda name: files_of(name)[1], options, source=names, doing="searching")
 
