@@ -67,8 +67,8 @@ __getattr__, __dir__, __all__ = names_of(__name__, _HOMES, subpackages=("evals",
 def _checkout() -> list[str]:
     """Returns the repository's root if this file is in a clone, with ``cli`` and ``evals`` as sibling folders.
 
-    An installed copy has them inside the package. In a clone this works without installation; the project's
-    pyproject.toml distinguishes a clone from another folder with a ``cli``.
+    An installed copy has these folders inside the package. In a clone, the root makes them importable without
+    installation. The project's pyproject.toml distinguishes a clone from another folder with a ``cli``.
     """
     root = Path(__file__).resolve().parent.parent
     project = root / "pyproject.toml"

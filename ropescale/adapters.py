@@ -149,10 +149,10 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
     Args:
         model: the base.
         folder: the adapter's folder.
-        tokenizer: the adapter's own, if any; the base's embeddings grow to its number of tokens.
+        tokenizer: the adapter's own tokenizer, if any; the base's embeddings grow to the tokenizer's size.
 
     Raises:
-        ConfigError: peft is not installed, or the adapter is a learned prompt.
+        ConfigError: peft is not installed.
         CheckpointError: the adapter does not load, or lacks weights, which PEFT would initialise randomly.
     """
     try:

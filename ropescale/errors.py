@@ -38,7 +38,7 @@ class ConfigError(RopescaleError, ValueError):
 
 
 class CheckpointError(RopescaleError, OSError):
-    """A file or folder that is missing, exists already, or cannot be written."""
+    """A file or folder that is missing, exists already, or cannot be read or written."""
 
 
 class DataError(RopescaleError, ValueError):

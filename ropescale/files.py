@@ -2,8 +2,8 @@
 
 A file or folder is written next to the target under a hidden name, ``.NAME.<digits>.ropescale``, and renamed at the
 end. The writing process holds a lock, ``.NAME.<digits>.ropescale-lock``. The first half of the digits identifies the
-host and its boot, because a free lock proves that the writer has ended only on the same host and since the same boot.
-The next process that writes the same name removes the leftovers of a killed one.
+host and its boot: on another host, or after a restart, a free lock does not prove that the writer has ended. The next
+process that writes the same name removes the leftovers of a killed process.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
 
 
 class Damaged(ValueError):
-    """An error for damaged content; its message is a predicate, to be put after the file's name."""
+    """An error for damaged content; its message is a predicate that follows the file's name."""
 
 
 def parse_json(content: bytes, *, finite: bool = False) -> dict[str, object]:
@@ -172,7 +172,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turns an ``OSError`` on files below ``where`` into a CheckpointError."""
+    """Turns an ``OSError`` in the block into a CheckpointError about ``where``; names the file if it is elsewhere."""
     try:
         yield
     except CheckpointError:
@@ -203,7 +203,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes and syncs a file in a folder of ropescale's. Replaces a symbolic link instead of writing to its target."""
+    """Writes a file and syncs it, but not atomically. Replaces a symbolic link instead of writing to its target."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(content)
@@ -311,7 +311,7 @@ def hidden_path(path: Path) -> Iterator[Path]:
 
 
 def sweep_leftovers(path: Path) -> None:
-    """Removes what killed writers of ``path`` left behind; only logs leftovers from other hosts or earlier boots."""
+    """Removes the leftovers of killed writers of ``path``; only logs leftovers from other hosts or earlier boots."""
     from filelock import FileLock
 
     parent = path.absolute().parent
@@ -420,7 +420,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    """Sets a handler for these signals in the block, and restores the old ones even if a signal arrives meanwhile."""
+    """Sets a handler for these signals in the block, and restores the old handlers even if a signal arrives."""
     with ExitStack() as stack:
         for number in numbers:
             stack.callback(signal.signal, number, signal.getsignal(number))

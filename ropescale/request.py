@@ -75,7 +75,7 @@ class Request:
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
 
     def refuse_without_schedule(self, *allowed: str) -> None:
-        """Raises ScheduleError for the first given option that needs a schedule."""
+        """Raises ScheduleError for the first given option that is not in ``allowed``, because it needs a schedule."""
         for name in self.given():
             if name not in allowed:
                 raise ScheduleError(f"{name} needs a schedule; name one, such as yarn, or leave it out", name)

@@ -26,7 +26,7 @@ class Rope:
             unless the model is already scaled.
         rotated_pairs: the number of pairs that rotate (proportional RoPE). Default: all.
         layer_type: the layer type of this geometry, for models with one table per type.
-        scaling: the rope parameters in the configuration (v5 keys, ``rope_type`` included).
+        scaling: the rope parameters in the configuration, under the keys of transformers 5 (``rope_type`` included).
         table: per-pair frequencies to build on instead of theta's, for a schedule on top of existing scaling.
         table_scale: the attention scale that belongs to ``table``.
     """

@@ -66,8 +66,8 @@ class Record(_Stored):
         frozen: the frozen schedules, each with the length of its table, as text.
         original_length: the trained lengths, in tokens.
         length: the target context in tokens.
-        tables: the frequencies at that length.
-        switch: the frequencies at the trained length and one token past it, if they differ.
+        tables: the frequencies at ``length``.
+        switch: the frequencies of length-dependent schedules at the trained length and one token past it.
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
         undo: the changes that restore the source's configuration.

@@ -24,8 +24,8 @@ def frequencies(
     Args:
         model: a checkpoint's folder or Hub id (without heavy imports), a configuration, or a loaded model.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
-        length: the context being processed, in tokens; only length-dependent schedules use it. Default: the planned
-            length.
+        length: the context being processed, in tokens; only length-dependent schedules use it. Default: the
+            length that the schedule extends to.
         options: the fields of :class:`ropescale.request.Request`.
 
     Returns:

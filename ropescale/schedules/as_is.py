@@ -1,4 +1,4 @@
-"""A checkpoint's own rope parameters, read as transformers 5 computes them (modeling_rope_utils.py)."""
+"""A checkpoint's own rope parameters, interpreted as in transformers 5 (modeling_rope_utils.py)."""
 
 from __future__ import annotations
 

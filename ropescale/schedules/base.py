@@ -27,7 +27,7 @@ class Frequencies:
 
     Attributes:
         inv_freq: the angular step of each pair, in radians per token, in the order of the pairs.
-        attention_scale: the factor on cos and sin; it multiplies the logits of the rotated part by its square.
+        attention_scale: the factor on cos and sin; its square multiplies the logits of the rotated part.
     """
 
     inv_freq: Sequence[float]
@@ -107,7 +107,7 @@ class BuiltIn:
         return None
 
     def bound(self, rope: Rope) -> Self:
-        """Returns the schedule for a known geometry; only ``as-is``, also as an inner schedule, depends on it."""
+        """Returns the schedule bound to a geometry, which changes only ``as-is``, alone or as an inner schedule."""
         return self
 
 

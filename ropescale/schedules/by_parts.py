@@ -49,7 +49,7 @@ class NtkByParts(BuiltIn):
 
 
 def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[float]:
-    """Returns frequencies divided for pairs below ``low`` turns, kept above ``high``, and blended linearly between.
+    """Returns the frequencies: divided below ``low`` turns, kept above ``high`` turns, and blended linearly in between.
 
     If ``low == high``, the blend is a step.
     """
@@ -155,8 +155,8 @@ def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list
     """Returns ``m_i``, the weight of pair i's own frequency: 1 for fast pairs, 0 for slow ones.
 
     The weight is linear in the pair index between the pairs that make ``beta_fast`` and ``beta_slow`` turns. As in
-    transformers, every pair keeps its frequency if both are below pair 0 (the trained length is shorter than ``2 pi
-    beta_slow``).
+    transformers, every pair keeps its frequency if both ends of the ramp are below pair 0 (the trained length is
+    shorter than ``2 pi beta_slow``).
     """
     low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
     if truncate:

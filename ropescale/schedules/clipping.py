@@ -23,7 +23,7 @@ from .base import BuiltIn, Frequencies, at_least, plain_form, register
 class Proportional(BuiltIn):
     """p-RoPE: only the fastest pairs turn, with frequencies divided by the factor.
 
-    ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
+    ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 for slower pairs, with ``h`` the *head* dim
     (the paper's p-RoPE with fraction ``p``, as transformers computes it). cos and sin are not rescaled.
 
     Attributes:
@@ -69,9 +69,9 @@ class Giraffe(BuiltIn):
     """Giraffe's power scaling and truncated basis; give one of the two, or both (power first, as in its code).
 
     Power: ``b_i (1 - i/(d/2))^p``: fast pairs nearly keep their frequency, and slower pairs slow down more. Truncation,
-    with the cutoff ``c = 2 pi / T``: pairs of ``c`` or more are kept, those below ``c / 8`` stop, and all between
-    become ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not rescaled. For
-    the linear scaling that precedes it in that code, use ``linear``, and this schedule on top.
+    with the cutoff ``c = 2 pi / T``: frequencies of ``c`` or more are kept, those below ``c / 8`` become 0, and those
+    in between become ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are not
+    rescaled. That code scales linearly first: use ``linear``, and this schedule on top.
 
     Attributes:
         scale_power: the exponent ``p``, 0 or more.

@@ -43,7 +43,7 @@ class Parameter:
 
 
 def parameters(make: object) -> dict[str, Parameter]:
-    """Returns the fields of a dataclass or its instance, or another class's arguments; empty for other objects."""
+    """Returns the fields of a dataclass or its instance, or another class's constructor arguments; else empty."""
     if isinstance(make, type):
         return _parameters_of(make)
     return _parameters_of(type(make)) if dataclasses.is_dataclass(make) else {}
@@ -68,7 +68,7 @@ def _parameters_of(cls: type) -> dict[str, Parameter]:
 
 
 LARGEST = 1e100
-"""The upper bound of fields, frequencies and scales; larger numbers would overflow in the formulas."""
+"""The upper bound of numbers in fields; larger numbers would overflow in the formulas."""
 
 
 def plain(value: object) -> object:
@@ -133,7 +133,7 @@ def _check_number(where: str, value: object, limits: Mapping[str, float]) -> Non
 
 
 def read_text(hint: object, text: str) -> object:
-    """Reads a field's value from text: JSON, unless the annotation asks for text or a path.
+    """Reads a field's value from text: JSON, unless the annotation allows text or a path.
 
     Numbers for a float field become floats. Text that is neither JSON nor a number is returned unchanged;
     :func:`check_value` may reject it.

@@ -17,9 +17,10 @@ from .by_parts import blend_by_turns, llama3_form
 class Llama3(BuiltIn):
     """Llama 3.1's scaling: fast pairs keep their frequency, slow ones are divided, those between are blended.
 
-    A pair that makes more than ``high_freq_factor`` turns inside the trained length is kept, and one with fewer than
-    ``low_freq_factor`` is divided by the factor. Between them the blend is linear in turns, which is NTK-by-parts
-    with a narrower band. cos and sin are not rescaled. Equal ends make a step (Llama 4: 16, 1, 1).
+    A pair that makes more than ``high_freq_factor`` turns inside the trained length is kept, and a pair that makes
+    fewer than ``low_freq_factor`` is divided by the factor. In between, the blend is linear in turns, as in
+    NTK-by-parts with a narrower band. cos and sin are not rescaled. Equal ends make a step (Llama 4: factor 16, both
+    ends 1).
 
     Attributes:
         factor: the extension factor ``s``; 1 or more (Llama 3.1: 8, Llama 3.2: 32).

@@ -20,7 +20,7 @@ class Resonance(BuiltIn):
 
     ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; halves are rounded to even, as in its code,
     sheryc/resonance_rope). Pair 0 becomes ``2 pi / 6``; a pair that does not turn does not change. The attention scale
-    is that of the inner schedule.
+    of the inner schedule is kept.
 
     Attributes:
         over: the inner schedule, by name: ``resonance:over=yarn,factor=8``. All other fields belong to the inner

@@ -106,7 +106,7 @@ class Spec:
         return next((taker for inner in self._inner().values() if (taker := inner._taker(key))), None)
 
     def _inner(self) -> dict[str, Spec]:
-        """Returns the fields that hold an inner schedule."""
+        """Returns the inner schedules, by field."""
         return {key: value for key, value in self.fields.items() if isinstance(value, Spec)}
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
@@ -213,7 +213,7 @@ def describe(schedule: object) -> str:
 def to_dict(schedule: object) -> dict[str, object]:
     """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
 
-    The name of a user's schedule is that of its class or function. Fields whose value and default are None are omitted.
+    A user's schedule has the name of its class or function. Fields whose value and default are None are omitted.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
     content: dict[str, object] = {"name": label_of(schedule)}

@@ -31,8 +31,8 @@ def divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
 class Table(BuiltIn):
     """A table of numbers, one per pair: a search's result, or the saved form of a custom schedule.
 
-    Either ``inv_freq``, used directly, or ``factors``, which divide the model's own frequencies (1 keeps a pair, 1e30
-    stops it). cos and sin are multiplied by ``attention_factor`` (default: 1).
+    The numbers are either ``inv_freq``, which are used directly, or ``factors``, which divide the model's own
+    frequencies (1 keeps a pair, 1e30 stops it). cos and sin are multiplied by ``attention_factor`` (default: 1).
 
     Attributes:
         inv_freq: radians per token, one per pair, 0 or more.
