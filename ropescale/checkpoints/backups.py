@@ -170,7 +170,7 @@ def _is_file(path: Path, digest: str) -> bool:
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
-    """Raises an error if a file is neither as ropescale wrote it nor the original, because it has no backup."""
+    """Raises an error if a file is neither the original nor ropescale's, because its content has no backup."""
     for name, written in manifest.written.items():
         path, ours = folder / name, [*written, manifest.originals.get(name)]
         if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):

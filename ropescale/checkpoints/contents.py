@@ -91,7 +91,7 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
 # --- Readable differences from the source's files
 
 _LONGEST = 200
-"""The most characters of a value that are shown; a chat template can fill a page."""
+"""The largest number of characters shown of a value; a chat template can fill a page."""
 
 
 def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Builds a checkpoint's folder from another folder, atomically: links weights and copies other files.
 
-``force`` may replace only a folder in which every file is as ropescale wrote it. The record of a patched checkpoint
-lists its files. A weight file is recognised without being read: a hard link by its inode, a symbolic link by its
-target, a copy by its size and modification time. Any other file is recognised by its SHA-256.
+``force`` may replace only a folder whose files are all unchanged since ropescale wrote them. The record of a patched
+checkpoint lists its files. A weight file is recognised without being read: a hard link by its inode, a symbolic link by
+its target, a copy by its size and modification time. Any other file is recognised by its SHA-256.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the files below a folder and the links to folders, relative to the folder, as :func:`files_of` does."""
+    """Yields the files and the links to folders below a folder, as relative paths; skips version control and caches."""
     for above, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if name not in _SKIPPED]
         links = [name for name in folders if os.path.islink(os.path.join(above, name))]
@@ -389,7 +389,7 @@ def why_not_ours(folder: Path) -> str | None:
 
 
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
-    """Yields every file or folder that is not as ropescale wrote it, with the reason."""
+    """Yields every file or folder that ropescale did not write, or that was changed since then, with the reason."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
     paths = sorted(folder.rglob("*"))
     within = Counter(path.lstat().st_ino for path in paths)  # the number of each inode's names inside the folder

@@ -149,7 +149,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
 
 
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
-    """Returns the name that a model was loaded by, its folder, and its Hub id.
+    """Returns the name under which a model was loaded, its folder, and its Hub id.
 
     The name of a model that was not loaded is its class. The folder is None if there is none, and the Hub id is None
     if the folder is not in the Hub's cache.
@@ -188,7 +188,8 @@ def _changed_since(config: dict[str, object], expected: Mapping[str, object], mo
 
     Args:
         config: the content of the file.
-        expected: the file's content with the model's schedule, from which the model's configuration would be unchanged.
+        expected: the file's content with the model's schedule; its differences from the model's configuration are the
+            changes.
         model: the model, perhaps with more tokens or another dtype.
     """
     if is_adapted(model):
@@ -254,7 +255,7 @@ def refuse_parts(model: nn.Module) -> None:
         if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
             raise CheckpointError(
                 "this model's weights are spread over several processes; save them with your trainer, and complete "
-                "that folder by patching it with the schedule as-is",
+                "the saved folder by patching it with the schedule as-is",
                 "schedule",
             )
 

@@ -83,7 +83,7 @@ def load_model(
 
 
 def auto_class(config: Mapping[str, object]) -> Any:
-    """Returns transformers' auto class for a model: that of causal language models, or that of images and text.
+    """Returns the auto class of transformers for a model: for causal language models, or for images and text.
 
     Raises:
         ConfigError: the model's attention is bidirectional, so a next-token loss is meaningless.
@@ -94,7 +94,7 @@ def auto_class(config: Mapping[str, object]) -> Any:
     kind = config.get("model_type")
     if kind == "paligemma":
         raise ConfigError(
-            "paligemma's attention is bidirectional without an image, so its losses would use the predicted tokens"
+            "paligemma's attention is bidirectional without an image, so the model would see what it predicts"
         )
     sees = kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     also = isinstance(kind, str) and sees and kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -1,4 +1,4 @@
-"""Locates a model, given as a local folder or as a Hub id, which is looked up through huggingface_hub's cache."""
+"""Locates a model: a local folder, or a Hub id, whose files huggingface_hub downloads or finds in its cache."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
         weights: whether to download the weight files.
 
     Raises:
-        CheckpointError: the folder does not exist, or contains an adapter or something else than a checkpoint, or the
-            Hub does not supply the model.
+        CheckpointError: the folder does not exist, or contains an adapter or no checkpoint, or the Hub does not supply
+            the model.
     """
     folder = locate(model, revision, weights=weights)
     if (folder / ADAPTER).exists():  # transformers loads the base then, even if there is a config.json
@@ -56,7 +56,7 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(
-                f"revision applies to a model on the Hub, and {model} is a folder; leave it out", "revision"
+                f"revision applies to a model on the Hub, and {model} is a folder; leave revision out", "revision"
             )
         if is_interrupted(path):
             raise CheckpointError(

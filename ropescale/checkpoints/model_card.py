@@ -41,7 +41,7 @@ ropescale changed the rotary frequencies of {code_span(Path(source).name)}, but 
 
 {_table(labels, trained, plan.length)}
 
-Stock transformers loads it as it is:
+Stock transformers loads this checkpoint:
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer

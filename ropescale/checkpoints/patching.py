@@ -226,7 +226,7 @@ def _refuse_contradiction(
         )
     if private and push_to_hub is None:
         raise CheckpointError(
-            "private applies to a repository on the Hub; name the repository, or leave it out", "private", "push_to_hub"
+            "private applies to a repository on the Hub; name one, or leave private out", "private", "push_to_hub"
         )
 
 

@@ -123,9 +123,9 @@ def _write_all_but_weights(
 
 
 def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
-    """Removes the written generation settings if they equal the source's, or if the source has none of its own.
+    """Removes the written generation settings if they equal the source's, or if transformers derived them.
 
-    transformers derives such settings from the configuration if a checkpoint has none.
+    transformers derives generation settings from the configuration if a checkpoint has none.
     """
     from transformers import GenerationConfig
 
@@ -254,8 +254,8 @@ def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
                 if not _is_same(parameters[name], file.get_tensor(name)):
                     raise CheckpointError(
                         f"the base's weights differ from the files in {source} that would be linked: {name}; "
-                        "merge_and_unload and save the full model, or save the changed base, load it, and attach the "
-                        "adapter to it"
+                        "call merge_and_unload and save the full model, or save the changed base, load it, and attach "
+                        "the adapter to it"
                     )
 
 
@@ -307,7 +307,7 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
     """Completes a folder that a trainer wrote with the model's ``save_pretrained``.
 
     Afterwards the folder contains the trainer's files and those of :func:`ropescale.save`: ``config.json`` with the
-    keys of transformers 4 and 5 (only of 5 if Trainer could not resume with both), the tokenizer with a raised limit,
+    keys of transformers 4 and 5 (of 5 alone, if Trainer could not resume with both), the tokenizer with a raised limit,
     the card, ``ropescale.json`` and, for an adapter, the base with the schedule. The weights remain as the trainer
     wrote them, so the model's weights may be spread over processes. The record is written last. The call is idempotent.
 
@@ -341,8 +341,8 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
 def _keep_resumable(folder: Path) -> None:
     """Removes transformers 4's ``rope_scaling`` if transformers' Trainer could not resume with it.
 
-    Trainer reads ``config.json`` as a generic configuration, which fails (5.23) on ``rope_theta`` together with a
-    ``rope_scaling`` of yarn, longrope or llama3. ``rope_parameters`` holds the same values.
+    Trainer reads ``config.json`` as a generic configuration. In transformers 5.23, this fails for ``rope_theta``
+    together with a ``rope_scaling`` of yarn, longrope or llama3. ``rope_parameters`` contains the same values.
     """
     from transformers import PreTrainedConfig
 
