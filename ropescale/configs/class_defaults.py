@@ -1,15 +1,15 @@
 """Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
 ``class_defaults.json`` is generated: ``tests/tools/generate_class_defaults.py`` rewrites the file from the newest
-transformers, and a test compares both. ``class_defaults_earlier.json`` contains the differences of earlier versions:
+transformers, and a test compares the two. ``class_defaults_earlier.json`` contains the differences of earlier versions:
 ``5.16.1`` lists the entries that are valid only up to that version. The generator's ``--earlier`` adds the installed
-version to that file, to be called for the newest version first. The entry of a model type is ``{"text": TYPE}`` for a
+version to that file; call it for the newest version first. The entry of a model type is ``{"text": TYPE}`` for a
 multimodal wrapper, null for a model without rotary embeddings that ``rope_parameters`` control, or an object with:
 
 * the class's defaults for :data:`FIELDS`, under the names in :data:`FIELDS`; ``head_dim`` is null if the class's
   default is null;
-* ``names``: the class's names of fields that it names differently;
-* ``own_name_wins``: the class's names that take precedence in a file that has both names of a field;
+* ``names``: the class's own names of fields that it names differently;
+* ``own_name_wins``: the fields for which the class's own name takes precedence in a file that has both names;
 * ``head_dims``: the head dimension per layer type, if layers differ;
 * ``rope_parameters``: the rope parameters of a configuration that states none; ``fixed``: whether no top-level key
   changes them;

@@ -26,7 +26,7 @@ class Configuration:
     """A parsed ``config.json`` or ``model.config.to_dict()``, with the keys of transformers 4 or 5.
 
     Create one object per mapping with :meth:`read`, because values are computed on first use and cached. A patch needs
-    two objects, for the configuration before and for the written configuration::
+    two objects, one for the current and one for the written configuration::
 
         before = Configuration.read(read_config(folder), original_length)
         after = Configuration.read(write_rope(before, scaling))
@@ -82,11 +82,11 @@ class Configuration:
 
     @property
     def meant_length(self) -> int:
-        """The context, in tokens, that the configuration is meant for: :attr:`max_length`, or that times the factor.
+        """The context, in tokens, that the configuration is meant for: :attr:`max_length`, perhaps times the factor.
 
         Under ``linear``, ``dynamic`` and scaled ``proportional``, ``max_position_embeddings`` remains the trained
-        length, which ropescale also records as ``original_max_position_embeddings``. The factor is applied only with
-        that record, because the maximum may otherwise be the new context.
+        length, which ropescale also records as ``original_max_position_embeddings``. The factor is applied only if the
+        two are equal, because the maximum may otherwise be the new context.
         """
         recorded = self.section.get("original_max_position_embeddings")
         factors = [
@@ -99,7 +99,7 @@ class Configuration:
 
     @property
     def layer_types(self) -> set[str]:
-        """The layer types, as stated or, if none are stated, of the class's default."""
+        """The stated layer types or, if none are stated, those of the class's default model."""
         kinds = self.default_of("layer_types")
         return set(filter(is_name, kinds)) if isinstance(kinds, (list, tuple)) else set()
 

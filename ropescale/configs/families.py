@@ -23,7 +23,7 @@ class Family:
             ``rope_scaling``.
         window: the field with the window of the rotating layers, if full-attention layers do not rotate.
         null_head_dim_in_v4: whether the class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
-        table_of_head_dim: whether the table of a type with latent attention follows a stated ``head_dim``.
+        table_of_head_dim: whether a type with latent attention builds its table for a stated ``head_dim``.
         positions: a predicate that describes the rotation, if the configuration does not set the frequencies.
         rotates: whether the type has rotary embeddings.
         switch: the field that turns rotation on, the value that does so, and the class's default.

@@ -59,7 +59,7 @@ def _layer_types(section: Section) -> list[str]:
     """Returns the model's rotating layer types. Null parameters mark a layer type that does not rotate."""
     stated = section.new if section.is_nested else {}
     if len(stated) > _MOST_TYPES:
-        raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), which no model has")
+        raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), beyond any model")
     rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
     present = section.stated.get("layer_types") or section.defaults.get("layer_types")
     used = [key for key in rotating if key in present] if isinstance(present, list) else []
@@ -105,10 +105,10 @@ def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
-    """Whether a model type ignores a stated partial factor; such factors are added to ``section.ignored``.
+    """Whether a model type ignores a stated partial factor.
 
-    These types rotate full heads, or compute the factor themselves (dots3_note). A scaled table follows the factor in
-    every type, and so has too few pairs for a type that rotates full heads.
+    Such a type computes the factor itself (dots3_note), or rotates full heads; then the factor is added to
+    ``section.ignored``. A scaled table has the size that the factor gives, which is too small for full heads.
 
     Raises:
         ConfigError: the parameters combine scaling and a partial factor for a type that rotates full heads.
@@ -145,8 +145,8 @@ def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], 
     for name in sorted(left.keys() | right.keys() if whole else right.keys()):
         if left.get(name) != right.get(name):
             raise ConfigError(
-                f"rope_parameters says {name} is {brief(left.get(name))} and rope_scaling says "
-                f"{brief(right.get(name))} (with rope_theta beside it); make both agree, or remove one"
+                f"{name} is {brief(left.get(name))} in rope_parameters and {brief(right.get(name))} in rope_scaling "
+                "(with rope_theta beside it); make both agree, or remove one"
             )
 
 
@@ -184,12 +184,12 @@ def check_section(section: Section) -> None:
 
 
 def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
-    """Yields, for each form of rope parameters that some classes ignore, whether this class does, and the message."""
+    """Yields, for each form of rope parameters that some classes ignore, whether this class does so, and the error."""
     model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
     types = ", ".join(section.default_parameters or section.defaults.get("layer_types", ()))
     yield (
         own not in (None, "default") and bool(section.defaults.get("ignores_type")),
-        f"rope_scaling says type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "
+        f"rope_scaling has type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "
         "without scaling; write rope_type instead of type, or remove rope_scaling",
     )
     yield (
@@ -219,8 +219,8 @@ def check_parameters_beside(section: Section, key: str, parameters: Mapping[str,
         if beside is not None and inner is not None and inner != beside[1]:
             where = "" if key == ALL_LAYERS else f" for {key}"
             raise ConfigError(
-                f"rope_parameters says {name} is {brief(inner)}{where} and {beside[0]} at the top level says "
-                f"{brief(beside[1])}; make them agree"
+                f"{name} is {brief(inner)} in rope_parameters{where}, and {beside[0]} is {brief(beside[1])} at the top "
+                "level; make them agree"
             )
 
 
@@ -238,6 +238,6 @@ def check_theta(section: Section, theta: object) -> None:
     inner = part.get("rope_theta") if isinstance(part, Mapping) else None
     if inner is not None and inner != theta:
         raise ConfigError(
-            f"attn_config says rope_theta is {brief(inner)}, and transformers 5 computes with {brief(theta)}, because "
+            f"rope_theta is {brief(inner)} in attn_config, and transformers 5 computes with {brief(theta)}, because "
             f"it only reads the top level; write rope_theta {brief(inner)} there"
         )

@@ -271,7 +271,7 @@ def share(value: object, kind: object) -> float:
 
 
 def check_parameters(parameters: Mapping[str, object]) -> None:
-    """Checks that the values of a scaling are numbers, and its per-pair factors lists of numbers.
+    """Checks that the values of a scaling are numbers, and that its per-pair factors are lists of numbers.
 
     Raises:
         ConfigError: a value has a different type, or is too large.
@@ -282,7 +282,7 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
     for name in _PER_PAIR:
         value = parameters.get(name)
         if value is not None and not (isinstance(value, (list, tuple)) and all(map(_is_real, value))):
-            raise ConfigError(f"{name} is {brief(value)} in the rope parameters; each must be {_REAL}")
+            raise ConfigError(f"{name} is {brief(value)} in the rope parameters; each item must be {_REAL}")
 
 
 def check_head(head_dim: int, partial: float) -> None:

@@ -344,7 +344,7 @@ _PRECISION = 1e-5
 def _derived_length(attention_scale: float, original: int) -> int:
     """Returns the maximum from which Phi-3's own code derives this attention scale: ``L^(scale^2)``.
 
-    Its v4 class accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
+    Phi-3's v4 class accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
 
     Raises:
         ScheduleError: the maximum would be longer than any context, or no whole number gives this scale.

@@ -198,12 +198,12 @@ CONTRADICTIONS = {
     "the model card's snippet pasted into a v5 file": (
         {k: v for k, v in QWEN3.items() if k != "rope_theta"}
         | {"rope_parameters": THETA_INSIDE, "rope_scaling": YARN_SNIPPET},
-        ("rope_parameters says", "rope_scaling says"),
+        ("in rope_parameters", "in rope_scaling"),
     ),
     "the same scaling, but v4's theta is gone": (
         {k: v for k, v in QWEN3.items() if k != "rope_theta"}
         | {"rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6}, "rope_scaling": YARN_SNIPPET},
-        ("rope_parameters says rope_theta is 1000000.0", "rope_scaling says 10000.0"),
+        ("rope_theta is 1000000.0 in rope_parameters", "10000.0 in rope_scaling"),
     ),
     "an attention factor that v4's key lacks, and which would be lost": (
         LLAMA
@@ -212,7 +212,7 @@ CONTRADICTIONS = {
             "rope_scaling": YARN_SNIPPET,
             "rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6, "attention_factor": 1.0},
         },
-        ("rope_parameters says attention_factor is 1.0", "rope_scaling says None"),
+        ("attention_factor is 1.0 in rope_parameters", "None in rope_scaling"),
     ),
     "two partial factors": (
         {
@@ -220,15 +220,15 @@ CONTRADICTIONS = {
             "partial_rotary_factor": 0.25,
             "rope_parameters": THETA_INSIDE | {"partial_rotary_factor": 0.5},
         },
-        ("partial_rotary_factor is 0.5", "top level says 0.25"),
+        ("partial_rotary_factor is 0.5", "0.25 at the top level"),
     ),
     "two thetas under GPT-NeoX's name": (
         {"model_type": "gpt_neox", "rotary_emb_base": 1e4, "rope_parameters": THETA_INSIDE},
-        ("rope_theta is 1000000.0", "rotary_emb_base at the top level says 10000.0"),
+        ("rope_theta is 1000000.0", "rotary_emb_base is 10000.0 at the top level"),
     ),
     "two thetas for the sliding layers": (
         GEMMA3 | {"rope_local_base_freq": 1e4, "rope_parameters": {"sliding_attention": THETA_INSIDE}},
-        ("rope_theta is 1000000.0 for sliding_attention", "rope_local_base_freq at the top level says 10000.0"),
+        ("1000000.0 in rope_parameters for sliding_attention", "rope_local_base_freq is 10000.0 at the top level"),
     ),
     "two trained lengths": (
         LLAMA31 | {"original_max_position_embeddings": 4096},
