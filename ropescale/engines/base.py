@@ -331,7 +331,7 @@ class Serving:
         return ["--trust-remote-code"] if needs_remote_code(self.wanted.raw) else []
 
     def changes(self) -> dict[str, object]:
-        """Returns the keys and values in the language model's part to serve that differ from the stored ones."""
+        """Returns the keys and values to serve that differ from the stored ones, in the language model's part."""
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
@@ -364,7 +364,7 @@ class Serving:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.
 
         Args:
-            multiplied: the rope types for which the engine's table is ``factor`` times as long as that.
+            multiplied: the rope types for which the table is ``factor`` times as long as ``max_position_embeddings``.
         """
         kinds = {layers.kind for layers in self.layers}
         return self.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else self.length
@@ -381,8 +381,8 @@ class Serving:
     def v5_changes(self, positions: int) -> dict[str, object]:
         """Returns the changes to the language model's part of the stored configuration, in v5 form.
 
-        If rope parameters change, they are complete, because they replace the stored ones. Layer types that do not
-        rotate keep their parameters.
+        Changed rope parameters are complete, because they replace the stored ones. Layer types that do not rotate keep
+        their parameters.
 
         Args:
             positions: the ``max_position_embeddings`` that the engine needs.

@@ -136,8 +136,8 @@ def applied_options(request: Request) -> tuple[str, ...]:
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
     """Returns the options of ``ropescale gguf`` that make the same request, or () if there are none.
 
-    There are none if layer types have different schedules, sliding-window layers change as well, or the schedule is a
-    user's own, which is defined in a file.
+    There are none if layer types have different schedules, sliding-window layers change as well, or the schedule is
+    not built in.
 
     Args:
         specs: the spec for each layer type.

@@ -50,7 +50,7 @@ class LlamaCppEngine(Engine):
         return converted(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns the ``llama-server`` command, with options or, if they do not suffice, after ``ropescale gguf``."""
+        """Returns the ``llama-server`` command, with options or after a ``ropescale gguf`` command if needed."""
         route = route_of(serving)
         if route is None:
             return []

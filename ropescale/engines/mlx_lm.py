@@ -1,8 +1,8 @@
 """mlx-lm, which computes frequencies from the keys of transformers 4 when it loads a model.
 
 A factory for rotary layers (models/rope_utils.py) supports every rope type. Most models call the factory, but some
-support only a theta. The factory ignores the attention factor: it computes that of yarn from ``mscale``, and that of
-per-pair factors from the lengths. :func:`_own_keys` chooses both so that mlx-lm computes the requested number.
+support only a theta. The factory ignores the attention factor: for yarn it computes the factor from ``mscale``, and
+for per-pair factors from the lengths. :func:`_own_keys` chooses these so that mlx-lm computes the requested factor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOADED_AS: dict[str, str] = {
         "longcat_flash_ngram:longcat_flash solar_open:glm4_moe"
     ).split()
 }
-"""Model types that run with the code of another type, which may be that of their language model."""
+"""Model types that run with the code of another type, such as the type of their language model."""
 
 _READS_V4 = frozenset(
     "afmoe apertus bailing_moe bailing_moe_linear bitnet deepseek_v3 deepseek_v32 dots1 exaone exaone4 exaone_moe "
@@ -67,7 +67,7 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 _BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, which lacks mlx-lm's own keys for this schedule"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
-"""Types whose pairs are neighbouring coordinates, unlike those of the layer for per-pair factors."""
+"""Types whose pairs are neighbouring coordinates, unlike in the layer for per-pair factors."""
 
 
 class MlxLmEngine(Engine):
@@ -147,7 +147,7 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
 
 
 def _takes_original(layers: Layers) -> bool:
-    """Whether mlx-lm reads the original length from the rope parameters instead of the top level, as for phi3."""
+    """Whether mlx-lm reads the original length from the rope parameters; for phi3, it reads the top level instead."""
     return _code(layers) not in ("phi3", "phimoe")
 
 

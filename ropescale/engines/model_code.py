@@ -1,4 +1,4 @@
-"""The code with which vLLM and SGLang run a model: their own, that of transformers, the checkpoint's, or none.
+"""The code with which vLLM and SGLang run a model: the engine's, transformers', the checkpoint's, or none.
 
 ``model_code.json`` is generated from the sources of both engines (``tests/tools/generate_model_code.py``), and a test
 compares the file with them. Its keys are ``versions``, the versions that were read, ``architectures``, the class that
@@ -34,7 +34,7 @@ def load() -> dict[str, Any]:
 def architecture(layers: Layers) -> str | None:
     """Returns the class that loads a model: the class in the configuration, or transformers' class for the model type.
 
-    Uses the model type also for a model that was saved without its head, whose class is not that of a language model.
+    Uses the model type also for a model that was saved without its head, whose class is not a language model's.
     Returns None if there is no class.
     """
     stated = layers.configuration.raw.get("architectures")

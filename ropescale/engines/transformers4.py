@@ -35,7 +35,7 @@ LACKED = frozenset(
     "mistral_large4 molmo2 muse_glimmer muse_spark nemotron_h_omni paddleocr_vl pi0 pp_chart2table pp_formulanet "
     "qianfan_ocr step3p7 t5gemma2 unlimited_ocr video_llama_3".split()
 )
-"""Vision-language models that were added with transformers 5, like all types that are missing in :data:`TYPES`."""
+"""Vision-language types that were added with transformers 5, even if :data:`TYPES` has their language model's type."""
 
 _IGNORES = ("dbrx", "nemotron")
 """Model types that read a theta (DBRX in ``attn_config``), but no ``rope_scaling``."""

@@ -47,7 +47,7 @@ class Transformers5Engine(Engine):
             yield Difference("frequencies", "honoured", "as requested", text)
 
     def evidence(self, layers: Layers) -> How:
-        """Returns ``run``, because tests compare the rotary modules of every model type that transformers supports."""
+        """Returns ``run`` for all model types of transformers, whose rotary modules tests compare, else ``source``."""
         return "source" if _is_foreign(layers) else "run"
 
     def serve(self, serving: Serving) -> list[Command]:

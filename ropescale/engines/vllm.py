@@ -27,7 +27,7 @@ _RUN: dict[str, frozenset[str]] = dict.fromkeys(
     ).split(),
     EVERY,
 )
-"""Types with whose parameters tests run the rotary layer."""
+"""Types whose rope parameters tests pass to the rotary layer."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers for which vLLM ignores the scaling in the configuration (models/deepseek_v4, models/dots3_note)."""
@@ -39,7 +39,7 @@ _UNSCALED = frozenset(
 """Classes for which vLLM ignores the scaling in all layers (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
 
 _RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split())
-"""Types with mrope whose code computes yarn's ramp from the trained length instead of four times that (qwen3_vl.py)."""
+"""Types with mrope whose code computes yarn's ramp from the trained length, not from four times it (qwen3_vl.py)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention for which vLLM passes the rope parameters unchanged to the rotary layer."""

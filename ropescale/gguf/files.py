@@ -115,7 +115,7 @@ class GgufFile:
             keys: the new value of each changed key; None removes the key.
             tensors: the numbers of each changed tensor, which is written as one-dimensional float32; None removes the
                 tensor.
-            progress: called with the number of bytes after every copied block.
+            progress: called after every copied block, with the number of bytes in the block.
 
         Raises:
             CheckpointError: reading or writing failed, or the target exists; no partial file is left.

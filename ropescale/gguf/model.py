@@ -39,7 +39,7 @@ class GgufModel:
     """The keys of a GGUF file that concern RoPE.
 
     Attributes:
-        path: the file's path; None for an object that stands for any file with these keys.
+        path: the file's path; None if the object represents any file with these keys.
         architecture: ``general.architecture``, which is the prefix of the keys.
         keys: the scalar keys, without ropescale's own keys.
         tables: the numbers of the per-pair tensors, by name.
@@ -66,7 +66,7 @@ class GgufModel:
 
     @property
     def windowed(self) -> bool:
-        """Whether some layers have sliding-window attention. Llama 4 has, as chunks, unless the key is 0."""
+        """Whether some layers have sliding-window attention, or chunked attention (Llama 4, unless the key is 0)."""
         return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
 
     @property
@@ -78,7 +78,7 @@ class GgufModel:
 
 def _number(path: Path | None, name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a number, and finite")
+        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
     return value
 
 
@@ -167,7 +167,7 @@ def _rotary_dim(model: GgufModel) -> int:
     """Returns the number of rotating coordinates: ``rope.dimension_count`` or, as in llama.cpp, the head dimension.
 
     Raises:
-        ConfigError: neither is known, or the number is odd, while llama.cpp rotates pairs.
+        ConfigError: neither is known, or the number is odd or not whole, while llama.cpp rotates pairs.
     """
     stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
     if stated is None:

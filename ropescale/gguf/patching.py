@@ -45,8 +45,8 @@ class PatchedGguf:
         model: the model in the source file.
         plan: the plan, for a configuration that is translated from the file's keys.
         route: the form of the schedule in the written file.
-        keys: the value before and after of every key that changes; None for a missing key.
-        tables: the numbers before and after of every per-pair tensor that changes; None for a missing tensor.
+        keys: the old and the new value of every key that changes; None for a missing key.
+        tables: the old and the new numbers of every per-pair tensor that changes; None for a missing tensor.
         notes: remarks on the origin of the numbers.
         warnings: cases in which llama.cpp, or a program that embeds it, may compute something else.
     """
@@ -78,7 +78,7 @@ def patch_gguf(
         out: the file to write, which must not exist; None with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         dry_run: only plan, without writing a file.
-        progress: called with the number of bytes after every copied block of tensor data.
+        progress: called after every copied block of tensor data, with the number of bytes in the block.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:

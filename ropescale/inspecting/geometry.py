@@ -73,7 +73,7 @@ class Geometry:
     name: str | None = None
 
     def seen(self, length: int) -> int:
-        """Returns how many tokens of a text of this length these layers attend to."""
+        """Returns the number of tokens that these layers attend to in a text of this length."""
         return length if self.window is None else min(length, self.window)
 
     def turns(self) -> list[float]:

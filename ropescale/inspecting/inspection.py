@@ -120,7 +120,7 @@ def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
     return replace(
         geometry,
         rope=rope,
-        schedule=geometry.schedule or "as it is",
+        schedule=geometry.schedule or "as-is",
         frequencies=geometry.frequencies or Frequencies(geometry.rope.inv_freq()),
         target_length=geometry.target_length or geometry.rope.max_length,
     )
@@ -268,7 +268,7 @@ def _geometries(
         elif rope.is_scaled:
             length, varies = target_length or rope.max_length, length_dependent(from_rope_parameters(rope)[0])
             table = stock_table(rope, length)
-            geometry = replace(geometry, schedule="as it is", frequencies=table, target_length=length, varies=varies)
+            geometry = replace(geometry, schedule="as-is", frequencies=table, target_length=length, varies=varies)
         geometries.append(geometry)
     return tuple(geometries)
 

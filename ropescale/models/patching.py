@@ -111,7 +111,7 @@ class Patch:
 
     def __repr__(self) -> str:
         labels = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
-        held = f", held at {self.frozen_at:,} tokens" if self.frozen_at else ""
+        held = f", frozen at {self.frozen_at:,} tokens" if self.frozen_at else ""
         return f"<Patch {labels}, to {self.plan.length:,} tokens{held}{'' if self._undo else ', reverted'}>"
 
     def __enter__(self) -> Patch:
@@ -295,7 +295,7 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:
-    """Verifies that a model's live tables are those of the plan.
+    """Verifies that a model's live tables equal the plan's.
 
     Args:
         frozen_at: the length at which length-dependent schedules were frozen, if any.

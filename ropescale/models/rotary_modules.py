@@ -181,7 +181,7 @@ def stock_table(module: nn.Module, key: str, length: int) -> Table:
 
 
 def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
-    """Returns the table that transformers builds for a rope type and a length, whatever the module's own table."""
+    """Returns the table that transformers builds for a rope type and a length, even if the module's table differs."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config: Any = module.config
@@ -314,13 +314,13 @@ class LengthHook:
 
 
 def followed(module: nn.Module) -> Mapping[str, Tables]:
-    """Returns the functions of the tables that follow the positions, by layer type."""
+    """Returns the functions that compute a module's tables from the positions, by layer type; empty without any."""
     hook = module.__dict__.get(_HOOK)
     return {} if hook is None else hook.tables
 
 
 def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
-    """Makes a module's tables follow the positions by these functions, which replace older ones."""
+    """Makes a module compute its tables from the positions by these functions, which replace older ones."""
     old = [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, LengthHook)]
     for key in old:
         del module._forward_pre_hooks[key]

@@ -150,7 +150,7 @@ def _check_ours(path: Path) -> None:
 
     Raises:
         CheckpointError: the existing file is neither an image with ropescale's mark nor empty.
-        OSError: it is not a regular file.
+        OSError: the path exists, but is not a regular file.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

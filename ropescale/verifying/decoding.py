@@ -332,7 +332,7 @@ def _device(model: PreTrainedModel) -> torch.device:
 
 
 Text = Callable[[int], Sequence[int]]
-"""A function that returns at least this many token ids, or all ids of a shorter text."""
+"""A function that returns at least the requested number of token ids, or all ids of a shorter text."""
 
 
 def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:

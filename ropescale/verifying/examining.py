@@ -246,7 +246,7 @@ def examine_model(model: nn.Module) -> Verification:
 
 
 def examine_tables(model: nn.Module) -> Verification:
-    """Compares a loaded model's current tables without a forward pass, also if several processes share its weights.
+    """Compares a loaded model's tables with the intended ones without a forward pass, even if its weights are sharded.
 
     A table that follows the length is compared at its switch, because the last pass may have changed it.
 

@@ -97,7 +97,7 @@ class Verification:
         """The message of the error that :func:`ropescale.verify` raises; None if it raises none."""
         if self.problems or not self.limits:
             return "; ".join(self.problems) or None
-        return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
+        return f"the frequencies are live, but another limit is too low: {'; '.join(self.limits)}"
 
     @property
     def verdict(self) -> str:

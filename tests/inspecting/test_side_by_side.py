@@ -102,7 +102,7 @@ def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(ch
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     ropescale.patch_checkpoint(folder, out := tmp_path.parent / f"{tmp_path.name}-ntk", "ntk:factor=8")
     page = shown(str(out), *asked(["as-is", "linear:factor=8"])).out
-    assert cells(page, "pair")[4:] == ["as it is", "linear:factor=8"]
+    assert cells(page, "pair")[4:] == ["as-is", "linear:factor=8"]
     assert cells(page, "16")[1:6] == ["628.319", "0.407437", "NEVER", f"{8 ** (32 / 62):.6g}", "8"]
 
 
