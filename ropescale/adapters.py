@@ -133,7 +133,7 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
 
 
 _RTOL = 2e-6
-"""The largest relative difference at which tables count as equal; one may come from a configuration's lists."""
+"""The largest relative difference at which two tables count as equal; a table may come from a configuration's lists."""
 
 
 def _carried_by(adapter: Adapter) -> str:

@@ -61,7 +61,7 @@ class Record(_Stored):
     Attributes:
         version: the format's version, ``schema`` in the file.
         source: the source checkpoint, a folder or a Hub id.
-        spec: the schedules.
+        spec: the schedules, as text.
         beneath: the scaling that a schedule was composed with, as text.
         frozen: the frozen schedules, each with the length of its table, as text.
         original_length: the trained lengths, in tokens.

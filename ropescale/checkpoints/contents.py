@@ -54,7 +54,7 @@ def raised_tokenizer(path: Path, length: int) -> bytes | None:
 
 
 def completed(source: Path, request: Request) -> Plan:
-    """Plans the addition of missing keys and limits to a checkpoint, without changing its frequencies.
+    """Plans the addition of missing keys and a raised tokenizer limit to a checkpoint, with unchanged frequencies.
 
     A model that was patched in memory and saved by ``save_pretrained`` lacks the keys of transformers 4, and its
     tokenizer has the old limit.

@@ -151,7 +151,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
 def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
     """Returns the name under which a model was loaded, its folder, and its Hub id.
 
-    The name of a model that was not loaded is its class. The folder is None if there is none, and the Hub id is None
+    The name of a model that was not loaded is its class. The folder is None if it is unknown, and the Hub id is None
     if the folder is not in the Hub's cache.
     """
     config: Any = whole_config(model)

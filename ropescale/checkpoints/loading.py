@@ -94,7 +94,7 @@ def auto_class(config: Mapping[str, object]) -> Any:
     kind = config.get("model_type")
     if kind == "paligemma":
         raise ConfigError(
-            "paligemma's attention is bidirectional without an image, so the model would see what it predicts"
+            "paligemma's attention is bidirectional without an image, so the model would see the tokens to predict"
         )
     sees = kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     also = isinstance(kind, str) and sees and kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -194,7 +194,7 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
     for name, value in _leaves(config):
         if "implementation" in name and isinstance(value, str) and "/" in value:
             raise ConfigError(
-                f"{folder}/config.json asks for code from the Hub ({cut(name, 100)}: {brief(value)}); {ending}",
+                f"{folder}/config.json requires code from the Hub ({cut(name, 100)}: {brief(value)}); {ending}",
                 "trust_remote_code",
             )
 
@@ -229,7 +229,7 @@ _MOST = (
     (re.compile(r"^num_labels$"), 2**20),
     (re.compile(r"^(hidden_size|d_model|n_embd|dim)$"), 2**22),
 )
-"""The largest accepted values of numbers in the configuration that determine sizes, by a pattern of their names."""
+"""The largest accepted values of size fields in the configuration, by a pattern of the field's name."""
 
 
 def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:

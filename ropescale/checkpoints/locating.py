@@ -102,9 +102,7 @@ def checked(folder: Path) -> Path:
         CheckpointError: the folder contains no ``config.json``.
     """
     if not (folder / "config.json").exists():
-        raise CheckpointError(
-            f"{folder} has no config.json; give a checkpoint's folder (transformers' form, with config.json)"
-        )
+        raise CheckpointError(f"{folder} has no config.json; give the folder of a checkpoint in transformers' format")
     return folder
 
 

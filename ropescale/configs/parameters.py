@@ -128,7 +128,7 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
 
 
 def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], whole: bool) -> None:
-    """Raises an error if the keys of transformers 4 and 5 disagree, because transformers 5 would use those of 4.
+    """Raises an error if the keys of transformers 4 and 5 disagree, because transformers 5 would use the older ones.
 
     Args:
         new: the parameters of ``rope_parameters``.

@@ -140,7 +140,7 @@ class Section:
         return next(((name, value) for name, value in stated if value is not None), None)
 
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
-        """Returns the dimension of a head: stated, the class's default, or hidden_size / num_attention_heads.
+        """Returns the dimension of a head: the stated value, the class's default, or hidden_size / num_attention_heads.
 
         For latent attention, returns the dimension of the slice that rotates.
 

@@ -106,7 +106,7 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf`` for the schedule: its spec, or a table with the only longrope list."""
+    """Returns the options of ``ropescale gguf`` for the schedule: its spec, or a table with longrope's single list."""
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec

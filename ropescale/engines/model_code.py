@@ -35,7 +35,7 @@ def architecture(layers: Layers) -> str | None:
     """Returns the class that loads a model: the class in the configuration, or transformers' class for the model type.
 
     Uses the model type also for a model that was saved without its head, whose class is not a language model's.
-    Returns None if there is no class.
+    Returns None if neither is known.
     """
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None

@@ -81,7 +81,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield from vllm.own_longrope_scale(layers)
         if layers.changes_with_length:
             text = "selects the list batch by batch, even if cached keys were rotated with the other list"
-            yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
+            yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
             yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}; remove both")

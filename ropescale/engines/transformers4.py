@@ -73,7 +73,7 @@ class Transformers4Engine(Engine):
         return "load it with transformers 5"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Returns the differences that remain with the exported code; empty for layers without the vendor's scaling."""
+        """Returns the differences that remain with the exported code; empty for layers that stay unscaled."""
         if serving.is_untouched(layers):
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
@@ -100,7 +100,7 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
         yield Difference.stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE")
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
-        text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
+        text = f"has one theta for all layers of {model_type}, so the other layers change as well{instead}"
         yield Difference("theta", "recomputed", "one theta for all layers", text)
     accepted = layers.configuration.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):

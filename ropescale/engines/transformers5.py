@@ -19,7 +19,7 @@ def _is_foreign(layers: Layers) -> bool:
 def keeps_state(layers: Layers) -> Difference:
     """Returns the difference of transformers for frequencies that change with the length of the text."""
     text = (
-        "keep{s} state between calls, so results depend on earlier ones; cached keys keep old angles; freeze the "
+        "keep{s} state between calls, so results depend on earlier calls; cached keys keep old angles; freeze the "
         "schedule at a length for one fixed table"
     )
     computes = "at every call; cached keys keep old angles"

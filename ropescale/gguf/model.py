@@ -36,7 +36,7 @@ Tables = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class GgufModel:
-    """The keys of a GGUF file that concern RoPE.
+    """The model in a GGUF file: its scalar keys and per-pair tensors.
 
     Attributes:
         path: the file's path; None if the object represents any file with these keys.

@@ -161,7 +161,7 @@ def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], lis
     if name not in known.ROPE:
         warnings.append(f"{known.SOURCE} has no architecture {name}; other versions were not checked")
     if name in known.READS_BETAS:
-        warnings.append("llama-cpp-python's Llama class overrides the file's betas with 32 and 1; pass it the file's")
+        warnings.append("llama-cpp-python's Llama class overrides the file's betas with 32 and 1; pass them to it")
     window = model.number("attention.sliding_window", 0)
     if window and window < plan.length:
         warnings.append(f"{name}.attention.sliding_window is {window}; no schedule lets those layers attend further")

@@ -67,7 +67,7 @@ class Goal:
 
 
 def goal_of(plan: Plan) -> Goal:
-    """Returns the goal that a plan for a GGUF file, which has a single schedule, describes.
+    """Returns the goal of a plan for a GGUF file; such a plan has a single schedule.
 
     Raises:
         ScheduleError: the plan changes nothing.

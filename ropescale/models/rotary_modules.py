@@ -29,7 +29,7 @@ Table = tuple[torch.Tensor, float]
 """The frequencies and the attention scale of a module."""
 
 RTOL = 2e-6
-"""The largest relative difference allowed between a float32 table and the float64 one (transformers: 5.2e-7)."""
+"""The largest relative difference allowed between a float32 table and the float64 table (transformers: 5.2e-7)."""
 
 SCALE_RTOL = 1e-5
 """The tolerance for attention scales: Phi-3 derives its scale from an integer maximum length. An error in the scale,
@@ -146,7 +146,7 @@ def varies(module: nn.Module, key: str) -> bool:
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
-    """Returns the largest relative difference of a live table and its scale from the float64 ones.
+    """Returns the largest relative difference of a live table and its scale from the wanted float64 values.
 
     The result is infinite for different numbers of pairs, and for NaN or infinity. Ignores differences of the scale
     below :data:`SCALE_RTOL`.

@@ -254,7 +254,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
 
     Raises:
         ScheduleError: the schedule raises an error, or returns something other than Frequencies, a wrong number of
-            pairs, a negative or non-finite frequency, or an attention scale that is not positive or too large.
+            pairs, a negative or non-finite frequency, or an attention scale that is too large or not positive.
     """
     label = label_of(schedule)
     try:

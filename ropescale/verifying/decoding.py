@@ -359,7 +359,7 @@ def _special(config: object) -> set[int]:
 
 
 def written(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
-    """Returns the token ids of numbered sentences, at least ``tokens`` unless the tokenizer returns few."""
+    """Returns the token ids of numbered sentences, at least ``tokens`` unless the tokenizer returns almost none."""
     count = max(8, tokens // 8)
     while True:
         text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))

@@ -559,7 +559,7 @@ OF_TYPES = {
     ("dbrx", "ntk:factor=4"): [],
     ("dbrx", "linear:factor=4"): ["transformers 4: ignores rope_scaling for dbrx; load it with transformers 5"],
     ("olmo3", "ntk:factor=4"): [
-        "transformers 4: has one theta for all layers of olmo3, so the others change as well; load it with "
+        "transformers 4: has one theta for all layers of olmo3, so the other layers change as well; load it with "
         "transformers 5"
     ],
     ("gemma3_text", "ntk-su:factor=4"): [

@@ -113,7 +113,7 @@ EVAL = ["eval", "model", "--data", "text.txt", "--lengths", "64", "--no-truncati
 @pytest.mark.parametrize("words", [["verify", "model"], ["verify", "model", "--generate"], EVAL], ids=" ".join)
 def test_a_configuration_fetches_no_kernel(loadable, capsys, words, changes):
     edit(loadable, **changes)
-    said = refused(capsys, words, "config.json asks for code from the Hub", "org/kernel", "--trust-remote-code")
+    said = refused(capsys, words, "config.json requires code from the Hub", "org/kernel", "--trust-remote-code")
     assert next(iter(changes)) in said
 
 
