@@ -42,7 +42,7 @@ class CheckpointError(RopescaleError, OSError):
 
 
 class DataError(RopescaleError, ValueError):
-    """Documents that are empty, too short, or contain ids that the model lacks."""
+    """Invalid documents, lengths or tokens: empty, too short, or with ids that the model lacks."""
 
 
 class ServerError(RopescaleError):

@@ -32,7 +32,7 @@ class Request:
         spec: the schedule: an object, a spec string, its JSON form, or ``{layer type: one of these}``.
         factor: the extension factor; sets the schedule's field ``factor``.
         target_length: the target context in tokens; determines the factor.
-        original_length: the trained length in tokens, if the configuration does not state it.
+        original_length: the trained length in tokens, if the configuration states none or a wrong one.
         overrides: further fields of the schedule, as text.
         layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
         replace_scaling: for a scaled model, replace the scaling and compute from the original length.

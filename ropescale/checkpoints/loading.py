@@ -46,7 +46,7 @@ def load_model(
     Raises:
         CheckpointError: loading failed.
         ConfigError: the model needs custom code that may not run, or its class has no tensor-parallel plan.
-        DataError: the device does not exist.
+        DataError: the device cannot be used.
     """
     import torch
     from transformers.utils import logging as bars
@@ -146,7 +146,7 @@ def load_tokenizer(
 
     Raises:
         CheckpointError: the tokenizer is missing or cannot be loaded.
-        ConfigError: the tokenizer needs custom code that may not run.
+        ConfigError: the tokenizer needs custom code that may not run, or its maximum length is not a number.
     """
     from transformers import AutoTokenizer
 

@@ -95,7 +95,7 @@ def patch_checkpoint(
 
     Args:
         model: a checkpoint's folder, or a Hub id.
-        out: the folder to write; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
+        out: the folder to write; None with ``in_place``, optional with ``dry_run`` or ``push_to_hub``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
             adds what ``save_pretrained`` does not write: the keys of transformers 4, and the tokenizer's new limit.
         link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` for the first of these that

@@ -300,7 +300,7 @@ class Serving:
         wanted: the configuration to serve, in the keys of transformers 4 and 5.
         layers: every kind of rotating layer, under the wanted configuration.
         length: the context to serve, in tokens.
-        source: where the weights come from.
+        source: the source of the weights.
     """
 
     model: str
@@ -352,7 +352,7 @@ class Serving:
         return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
 
     def is_untouched(self, layers: Layers) -> bool:
-        """Whether these layers rotate without scaling under the vendor's configuration."""
+        """Whether these layers have no scaling and keep the parameters of the vendor's configuration."""
         if layers.kind != "default":
             return False
         if self.is_written:

@@ -73,7 +73,7 @@ class Transformers4Engine(Engine):
         return "load it with transformers 5"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Returns the differences that remain with the exported code; empty for layers that stay unscaled."""
+        """Returns the differences that remain with the exported code; empty for unchanged layers without scaling."""
         if serving.is_untouched(layers):
             return ()
         if serving.is_written and unread_by_v4(serving.stored):

@@ -75,7 +75,7 @@ def patch_gguf(
 
     Args:
         source: the GGUF file.
-        out: the file to write, which must not exist; None with ``dry_run``.
+        out: the file to write, which must not exist; optional with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         dry_run: only plan, without writing a file.
         progress: called after every copied block of tensor data, with the number of bytes in the block.

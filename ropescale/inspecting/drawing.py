@@ -35,7 +35,8 @@ def plot(
         A matplotlib ``Figure`` without a window; a notebook displays it. See :func:`draw`.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or the model or the schedule cannot be read.
+        RopescaleError: matplotlib is not installed, the model or the schedule cannot be read, or the file cannot be
+            written.
     """
     refuse_unknown("ropescale.plot", options, RequestOptions.__annotations__)
     several = isinstance(schedule, (list, tuple))

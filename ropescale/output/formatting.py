@@ -134,7 +134,7 @@ def named(text: str | os.PathLike[str]) -> str:
 def stays_below(name: str) -> bool:
     r"""Whether a name from a file refers to a path below the file's folder, on any system.
 
-    False for an empty part or ``..``, also between backslashes, for absolute names, and for drive letters.
+    False for a part that is empty, ``.`` or ``..``, also between backslashes, for absolute names and drive letters.
     """
     parts = re.split(r"[/\\]", name)
     return "\0" not in name and not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name)

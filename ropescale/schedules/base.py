@@ -101,8 +101,8 @@ class BuiltIn:
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         """Returns the schedule as transformers' rope parameters (``rope_type`` first); None if it has no such form.
 
-        Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included; ``rope_theta``
-        is included only if the schedule changes it.
+        Keys that describe the geometry, such as ``mrope_section``, are not included, except the
+        ``partial_rotary_factor`` of proportional RoPE. ``rope_theta`` is included only if the schedule changes it.
         """
         return None
 

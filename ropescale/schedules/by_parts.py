@@ -99,7 +99,7 @@ class Yarn(BuiltIn):
         extrapolation_factor: multiplies ``m_i``; 1 is YaRN, 0 divides every pair.
     """
 
-    does: ClassVar[str] = "by parts, and attention rescaled"
+    does: ClassVar[str] = "ntk-by-parts, rescaled attention"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071"
     falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
 

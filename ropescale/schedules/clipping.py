@@ -78,7 +78,7 @@ class Giraffe(BuiltIn):
         truncate: the length ``T`` in tokens that a kept pair's wavelength fits into.
     """
 
-    does: ClassVar[str] = "slow pairs slowed more, or stopped"
+    does: ClassVar[str] = "slows or stops the slower pairs"
     paper: ClassVar[str] = "Pal et al. 2023, arXiv:2308.10882"
 
     scale_power: float | None = at_least(0, None)

@@ -28,7 +28,7 @@ class Llama3(BuiltIn):
         high_freq_factor: turns above which a pair is kept; not below ``low_freq_factor``.
     """
 
-    does: ClassVar[str] = "by parts, with Llama 3.1's blend"
+    does: ClassVar[str] = "ntk-by-parts with a narrower band"
     paper: ClassVar[str] = "Grattafiori et al. 2024, arXiv:2407.21783"
     falling: ClassVar[tuple[str, ...]] = ("high_freq_factor", "low_freq_factor")
 

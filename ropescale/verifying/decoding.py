@@ -102,9 +102,9 @@ def compare(
     Args:
         model: a causal language model of transformers, with its weights.
         trained, extended: the model's trained length and target length, in tokens.
-        lengths: the lengths to compare at. Default: half the trained length, the trained length, the first length at
-            which the frequencies change, and the extended length if it takes at most a minute. A trained length that
-            takes more than three minutes is halved until it does not.
+        lengths: the lengths to compare at. Default: half the trained length, the trained length, the last length before
+            the frequencies change, and the extended length if it takes at most a minute. A trained length that takes
+            more than three minutes is halved until it does not.
         text: a function that returns the token ids to follow. If it is None or returns too few, random ids are used.
         say: called with the estimated cost before the passes run.
 

@@ -74,7 +74,7 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
 
     Args:
         model: the folder or Hub id of a checkpoint or an adapter (no weights are read), or a loaded model. For an
-            adapter, the base is built and compared with the table that the adapter was trained with.
+            adapter, the tables of its base are compared with those that the adapter was trained with.
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
