@@ -253,7 +253,7 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
 def _contents(
     folder: Path, files: Mapping[str, bytes] | None = None, record: Mapping[str, object] | None = None
 ) -> uploading.Contents:
-    """Returns the files to upload: the files of a patched folder or, given changes, those of a source with the changes.
+    """Returns the files to upload: the files of a patched folder, or the files of a source with the given changes.
 
     Args:
         folder: the patched folder, or the source.

@@ -198,8 +198,8 @@ class Difference:
     @classmethod
     def one_table(cls, length: int) -> Difference:
         """Returns the difference of an engine that computes the table of dynamic NTK only once, for a given length."""
-        text = f"compute{{s}} one static table, that of {length:,} tokens, for every length"
-        return cls("switch", "recomputed", f"one table, that of {length:,} tokens", text)
+        text = f"compute{{s}} one static table, for {length:,} tokens, and use{{s}} it at every length"
+        return cls("switch", "recomputed", f"one table, for {length:,} tokens", text)
 
     @classmethod
     def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:

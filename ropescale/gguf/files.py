@@ -183,7 +183,7 @@ def open_gguf(path: str | Path) -> GgufFile:
         with open_regular(path) as file:
             start = file.read(8)
         if start[:4] != MAGIC:
-            raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")
+            raise ConfigError(f"{path} is not a GGUF file (it does not start with GGUF)")
         if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
             raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
         try:

@@ -68,7 +68,7 @@ class Stretch:
         changes: the first length after ``first`` whose frequencies differ from those at ``first``, if any.
         difference: the largest difference between two logits.
         relative: ``difference`` divided by the logits' spread, their standard deviation over the vocabulary.
-        position: the index of the token whose logits have that difference.
+        position: the index of the token whose logits differ the most.
         tokens_differ: the number of positions, out of ``last - first + 1``, at which the likeliest token differs.
         tolerance: the largest ``relative`` that rounding alone may cause.
         verdict: ``equal``; ``differs as the schedule does``, if the frequencies had changed; ``undecided``, if

@@ -75,7 +75,7 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
     Args:
         model: the folder or Hub id of a checkpoint or an adapter (no weights are read), or a loaded model. For an
             adapter, the tables of its base are compared with those that the adapter was trained with.
-        options: those of :func:`examine`, such as ``generate=True``.
+        options: the keywords of :func:`examine`, such as ``generate=True``.
 
     Raises:
         VerificationError: a layer uses another table, or another limit is below the target length.
@@ -290,7 +290,7 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
 
 
 def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
-    """Compares the tables of an adapter's base, as transformers builds them, with those of the adapter's training.
+    """Compares the tables that transformers builds for an adapter's base with the tables of the adapter's training.
 
     Args:
         name, trusted: as for :func:`examine_folder`.

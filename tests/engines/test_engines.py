@@ -65,7 +65,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("llama", "dynamic:factor=2", [
         "vLLM: computes one static table, base RoPE of 4,096 positions",
-        "SGLang: computes one static table, that of 8,192 tokens",
+        "SGLang: computes one static table, for 8,192 tokens",
         "llama.cpp: has no dynamic scaling",
         "transformers 5 and transformers 4: keep state between calls",
     ]),

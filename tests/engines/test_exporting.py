@@ -185,7 +185,7 @@ def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp
     assert overridden(done)["rope_parameters"]["max_trained_positions"] == 4096
     assert overridden(done)["max_position_embeddings"] == 16384
     [switch] = [row for row in done.rows if row.field == "switch"]
-    assert (switch.status, switch.computes) == ("recomputed", "one table, that of 16,384 tokens")
+    assert (switch.status, switch.computes) == ("recomputed", "one table, for 16,384 tokens")
 
 
 def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_pa
 # Parity
 
 
-ONE_TABLE = {"switch": ("recomputed", "one table, that of 16,384 tokens")}
+ONE_TABLE = {"switch": ("recomputed", "one table, for 16,384 tokens")}
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "yarn:factor=4", "vllm"): {},
     ("llama", "yarn:factor=4", "sglang"): {},
