@@ -96,8 +96,8 @@ def remarks(adapter: Adapter) -> Iterator[str]:
     trained = adapter.record
     if trained is None:
         yield (
-            f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {NAME}); it "
-            f"is loaded with those of its base {named(adapter.base)} ({_carried_by(adapter)})"
+            f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {NAME}); the "
+            f"frequencies of its base {named(adapter.base)} are used ({_carried_by(adapter)})"
         )
     elif mismatch := disagreement(adapter):
         yield mismatch

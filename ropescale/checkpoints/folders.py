@@ -331,8 +331,8 @@ def refuse_leaving_links(folder: Path) -> None:
         links = leaving_links(folder)
     if links:
         raise CheckpointError(
-            f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace it by a copy if it "
-            "belongs to the model, or remove it"
+            f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace the link by a copy "
+            "if the target belongs to the model, or remove the link"
         )
 
 
@@ -385,7 +385,7 @@ def why_not_ours(folder: Path) -> str | None:
     foreign = next(_foreign_files(folder, files), None)
     if foreign and files_in(folder) != files:  # another command has replaced the folder meanwhile
         return why_not_ours(folder)
-    return foreign and f"{folder / foreign}, so force does not replace {folder}; move that away, or choose another one"
+    return foreign and f"{folder / foreign}, so force does not replace {folder}; move it away, or choose another folder"
 
 
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:

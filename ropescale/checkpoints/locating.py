@@ -61,7 +61,7 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
         if is_interrupted(path):
             raise CheckpointError(
                 f"{path} has an interrupted or running patch in place; undo it with "
-                f"`ropescale restore {path}`, or patch it in place again"
+                f"`ropescale restore {path}`, or patch in place again"
             )
         return path
     if path.is_file():

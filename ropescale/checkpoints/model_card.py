@@ -98,7 +98,7 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
         f"| {cell(sentence(key))} | {cell(code_span(label))} | {trained.get(key, '-')} | {length} |"
         for key, label in labels.items()
     ]
-    return "\n".join(["| layers | schedule | trained at | meant for |", "|---|---|---|---|", *rows])
+    return "\n".join(["| layers | schedule | trained length | target length |", "|---|---|---|---|", *rows])
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:

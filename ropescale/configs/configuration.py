@@ -227,7 +227,7 @@ _TEMPERATURE = "llama_4_scaling_beta"
 
 ONLY_V5_KEYS = (
     "config.json has only rope_parameters, which transformers 4 ignores: it would use its default theta without "
-    "scaling; patching with the schedule as-is writes its keys"
+    "scaling; patch with the schedule as-is to add the keys of transformers 4"
 )
 """The message about configurations for which :func:`unread_by_v4` is true."""
 

@@ -155,7 +155,7 @@ class Section:
             sliced, stated = self.get("qk_rope_head_dim"), self.get("head_dim")  # MLA rotates a separate slice
             if self.family.table_of_head_dim and stated is not None and stated != sliced:
                 raise ConfigError(
-                    f"head_dim is {brief(stated)} and qk_rope_head_dim {brief(sliced)}: {self.model_type} rotates "
+                    f"head_dim is {brief(stated)} and qk_rope_head_dim is {brief(sliced)}: {self.model_type} rotates "
                     "qk_rope_head_dim coordinates, and transformers builds its table for head_dim; make them equal"
                 )
             return whole(sliced, "qk_rope_head_dim")

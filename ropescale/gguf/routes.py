@@ -177,7 +177,7 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
     schedule, name = goal.schedule, model.architecture
     why = "does not apply them" if name in known.LOADS_IN_VAIN else "does not load them"
-    text = f"{label_of(schedule)} needs one factor per pair, and llama.cpp {why} in {name}"
+    text = f"{label_of(schedule)} needs per-pair factors, and llama.cpp {why} in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
         raise ScheduleError(
             f"{text} (and it does not read yarn's betas from the file); write plain yarn and start llama.cpp with "

@@ -300,8 +300,8 @@ def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request)
                 fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
     for name, (label, their_value, our_value) in fields.items():
         yield (
-            f"the vendor's {label} has {name}={their_value}, and this schedule {name}={our_value}; keep the vendor's "
-            f"with {name}={their_value}"
+            f"the vendor's {label} has {name}={their_value}, and this schedule has {name}={our_value}; keep the "
+            f"vendor's value with {name}={their_value}"
         )
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)

@@ -88,7 +88,7 @@ class BuiltIn:
         for one, next_one in pairwise(self.falling):
             high, low = getattr(self, one), getattr(self, next_one)
             if high < low:
-                raise ScheduleError(f"{self.name}: {one} is {high} and {next_one} {low}; {one} must not be smaller")
+                raise ScheduleError(f"{self.name}: {one} is {high} and {next_one} is {low}; {one} must not be smaller")
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         """Returns the frequencies for ``rope`` when ``length`` tokens are processed.

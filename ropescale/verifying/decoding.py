@@ -44,10 +44,10 @@ AROUND = 4
 """The number of tokens decoded before and after each length."""
 
 PATIENCE = 60.0
-"""The longest estimated time, in seconds, for which the extended length is measured by default."""
+"""The longest estimated time, in seconds, with which the extended length is compared by default."""
 
 LONGEST = 180.0
-"""The longest estimated time, in seconds, at the trained length, which is halved until its estimate is shorter."""
+"""The longest estimated time, in seconds, for the trained length, which is halved until the estimate is shorter."""
 
 MARGIN = 8
 """The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""

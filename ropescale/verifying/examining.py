@@ -188,7 +188,7 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         yield (
             f"{report.intended} changes its frequencies with the length, here from {first:,} tokens on: generate() "
             "keeps cached keys at their old angles, so it differs from a full pass by up to "
-            f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of their spread), and chooses a "
+            f"{worst.difference:.3g} in a logit ({worst.relative:.2g} of the logits' spread), and chooses a "
             f"different token at {other} of {compared} positions. transformers works this way; freeze the schedule at "
             "one length for one table at every length"
         )

@@ -172,7 +172,7 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model):
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
     edit(model, **GPT_OSS)
     note = (
-        "note: the vendor's yarn has truncate=false, and this schedule truncate=true; keep the vendor's with "
+        "note: the vendor's yarn has truncate=false, and this schedule has truncate=true; keep the vendor's value with "
         "truncate=false"
     )
     assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err

@@ -339,7 +339,7 @@ WINDOW = {"attention.sliding_window": 64}
             {},
             "llama3:factor=8",
             ScheduleError,
-            "needs one factor per pair.*does not load them in qwen2",
+            "needs per-pair factors.*does not load them in qwen2",
         ),
         ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not apply them in falcon-h1"),
         ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),

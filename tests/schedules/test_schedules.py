@@ -324,7 +324,7 @@ def test_a_factor_that_cannot_be_is_one_clear_sentence(name: str, value: Any, pr
         (lambda: create("quux"), "no schedule named 'quux'; see `ropescale schedules`"),
         (lambda: create("abf"), "abf needs rope_theta"),
         (lambda: Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
-        (lambda: Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow 32"),
+        (lambda: Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow is 32"),
         (lambda: DynamicYarn(beta_fast=0.5), "dynamic-yarn: beta_fast is 0.5"),
         (lambda: Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
         (lambda: Proportional(1.5), "a share from 0 to 1, not 1.5"),

@@ -200,7 +200,7 @@ def test_a_forward_that_ignores_the_table_is_not_live(held: int | None) -> None:
     with ropescale.patch(model, "dynamic:factor=4" if held else "yarn:factor=4", length=held):
         assert ropescale.verify(model).live
         model.model.rotary_emb.forward = base.model.rotary_emb.forward
-        with pytest.raises(VerificationError, match="its cos does not follow it"):
+        with pytest.raises(VerificationError, match="its cos does not match it"):
             ropescale.verify(model)
 
 
