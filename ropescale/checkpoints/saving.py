@@ -266,7 +266,7 @@ def _plain(name: str) -> str:
 
 
 def _is_same(here: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether two tensors are equal, perhaps after a cast to fewer bits and back; True for types not compared."""
+    """Whether two tensors are equal, or equal after a cast to fewer bits and back; True for other types."""
     if type(here) is not torch.Tensor or here.dtype not in _PLAIN or there.dtype not in _PLAIN:
         return True
     if here.shape != there.shape:

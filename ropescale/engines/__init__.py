@@ -1,4 +1,4 @@
-"""Serving engines and how they compute a schedule, with one module and one line of the registry per engine.
+"""The serving engines, and how each computes a schedule. An engine is a module here and a line of the registry.
 
 Each module lists the differences between the requested schedule and what its engine computes. The warnings of
 ``ropescale patch``, the model card and the table of ``ropescale export`` are derived from these lists.

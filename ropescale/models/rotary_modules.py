@@ -54,7 +54,7 @@ def text_config(model: nn.Module) -> PreTrainedConfig:
 
 
 def unwrapped(model: Any) -> Any:
-    """Returns the causal language model inside a compiled or PEFT-wrapped one, with its adapters active.
+    """Returns the causal language model inside a compiled or PEFT-wrapped model, with its adapters active.
 
     Raises:
         ConfigError: the adapter is a learned prompt, which is not part of the model inside.
@@ -320,7 +320,7 @@ def followed(module: nn.Module) -> Mapping[str, Tables]:
 
 
 def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
-    """Makes a module compute its tables from the positions by these functions, which replace older ones."""
+    """Makes a module compute its tables from the positions by these functions, which replace older functions."""
     old = [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, LengthHook)]
     for key in old:
         del module._forward_pre_hooks[key]

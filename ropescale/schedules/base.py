@@ -150,7 +150,7 @@ def lookup(name: str) -> type[BuiltIn]:
     """Returns the class registered as ``name``; ignores case.
 
     Raises:
-        ScheduleError: the name is unknown; the message suggests a similar one.
+        ScheduleError: the name is unknown; the message suggests a similar name.
     """
     if name.lower() in _REGISTRY:
         return _REGISTRY[name.lower()]

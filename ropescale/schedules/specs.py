@@ -211,7 +211,7 @@ def describe(schedule: object) -> str:
 
 
 def to_dict(schedule: object) -> dict[str, object]:
-    """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
+    """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in schedule back.
 
     A user's schedule has the name of its class or function. Fields whose value and default are None are omitted.
     """
@@ -380,7 +380,7 @@ def resolve(
 
 
 def _with_target(spec: Spec, trained: int, target: int) -> Spec:
-    """Derives the factor from a target length, or checks the given one."""
+    """Derives the factor from a target length, or checks the given factor."""
     if target < trained:
         raise ScheduleError(
             f"the target length {target} is shorter than the trained length {trained}; no extension is needed"
