@@ -115,7 +115,7 @@ class Configuration:
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """The rope parameters per rotating layer type, in v5 form and completed as in transformers."""
+        """The rope parameters per rotating layer type, under the keys of transformers 5 and completed as there."""
         return read_parameters(self.text)
 
     @cached_property
@@ -237,7 +237,7 @@ class Scaling:
     """The values by which a configuration expresses a schedule.
 
     Attributes:
-        parameters: the v5 rope parameters per layer type that changes, without the model's own keys.
+        parameters: the new rope parameters per layer type that changes, without the model's own keys.
         max_length: the new ``max_position_embeddings``.
         original_length: the new ``original_max_position_embeddings``; None keeps the current value.
     """
@@ -269,8 +269,8 @@ def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
 def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
     """Returns a copy of a configuration with the given scaling.
 
-    Sets ``rope_parameters`` (v5) and ``rope_scaling`` with ``rope_theta`` (v4) consistently. Keeps the model's own rope
-    parameters and all other keys.
+    Sets ``rope_parameters`` for transformers 5, and ``rope_scaling`` and ``rope_theta`` for transformers 4. Keeps the
+    model's own rope parameters and all other keys.
     """
     text = configuration.text
     merged = {}

@@ -1,4 +1,4 @@
-"""Reads rope parameters in v5 form, and completes them as transformers' configuration classes do."""
+"""Reads rope parameters, and completes them as the configuration classes of transformers 5 do."""
 
 from __future__ import annotations
 

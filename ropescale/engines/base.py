@@ -26,7 +26,7 @@ class Layers:
 
     Attributes:
         key: the layer type, or ``"all"`` for a model with one table for all layers.
-        parameters: the rope parameters in v5 form.
+        parameters: the rope parameters, under the keys of transformers 5.
         configuration: the whole configuration.
         rope: the rotary geometry.
         length: the target context in tokens.
@@ -379,7 +379,7 @@ class Serving:
         return {"text_config": changed} if changed and self.stored.is_multimodal else changed
 
     def v5_changes(self, positions: int) -> dict[str, object]:
-        """Returns the changes to the language model's part of the stored configuration, in v5 form.
+        """Returns the changes to the language model's part of the stored configuration, for transformers 5.
 
         Changed rope parameters are complete, because they replace the stored ones. Layer types that do not rotate keep
         their parameters.

@@ -1,4 +1,4 @@
-"""transformers 4, which reads only the v4 keys (``rope_theta``, ``rope_scaling``)."""
+"""transformers 4, which reads ``rope_theta`` and ``rope_scaling``, but not ``rope_parameters``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Transformers4Engine(Engine):
             yield Difference("softmax scale", "dropped", "1", text)
 
     def serve(self, serving: Serving) -> list[Command]:
-        """Returns Python code that loads the model, with v4 keys if the schedule is not saved in the folder."""
+        """Returns Python code that loads the model, and sets the keys if the schedule is not saved in the folder."""
         changed = {} if serving.is_written else serving.changes()
         return [Command("python", serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"}))]
 

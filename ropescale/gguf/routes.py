@@ -114,7 +114,7 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
     Args:
         architecture: the ``general.architecture`` of the files.
         keys: the keys that can affect the result, without the architecture.
-        parameters: the schedule as v5 rope parameters.
+        parameters: the schedule as rope parameters of transformers 5.
         rope: the rotary geometry of the model.
         length: the target context in tokens.
     """

@@ -280,7 +280,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
 
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
-    """Returns a layer's v5 rope parameters: the native form, or one factor per pair; None without either."""
+    """Returns a layer's rope parameters: the native form, or one factor per pair; None if neither is possible."""
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
     kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
@@ -344,7 +344,7 @@ _PRECISION = 1e-5
 def _derived_length(attention_scale: float, original: int) -> int:
     """Returns the maximum from which Phi-3's own code derives this attention scale: ``L^(scale^2)``.
 
-    Phi-3's v4 class accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
+    Phi-3's class in transformers 4 accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
 
     Raises:
         ScheduleError: the maximum would be longer than any context, or no whole number gives this scale.
