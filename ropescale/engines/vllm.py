@@ -153,8 +153,8 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference.one_table(layers.length)
     elif kind == "dynamic" and "alpha" not in stated:
         text = (
-            f"computes one static table, base RoPE of {length:,} positions, without max_trained_positions, and reads "
-            "past its end for longer texts (NaN); `ropescale export --for vllm` supplies it and the length"
+            f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, and "
+            "reads past the table for longer texts (NaN); `ropescale export --for vllm` supplies the key and the length"
         )
         yield Difference.base_rope(text)
     if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
