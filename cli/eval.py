@@ -109,8 +109,8 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
 
     The unchanged model always runs; it is the default baseline (--baseline). The options --factor (several with commas:
     2,4,8) and --target-length set the factor of every schedule that takes one and does not set its own; by default, the
-    factor is the largest length divided by the trained one. --set sets a field of every schedule that has it. With -o,
-    every finished batch is stored in OUT/resume: the same command resumes after any interruption.
+    factor is the largest length divided by the trained length. The option --set sets a field of every schedule that has
+    it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any interruption.
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale eval
     ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on the number of processes. A model
@@ -118,7 +118,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     one process (and its memory and disk if needed; slower, because the devices work in turn).
 
     With --prompt-field or --answer-field, every row of SRC is a prompt with its answer, and only the answer tokens are
-    scored, after as much of the prompt as fits into the window; --stride is half of the smallest length then.
+    scored, after as much of the prompt as fits into the window; the default --stride is half of the smallest length.
 
     With --server, a vLLM or SGLang server scores instead, and --tokenizer names the checkpoint that it serves. Several
     servers, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..exporting import Export
 
 _SECTIONS: Sections = {
-    "The engine": [option("--for engine", None, "The engine to serve it with.", OneOf(list(ENGINES)), required=True)],
+    "The engine": [option("--for engine", None, "The engine that serves MODEL.", OneOf(list(ENGINES)), required=True)],
     **request_sections(option("--schedule", "SPEC", SCHEDULE)),
     "The model": ["revision"],
     "The result": [
@@ -44,7 +44,7 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
     a test that serves such a model in that version and compares log-probabilities with transformers, from a test that
     runs the engine's own code, or from the engine's source. Nothing is loaded or written.
 
-    Without --schedule, MODEL is served unchanged: patched by ropescale, or with its vendor's scaling. With --schedule,
+    Without --schedule, MODEL is served with its own schedule, from `ropescale patch` or its vendor. With --schedule,
     its weights are served with that schedule; no patched folder is needed.
 
     Exits with 1 if the engine cannot compute the schedule; the last line gives an alternative.

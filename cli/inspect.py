@@ -26,7 +26,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
 
     For every pair, the table has the wavelength in tokens, the turns inside the trained length (or the attention
     window), and with --schedule the slowdown; several schedules are shown side by side. No weights are read. The
-    options of a schedule are those of `ropescale patch`; each of several schedules takes the options that it has.
+    options of a schedule are those of `ropescale patch`; with several schedules, each takes the options that it has.
     """
     from ..inspecting import compare, inspect
     from ..inspecting.drawing import draw

@@ -36,8 +36,8 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
     """Returns a command's servers and their checkpoint, or no servers and the checkpoint MODEL.
 
     Raises:
-        DataError: servers and MODEL are incomplete or both given, an option does not apply, or labels and servers do
-            not match.
+        DataError: both servers and MODEL are given, or neither; the servers' tokenizer is missing; an option does not
+            apply; or the numbers of labels or names and of servers differ.
     """
     from ..evals.running.checkpoint import Checkpoint
 
@@ -76,7 +76,8 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 
     Args:
         why: the message after the parameter's name.
-        instead: the parameter that they require or conflict with, if any.
+        instead: the parameter that these parameters require or conflict with, or "".
+        names: the parameters.
 
     Raises:
         DataError: a parameter is given; the message names the first.

@@ -160,11 +160,11 @@ _KINDS: dict[str | None, click.ParamType] = {
     "SPEC": SpecText(),
     **dict.fromkeys(("SRC", "FILE", "OUT", "CKPT", "OUT.gguf", "FILE.json"), Place()),
 }
-"""The types of options without an explicit one, by the placeholder in the help."""
+"""The default types of options, by the placeholder in the help."""
 
 
 def option(words: str, metavar: str | None, help: str, type: click.ParamType | None = None, **more: Any) -> Option:
-    """Makes an option, ``option("--data source", "SRC", "Where texts come from.")``, whose help shows the default."""
+    """Makes an option whose help shows the default: ``option("--data source", "SRC", "Where texts come from.")``."""
     more.setdefault("show_default", more.get("default") is not None)
     return Option(words.split(), type=type or _KINDS.get(metavar), metavar=metavar, help=help, **more)
 
@@ -277,10 +277,10 @@ REQUEST_OPTIONS = "factor target_length original_length overrides layers replace
 """The fields of :class:`ropescale.request.Request`, except the schedule."""
 
 PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
-"""The fields that apply to every candidate of a search."""
+"""The fields of a request that apply to every candidate of ``recommend`` and ``search``."""
 
 READING = ("split", "text_field", "glob")
-"""Options for reading texts; every kind of source takes some of them."""
+"""Options for reading texts; each kind of source takes some of them, or none."""
 
 SOURCE = ("concat", "streaming", "split_special_tokens")
 """Options for reading, joining and tokenizing texts."""
@@ -304,7 +304,7 @@ def request_sections(*schedules: str | Option) -> Sections:
 
 
 def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
-    """Creates an instance of a dataclass from the parameters of a command that have the names of its fields."""
+    """Creates an instance of a dataclass, with a command's parameters as the values of the fields with their names."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
 
@@ -402,7 +402,7 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Raises an error for a repeated option, whose first value would be replaced silently."""
+        """Parses the arguments; raises an error for a repeated option, whose first value would be replaced silently."""
         for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)

@@ -70,8 +70,8 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
 
     The candidates are the unchanged model and every fixed schedule that the model and the target allow, over factors
     and important fields. One half of the text is for a race: all candidates run on a small part, and the better ones on
-    more. The other half decides among the finalists: the result is the simplest one that is as good as every other one,
-    by simultaneous intervals. If the text does not suffice, the result says so.
+    more. The other half decides among the finalists: the result is the simplest finalist that is as good as every
+    other, by simultaneous intervals. If the text is too short to decide, the command reports this.
 
     With -o, every finished batch is stored in OUT/resume: the same command resumes from there.
 

@@ -25,7 +25,7 @@ _NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_ru
 
 
 def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    """Uses a file's options as defaults of the command, as text like on the command line.
+    """Makes the options in a file the command's defaults; their values are text, as on the command line.
 
     Raises:
         DataError: the file is invalid, or names an unknown option.
@@ -59,7 +59,7 @@ def _read(path: str) -> Mapping[object, object]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Reads every number, switch and date as text."""
+        """A YAML loader that reads every number, boolean and date as text."""
 
         yaml_implicit_resolvers: ClassVar = {}
 
@@ -83,7 +83,7 @@ def run_file() -> dict[str, bytes]:
     """Returns a dict from file name to content, with the file that repeats the running command.
 
     The dict is empty if no command is running. The file contains the given options, from the command line or a file,
-    with absolute paths. Addresses with a password are left out.
+    with absolute paths. It omits options with an address that may contain a secret (a user name or a query).
     """
     import yaml
 
@@ -106,7 +106,7 @@ def run_file() -> dict[str, bytes]:
 
 
 def _absolute(value: object, param: click.Parameter) -> object:
-    """Returns the absolute path of an existing file or folder, or any other value unchanged."""
+    """Returns the absolute path of an existing file or folder, and any other value as text, a number or a boolean."""
     if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
         return str(local_path(str(value)).absolute())
     return value if isinstance(value, (str, int, float, bool)) else str(value)

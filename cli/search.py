@@ -71,8 +71,8 @@ def command(model: str, **options: Any) -> None:
     """Learn the schedule with which MODEL predicts a text best at a length, with frozen weights.
 
     The search starts at YaRN's default, and varies the ramp's start and end, the factor and the attention scale. The
-    result is the schedule with the lowest loss on a held-out part of the text. Every command with
-    --schedule takes the file.
+    result is the schedule with the lowest loss on a held-out part of the text. Every command with --schedule takes the
+    file that -o writes.
 
     With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
     answer tokens count. The model must be able to answer within its trained length; check this with `ropescale

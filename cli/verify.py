@@ -88,9 +88,10 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
 
 def _served_page(report: ServedVerification) -> str:
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
-    levels = f"the server's loss is {report.within:.3f} nats per token up to there, and {report.beyond:.3f} beyond"
+    within, beyond = f"{report.within:.3f} nats per token within the trained length", f"{report.beyond:.3f} beyond"
+    levels = f"the server's loss is {within}, and {beyond}"
     if report.stock is None or report.unscaled is None:
-        weaker = "This weaker test does not prove the schedule; without a schedule, the loss would rise steeply there."
+        weaker = "This weaker test does not prove the schedule; without a schedule, the loss would rise steeply beyond."
         return f"{levels} ({where}). {weaker}"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],
@@ -102,7 +103,7 @@ def _served_page(report: ServedVerification) -> str:
 
 
 def _page(report: Verification) -> str:
-    """Returns the verdict with a table of decoding if compared, else of the modules; "" if there are no modules."""
+    """Returns the verdict and a table, of decoding if it was compared, else of the modules; "" without modules."""
     if not report.modules:
         return ""
     parts = [report.verdict]
@@ -150,5 +151,5 @@ def _decoding(stretches: Sequence[Stretch]) -> str:
         for each in stretches
     ]
     header = ["positions", "difference", "allowed", "tokens differ", "verdict"]
-    about = "The difference is the largest of a logit, as a share of the logits' spread (standard deviation)."
+    about = "The difference is the largest difference of a logit, divided by the logits' standard deviation."
     return f"{markdown(header, rows, right=(1, 2, 3))}\n\n{about}"

@@ -112,7 +112,8 @@ def retrieval(
             :class:`Server`, each with one schedule, as for :func:`perplexity`.
         tokenizer: encodes the prompts, and has the BOS token.
         lengths: context lengths in positions, including BOS and the answer.
-        depths: the depths of the keys, from 0 (first) to 1 (last), or the number of evenly spaced depths.
+        depths: the depths of the hidden numbers, from 0 (the start of the text) to 1 (the end), or the number of evenly
+            spaced depths.
         schedules: specs like "yarn:factor=8", or schedule objects.
         out: a folder for the result and finished batches; the same call resumes after an interruption.
         fresh: measure again instead of resuming from ``out``.
