@@ -255,8 +255,8 @@ def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
 def _inside(chat: Chat, text: str, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
     """Returns a mask of the tokens inside the spans, bool [tokens].
 
-    Each token is taken to start at the end of the previous one, because offsets may omit the space before a word, or
-    earlier if both tokens are parts of one character.
+    Each token is taken to start at its offset or at the end of the previous token, whichever is earlier, because
+    offsets may omit the space before a word.
 
     Args:
         offsets: int64 [tokens, 2], in characters.

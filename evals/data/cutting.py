@@ -147,7 +147,7 @@ class Cutter:
     def _cut(self, text: Source, most: int | None, first: Cut) -> Cut:
         """Cuts a text into at most ``most`` windows, given the first one.
 
-        Tokenizes the full text if the tokens' positions are unknown.
+        Tokenizes the full text if it is not much longer than the windows, or if the tokens' positions are unknown.
         """
         if most == 1:
             return first
@@ -179,8 +179,9 @@ class _Window:
     """The tokens of a window that was read separately.
 
     Attributes:
-        read: the reading of the window's text, closed.
-        bytes: the bytes that the window's tokens cover in the text; None if the tokens' positions are unknown.
+        read: the closed reading of the window's text.
+        bytes: the number of bytes that the window's tokens cover in the text; None if the tokens' positions are
+            unknown.
         found: the number of tokens found from the window's start on, up to the number needed.
     """
 
@@ -223,11 +224,11 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
-    """Tokenizes and cuts a full text; returns None if the text is placed and has more windows than requested.
+    """Tokenizes a full text and cuts it into at most ``most`` windows.
 
     Args:
-        placed: whether the tokens' positions are known. If they are unknown, a text with more windows is also cut here,
-            into the requested windows, evenly spaced.
+        placed: whether the tokens' positions are known. If a text has more windows than requested, returns None with
+            known positions, else evenly spaced windows.
     """
     parts: list[Encoded] = []
     count = 0

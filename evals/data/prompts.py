@@ -97,7 +97,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
 
     Args:
         name: the row's name, for messages.
-        source: the row's file. Its name is the task's name if the row has none.
+        source: the row's file, whose name determines the task if the row has no task.
 
     Raises:
         DataError: a field is missing or has another type.

@@ -275,7 +275,7 @@ def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[Pro
         source: a ``.jsonl`` or ``.parquet`` file, a folder of ``.jsonl`` files, or a dataset as for :func:`read_texts`.
 
     Returns:
-        The rows, and the source's name for the results, which includes the dataset if the name is a short one.
+        The rows, and the source's name for the results, which also shows the dataset of a short name.
 
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.

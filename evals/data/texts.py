@@ -38,7 +38,7 @@ _NO_TEXT = {
 
 
 class NoText(DataError):
-    """A file that is not plain text; folders skip it."""
+    """The error for a file that is not plain text; folders skip such files."""
 
 
 @contextmanager
@@ -206,9 +206,9 @@ class Reading:
         return self._digest.hexdigest()
 
     def taken(self, size: int) -> int:
-        """Returns the number of bytes in the file of the first ``size`` bytes of text.
+        """Returns the number of bytes that the first ``size`` bytes of text take in the file.
 
-        Line ends of two bytes in the file are one byte of text.
+        A line end of two bytes in the file is one byte of text.
         """
         pairs = self._line_ends
         return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
@@ -242,7 +242,7 @@ def text_of(path: Path) -> Text | TextFile:
     """Reads a text file.
 
     Structured formats raise an error, because their syntax would be measured as text. A large UTF-8 file is read on
-    demand, after its start has been checked; invalid bytes further back raise an error when they are reached.
+    demand, after its start has been checked; later invalid bytes raise an error when they are reached.
 
     Raises:
         NoText: the file does not decode, is compressed, or has a structured format.
@@ -264,7 +264,7 @@ def text_of(path: Path) -> Text | TextFile:
 
 
 def decoded(name: str, raw: bytes) -> Text:
-    """Decodes a full text, with line ends of any kind.
+    """Decodes a full text. Line ends of any kind become ``\\n``.
 
     Raises:
         NoText: the bytes are not UTF-8, or contain a zero byte.
