@@ -42,7 +42,7 @@ class Checkpoint:
         dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: whether to shard each layer over the processes (tensor parallelism).
         chat_template: a file with a Jinja template that replaces the tokenizer's own.
-        weights: whether the weights are needed. They are not with servers, which have their own.
+        weights: whether the weights are needed; servers have their own.
     """
 
     name: str

@@ -221,7 +221,7 @@ class CorpusRun(ABC):
 
     @property
     def finished(self) -> str:
-        """The completed passes, as text."""
+        """The number of completed passes, as text, or ""."""
         return f"{len(self.passes)} finished passes" if self.passes else ""
 
     def planned(self) -> dict[str, Any]:
@@ -396,7 +396,7 @@ def plan_truncation(
     Args:
         trained: the trained length, if known.
         as_trained: returns the model's training tables at a length.
-        rest: the fed positions of all other passes.
+        rest: the number of positions that all other passes feed.
         before: the stride of the last run with the same facts, if any; another stride could not reuse its batches.
 
     Returns:

@@ -210,8 +210,7 @@ def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
 
 def rotation_sha256(model: nn.Module) -> str:
     """Hashes everything that a schedule determines: each module's live tables with their attention scales, and the
-    softmax scales (in MLA models, they depend on the schedule). Under schedules with the same hash, a model computes
-    the same."""
+    softmax scales (in MLA models, they depend on the schedule). Schedules with the same hash give the same outputs."""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         scaling = getattr(module, "scaling", None)

@@ -101,8 +101,8 @@ class PerplexityRun(CorpusRun):
     def facts(self) -> Facts:  # type: ignore[override]
         """The facts that determine the numbers of every pass, in addition to the pass's own.
 
-        They include the versions of torch and transformers, because different kernels or modelling files may round or
-        compute differently, so that batches of different versions must not be mixed.
+        They include the versions of torch and transformers: different kernels or modelling files may round or compute
+        differently, so batches of different versions must not be mixed.
         """
         return {
             **self._common_facts,
@@ -214,7 +214,7 @@ class DryRun:
         lines = [*self.passes, {"title": "in all", **total}]
         rows = [[each["title"], *(f"{each[name]:,}" for name in total)] for each in lines]
         table = markdown(["pass", "windows", "forward passes", "tokens fed"], rows, right=[1, 2, 3])
-        time = f"time: {duration(self.seconds)} in one process, by a batch of {self.timed:,} tokens"
+        time = f"time: {duration(self.seconds)} in one process, estimated from a batch of {self.timed:,} tokens"
         return f"{table}\n\n{self.memory}\n{time}"
 
 
@@ -238,7 +238,7 @@ def comparing(
 
     Args:
         base, others: the tables of the baseline and of each schedule.
-        length: positions of the windows.
+        length: the number of positions of each window.
         plan: the batches of the windows.
         finish: called with all comparisons.
     """

@@ -26,7 +26,7 @@ from ..store import Facts, FinishedBatches, Store, opened
 from .progress import Notes, Progress, duration
 
 LONG_SECONDS = 60
-"""The remaining time in seconds above which a run announces it."""
+"""The number of seconds above which a run announces the remaining time."""
 
 WARM_SECONDS = 5
 """Seconds of timing before the announcement, not counting the first batch."""
@@ -76,7 +76,7 @@ class _Assigned:
         return [number for number, done in enumerate(self.finished) if batch.number not in done.batches]
 
     def scored(self) -> Iterator[tuple[Batch, Sequence[Scored]]]:
-        """Yields this process's scored batches, one by one or in a stream's order of completion."""
+        """Scores this process's batches, and yields each with its scores, in order or as a stream completes them."""
         if self.task.stream is None:
             for batch in self.own:
                 yield batch, self.task.score(batch, self.lacking(batch))
@@ -90,7 +90,7 @@ class _Assigned:
 
 
 class Runner:
-    """Runs the tasks of one measurement.
+    """The runner of one measurement's tasks.
 
     Args:
         facts: the facts that determine all numbers of the measurement.

@@ -122,7 +122,7 @@ class HeldTables:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Makes the tables live inside the ``with`` block, and at its end verifies that they still are."""
+        """Makes the tables live inside the ``with`` block, and verifies at its end that they are still live."""
         with self.variant.applied(self.frozen_at):
             yield
             self.check()
@@ -142,7 +142,7 @@ class HeldTables:
 
 @dataclass(frozen=True)
 class HeldPass:
-    """A pass with a variant's tables. Its windows have the last of the ``lengths``, which are ascending."""
+    """A pass with a variant's tables. The length of its windows is the last of the ascending ``lengths``."""
 
     tables: HeldTables
     lengths: tuple[int, ...]

@@ -30,7 +30,7 @@ CONCLUSIVE = 10
 
 
 def familywise(comparisons: int) -> float:
-    """Returns the level at which individual intervals hold simultaneously at :data:`LEVEL` (Sidak, JASA 62, 1967).
+    """Returns the level of individual intervals whose simultaneous level is :data:`LEVEL` (Sidak, JASA 62, 1967).
 
     One comparison counts as two, because it is unknown in advance whether truncation or a schedule is better.
     """
