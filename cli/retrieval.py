@@ -28,14 +28,10 @@ if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.retrieving.retrieval_run import RetrievalRun
 
-TASKS = ("passkey", "multi-key")
-
-
 _SECTIONS: Sections = {
     "What is measured": [
         lengths_option("Lengths in positions, including BOS and answer. May be repeated."),
         option("--depths", "D,...", "Depths such as 0,0.5,1 (0 is the start), or the number of depths.", default="5"),
-        option("--task", None, "The type of task.", click.Choice(TASKS), default="passkey"),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
         option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0),
         option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones."),
@@ -44,7 +40,7 @@ _SECTIONS: Sections = {
         option(
             "--prompts",
             "SRC",
-            "Prompts with answers, instead of a task: a JSONL of RULER, a folder of such files, parquet or Hub NAME.",
+            "Prompts with answers from a file: a JSONL of RULER, a folder of such files, parquet or Hub NAME.",
         ),
         "prompt_field answer_field",
         option("--max-prompts", "N", "Run only the first N prompts of each task and length.", Whole(1)),
@@ -77,8 +73,6 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     greedy decoding would write it; this works on base models. The answer's NLL shows differences even if no schedule
     retrieves the number, but other improvements also lower it. A uniform guess of five digits costs 11.41 nats.
 
-    The task passkey hides one number; the task multi-key hides a named number at every depth.
-
     Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every finished
     batch is stored in OUT/resume; the same command resumes after any interruption.
@@ -99,7 +93,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
                      "new_tokens", "match")  # fmt: skip
     else:
         refuse_given("applies to generated prompts, not to prompts from a file; drop it", "prompts",
-                     "depths", "task", "trials", "seed", "haystack")  # fmt: skip
+                     "depths", "trials", "seed", "haystack")  # fmt: skip
     servers, checkpoint = asked_servers(options, model)
     haystack = options.pop("haystack")
 

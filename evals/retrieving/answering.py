@@ -3,20 +3,13 @@
 One forward pass scores the prompt with its answer in place (teacher forcing). If the model ranks every token of the
 answer first, given the tokens before it, greedy decoding after the question would write exactly this answer, and
 otherwise not (except for ties). For prompts from files, text is also generated. Logits are computed only for the
-answers, and are converted to fp32.
-
-A prompt with several questions is read once into a KV cache, and each question continues from a copy. Some models
-compute different logits with their cache. A check on the first prompt detects these models, for which each question is
-scored in a full pass.
+answers, and are converted to fp32. Several answers to one prompt that are not joined are each scored in a full pass.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
-import logging
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,17 +20,10 @@ from ...models.rotary_modules import quiet_transformers, unset, unwrapped
 from ..scoring.batches import Batch, Scored
 from ..scoring.memory import device_of, embedding_shape, is_out_of_memory
 from ..scoring.scorer import not_finite
-from .tasks import Prompt
+from .prompts import Prompt, Question
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-LOG = logging.getLogger(__name__)
-
-_EXACT, _ROUNDED = 1e-3, 0.25
-"""The largest difference, absolute in nats and relative, between a token's NLL with the cache and in a full pass, in
-float32 and in half precision. Rounding errors are a hundred times smaller; a wrong cache causes errors of whole
-nats."""
 
 _NO_TOKEN = -1
 """The id that pads shorter generated texts."""
@@ -61,23 +47,17 @@ def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 
 class AnswerScorer:
-    """Scores a model's answers to prompts of equal length with the same number of questions.
+    """Scores a model's answers to prompts of equal length with the same number of questions."""
 
-    Args:
-        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
-    """
-
-    def __init__(self, model: PreTrainedModel, batch_tokens: int = 8192) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model: PreTrainedModel = unwrapped(model)
         self.device = device_of(self.model)
         self.vocabulary = embedding_shape(self.model)[0]
-        self.batch_tokens = batch_tokens
-        self._agrees: bool | None = None
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     @torch.inference_mode()
     def scores(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Scores the answers in place.
+        """Scores the answers in place. Prompts with one question are fed together.
 
         Returns:
             For each prompt, fp32 [2, tokens of its answers]: the NLL of each token in nats, and 1 if the token is
@@ -86,13 +66,10 @@ class AnswerScorer:
         Raises:
             RunError: logits are not finite, or the prompts do not fit into memory.
         """
-        if len(prompts[0].questions) > 1 and self._cache_agrees(prompts[0]):
-            return [self._read_shared(prompt) for prompt in prompts]
-        asked = [(prompt, number) for prompt in prompts for number in range(len(prompt.questions))]
-        together = max(1, self.batch_tokens // prompts[0].length)
-        parts = (self._read(asked[start : start + together]) for start in range(0, len(asked), together))
-        rows = chain.from_iterable(parts)
-        return [np.concatenate(list(islice(rows, len(prompt.questions))), axis=1) for prompt in prompts]
+        if len(prompts[0].questions) == 1:
+            return self._read([(prompt.name, prompt.questions[0]) for prompt in prompts])
+        each = ([self._read([(prompt.name, question)])[0] for question in prompt.questions] for prompt in prompts)
+        return [np.concatenate(scores, axis=1) for scores in each]
 
     @torch.inference_mode()
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
@@ -121,49 +98,19 @@ class AnswerScorer:
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 
-    def _read(self, asked: Sequence[tuple[Prompt, int]]) -> list[np.ndarray]:
-        """Scores pairs of a prompt and the number of one of its questions, each in a full pass."""
-        questions = [prompt.questions[number] for prompt, number in asked]
-        ids = self._tensor([prompt.ids(number) for prompt, number in asked])
-        logits = self._forward(ids, max(len(question.ids) for question in questions), use_cache=False).logits
+    def _read(self, asked: Sequence[tuple[str, Question]]) -> list[np.ndarray]:
+        """Scores questions of equal length, each given with the name of its prompt, in one pass."""
+        ids = self._tensor([question.ids for _, question in asked])
+        logits = self._forward(ids, max(question.tokens for _, question in asked) + 1)
         return [
-            self._scored(row[:-1], own, question.tokens, prompt.name)
-            for row, own, question, (prompt, _) in zip(logits, ids, questions, asked, strict=True)
+            self._scored(row[:-1], own, question.tokens, name)
+            for row, own, (name, question) in zip(logits, ids, asked, strict=True)
         ]
 
-    def _read_shared(self, prompt: Prompt) -> np.ndarray:
-        """Scores all questions of a prompt, whose text is read only once."""
-        cache, scores = self._forward(self._tensor([prompt.context]), 1, use_cache=True).past_key_values, []
-        for question in prompt.questions:
-            ids = self._tensor([question.ids])
-            # Some caches are written in place, so each question continues from a copy.
-            output = self._forward(ids, ids.shape[1], past_key_values=copy.deepcopy(cache), use_cache=True)
-            scores.append(self._scored(output.logits[0, :-1], ids[0], question.tokens, prompt.name))
-        return np.concatenate(scores, axis=1)
-
-    def _cache_agrees(self, prompt: Prompt) -> bool:
-        """Checks whether the first prompt's last question gets the same score from the cache, after the other
-        questions, as in a full pass."""
-        if self._agrees is None:
-            most = _EXACT if self.model.dtype.itemsize >= 4 else _ROUNDED
-            try:
-                [whole] = self._read([(prompt, len(prompt.questions) - 1)])
-                shared = self._read_shared(prompt)[:, -whole.shape[1] :]
-                self._agrees = bool(np.allclose(shared[0], whole[0], rtol=most, atol=most))
-            except Exception:  # the model does not support the cache, or has no memory for it
-                self._agrees = False
-            if not self._agrees:
-                name = type(self.model).__name__
-                LOG.warning("%s computes different logits with its cache; each question is scored in a full pass", name)
-        return self._agrees
-
-    def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
-        """Returns the model's output with the logits of the last ``keep`` positions."""
-        if self._keeps:
-            return self._within_memory(self.model, input_ids=ids, logits_to_keep=keep, **arguments)
-        output = self._within_memory(self.model, input_ids=ids, **arguments)
-        output.logits = output.logits[:, -keep:]
-        return output
+    def _forward(self, ids: torch.Tensor, keep: int) -> torch.Tensor:
+        """Returns the logits of the last ``keep`` positions."""
+        kept = {"logits_to_keep": keep} if self._keeps else {}
+        return self._within_memory(self.model, input_ids=ids, use_cache=False, **kept).logits[:, -keep:]
 
     def _within_memory(self, run: Callable[..., Any], **arguments: Any) -> Any:
         try:

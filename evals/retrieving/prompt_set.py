@@ -23,7 +23,7 @@ from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
 from ..running.options import RunOptions
-from .tasks import TASKS, CorpusFiller, Filler, Generation, Prompt, Question, prompts
+from .prompts import PASSKEY, CorpusFiller, Filler, Generation, Prompt, Question, passkey_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,11 +41,10 @@ class RetrievalOptions(RunOptions):
     """The options of a retrieval run.
 
     Attributes:
-        task: "passkey" or "multi-key".
         prompts: rows with a prompt and its answers, or a file or folder with such rows, as RULER's generators write
-            them; used instead of a task.
+            them; used instead of generated prompts.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        trials: the number of prompts per length (and per depth, for passkey).
+        trials: the number of prompts per length and depth.
         seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
         prompt_field, answer_field: for prompts from a file, the fields of a row; None for fields such as RULER's.
@@ -62,7 +61,6 @@ class RetrievalOptions(RunOptions):
         progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
 
-    task: str = "passkey"
     prompts: str | Path | Iterable[Mapping[str, object]] | None = None
     bos: str | int = "auto"
     trials: int = 10
@@ -76,8 +74,6 @@ class RetrievalOptions(RunOptions):
     batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise DataError(f"no task is called {self.task!r}; the tasks are {', '.join(TASKS)}", "task")
         for name in ("trials", "batch_tokens", "new_tokens", "max_prompts"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -120,8 +116,8 @@ class RetrievalPrompts:
         Raises:
             DataError: an id is not; the message names the prompt, the position and the id.
         """
-        asked = ((prompt, number) for prompt in self.every for number in range(len(prompt.questions)))
-        whole = (documents.Document(prompt.name, prompt.ids(number).tolist(), None, "") for prompt, number in asked)
+        asked = ((prompt.name, question.ids) for prompt in self.every for question in prompt.questions)
+        whole = (documents.Document(name, ids.tolist(), None, "") for name, ids in asked)
         documents.check_ids(whole, vocabulary, self.bos)
 
     @property
@@ -133,7 +129,6 @@ class RetrievalPrompts:
             "sha256": prompts_sha256(every),
             "documents": len(every),
             "tokens": sum(prompt.length for prompt in every),
-            "questions": sum(len(prompt.questions) for prompt in every),
             "skipped": dict(self.skipped),
         }
 
@@ -151,7 +146,7 @@ def make_prompts(
         depths: see :func:`check_depths`; not used for prompts from a file.
 
     Raises:
-        DataError: a length or a depth is invalid, a length is too short for the task, the file does not exist, or a
+        DataError: a length or a depth is invalid, a length is too short, the file does not exist, or a
             length has no prompt of the file.
     """
     sizes, bos = check_lengths(lengths), documents.bos_id(options.bos, tokenizer)
@@ -159,9 +154,9 @@ def make_prompts(
         return _from_file(tokenizer, sizes, bos, options)
     places = check_depths(depths)
     filler = Filler() if options.haystack is None else CorpusFiller(options.haystack)
-    make = partial(prompts, options.task, tokenizer, seed=options.seed, filler=filler, bos=bos)
+    make = partial(passkey_prompts, tokenizer, seed=options.seed, filler=filler, bos=bos)
     made = {length: make(length, places, options.trials) for length in sizes}
-    protocol = {name: getattr(options, name) for name in ("task", "trials", "seed", "bos")}
+    protocol = {"task": PASSKEY, "trials": options.trials, "seed": options.seed, "bos": options.bos}
     source = options.source or ("generated" if options.haystack is None else "in memory")
     return RetrievalPrompts(tokenizer, bos, made, source, {**protocol, "depths": list(places)})
 
@@ -246,16 +241,14 @@ def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: R
     texts = row.answers if row.joined is None else (row.joined,)
     first = [] if bos is None else [bos]
     whole = [followed_by(row.prompt, text, encoder)[1:] for text in texts]
-    start = min(before for _, before in whole) - 1  # the last token before an answer is fed with it
-    if start + len(first) < 1:
+    if min(before for _, before in whole) + len(first) < 1:
         raise DataError(f"{row.name}: the prompt has no token before its answer; give a longer prompt")
     kind = row.task.partition("_")[0]
     return Prompt(
         name=row.name,
         task=row.task,
-        context=np.array([*first, *whole[0][0].ids[:start]], np.int64),
         questions=tuple(
-            Question(encoded.ids[start:], text, len(encoded) - before)
+            Question(np.array([*first, *encoded.ids], np.int64), text, len(encoded) - before)
             for text, (encoded, before) in zip(texts, whole, strict=True)
         ),
         generation=Generation(
@@ -279,6 +272,6 @@ def prompts_sha256(prompts: Iterable[Prompt]) -> str:
     """Returns a hash of every prompt's ids, little-endian int64, in order."""
     digest = hashlib.sha256()
     for prompt in prompts:
-        for ids in (prompt.context, *(question.ids for question in prompt.questions)):
-            digest.update(ids.astype("<i8").tobytes())
+        for question in prompt.questions:
+            digest.update(question.ids.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -23,7 +23,7 @@ from ..results.saving import Saved, csv_file
 from ..statistics.intervals import CONCLUSIVE, LEAST_DOCUMENTS, LEVEL, PERCENT, Estimate, familywise, ratio, wilson
 from .plots import heat_maps
 from .prompt_set import FILE
-from .tasks import DIGITS, TASKS, Prompt
+from .prompts import DIGITS, Prompt
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def share_found(text: str, answers: Sequence[str], any_of: bool = False) -> floa
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one question under one schedule.
+    """The answer to one prompt under one schedule.
 
     Attributes:
         schedule: the schedule's label.
@@ -59,7 +59,7 @@ class Answer:
             to.
         task: the name of the task.
         depth: the requested depth; None for a prompt from a file.
-        prompt: the number of the prompt among the prompts of this length; questions of one prompt share its text.
+        prompt: the number of the prompt among the prompts of this length.
         position: the number of positions before the key; None for a prompt from a file.
         answer: the digits, or the text that is scored in place.
         tokens: the number of tokens of the answer.
@@ -80,31 +80,32 @@ class Answer:
     correct: bool
     score: float
     nll: float
-    generated: str | None = None
+    generated: str | None
 
 
-def answers_of(
-    schedule: str, length: int, number: int, prompt: Prompt, scores: np.ndarray, written: str
-) -> list[Answer]:
-    """Returns an answer for each question of a prompt, or for a prompt with generation, one for all questions.
+def answer_of(schedule: str, length: int, number: int, prompt: Prompt, scores: np.ndarray, written: str) -> Answer:
+    """Returns the answer to a prompt.
 
     Args:
         scores: the NLL of the answers' tokens, and whether each is ranked first, [2, tokens].
         written: the generated text, which determines the score of a prompt with generation.
     """
-    answers = []
-    ends = np.cumsum([question.tokens for question in prompt.questions])
-    for question, (nll, right) in zip(prompt.questions, np.split(scores, ends[:-1], axis=1), strict=True):
-        place = (schedule, length, prompt.task, question.depth, number, question.position)
-        correct, loss = bool(right.all()), float(nll.sum(dtype=np.float64))
-        answers.append(Answer(*place, question.answer, question.tokens, correct, float(correct), loss))
-    if prompt.generation is None:
-        return answers
-    text, loss = "; ".join(each.answer for each in answers), sum(each.nll for each in answers)
-    correct = all(each.correct for each in answers)
-    score = share_found(written, prompt.generation.answers, prompt.generation.any_of)
-    place = (schedule, length, prompt.task, None, number, None)
-    return [Answer(*place, text, prompt.answer_tokens, correct, score, loss, written)]
+    (nll, ranked), asked = scores, prompt.generation
+    correct = bool(ranked.all())
+    return Answer(
+        schedule=schedule,
+        length=length,
+        task=prompt.task,
+        depth=prompt.depth,
+        prompt=number,
+        position=prompt.position,
+        answer="; ".join(question.answer for question in prompt.questions),
+        tokens=prompt.answer_tokens,
+        correct=correct,
+        score=float(correct) if asked is None else share_found(written, asked.answers, asked.any_of),
+        nll=float(nll.sum(dtype=np.float64)),
+        generated=None if asked is None else written,
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class AccuracyRow:
     task: str | None
     tasks: Count
     depth: Share | None
-    answers: Count
+    prompts: Count
     accuracy: Share
     accuracy_low: Share
     accuracy_high: Share
@@ -133,18 +134,18 @@ class AccuracyRow:
 
     @property
     def is_overall(self) -> bool:
-        """Whether the row covers all questions of its length."""
+        """Whether the row covers all prompts of its length."""
         return self.depth is None and self.task is None
 
     @property
     def part(self) -> str:
-        """The row's task or depth, or "all" for all questions."""
+        """The row's task or depth, or "all" for all prompts."""
         return self.task or ("all" if self.depth is None else f"{100 * self.depth:.3g}%")
 
 
 @dataclass(frozen=True)
 class PairedAnswersRow:
-    """The change of the answer NLL against the baseline, on the same questions of one length, and of one task or of all
+    """The change of the answer NLL against the baseline, on the same prompts of one length, and of one task or of all
     tasks (None).
 
     ``delta_nll`` is the mean NLL of the schedule minus that of the baseline, in nats. The intervals over ``prompts``
@@ -156,7 +157,6 @@ class PairedAnswersRow:
     baseline: str
     length: Length
     task: str | None
-    answers: Count
     prompts: Count
     comparisons: Count | None
     delta_nll: float
@@ -209,7 +209,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: Retrieval) -> list[AccuracyRow]:
-        """Returns for each schedule and length one row over all questions, and one for each depth or task."""
+        """Returns for each schedule and length one row over all prompts, and one for each depth or task."""
         parts = [(None, None), *((None, depth) for depth in stored.depths), *((task, None) for task in stored.tasks)]
         found = (_accuracy(stored, *key, *part) for key in stored.tables for part in parts)
         return [row for row in found if row is not None]
@@ -257,7 +257,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
                 tasks = {answer.task for answer in stored.by_length[stored.baseline, length]}
                 parts = [None, *(task for task in stored.tasks if task in tasks)]
                 found += [(schedule, length, task) for task in parts]
-        most = max((_prompts(stored.by_length[schedule, length]) for schedule, length, _ in found), default=0)
+        most = max((len(stored.by_length[schedule, length]) for schedule, length, _ in found), default=0)
         comparisons = len(found) if most >= CONCLUSIVE else None
         return [_paired(stored, *each, comparisons) for each in found]
 
@@ -271,7 +271,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
         if not rows:
             return []
         labels = [label for label in stored.schedules if label != stored.baseline]
-        what = f"on the same questions (nats; {together(rows[0].comparisons)})"
+        what = f"on the same prompts (nats; {together(rows[0].comparisons)})"
         return [
             f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:",
             table(stored.lengths, "change", cells, labels, name=stored.named),
@@ -330,7 +330,7 @@ def _accuracy(
     count = len(scores) ** 2 / sum(Fraction(1, len(of_task)) for of_task in scores.values())
     accuracy = sum(sum(of_task) / len(of_task) for of_task in scores.values()) / len(scores)
     low, high = wilson(float(accuracy * count), float(count))
-    nll = _by_prompt((answer, answer.nll) for answer in answers).within(0)
+    nll = ratio([answer.nll for answer in answers], [1] * len(answers)).within(0)
     place = (schedule, stored.tables[schedule, length], length, task, len(scores), depth, len(answers))
     return AccuracyRow(*place, float(accuracy), low, high, nll.mean, nll.low, nll.high)
 
@@ -338,24 +338,11 @@ def _accuracy(
 def _paired(
     stored: Retrieval, schedule: str, length: int, task: str | None, comparisons: int | None
 ) -> PairedAnswersRow:
-    answers = [answer for answer in stored.by_length[schedule, length] if task in (None, answer.task)]
+    prompts = sum(task in (None, answer.task) for answer in stored.by_length[schedule, length])
     level = LEVEL if comparisons is None else familywise(comparisons)
     nll = stored.paired_change(schedule, stored.baseline, length, task, level)
-    counts = (len(answers), _prompts(answers), comparisons)
-    return PairedAnswersRow(schedule, stored.baseline, length, task, *counts, nll.mean, nll.low, nll.high)
-
-
-def _prompts(answers: Iterable[Answer]) -> int:
-    """Returns the number of distinct prompts."""
-    return len({answer.prompt for answer in answers})
-
-
-def _by_prompt(values: Iterable[tuple[Answer, float]], level: float = LEVEL) -> Estimate:
-    """Returns the mean over questions. Its interval is over prompts: questions of one prompt are not independent."""
-    groups: dict[int, list[float]] = {}
-    for answer, value in values:
-        groups.setdefault(answer.prompt, []).append(value)
-    return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()], level)
+    place = (schedule, stored.baseline, length, task, prompts, comparisons)
+    return PairedAnswersRow(*place, nll.mean, nll.low, nll.high)
 
 
 def _or_none(length: int | None) -> str:
@@ -386,7 +373,7 @@ class Retrieval(Saved):
 
     @property
     def rows(self) -> list[AccuracyRow]:
-        """One row over all questions for each schedule and length, and one for each depth or task."""
+        """One row over all prompts for each schedule and length, and one for each depth or task."""
         return ACCURACY.rows(self)
 
     @property
@@ -402,11 +389,11 @@ class Retrieval(Saved):
     def paired_change(
         self, schedule: str, baseline: str, length: int, task: str | None = None, level: float = LEVEL
     ) -> Estimate:
-        """Returns the answer NLL of a schedule minus that of a baseline, on the same questions of ``task``, or of all
+        """Returns the answer NLL of a schedule minus that of a baseline, on the same prompts of ``task``, or of all
         tasks."""
         ours, theirs = self.by_length[schedule, length], self.by_length[baseline, length]
         pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
-        return _by_prompt(((one, one.nll - base.nll) for one, base in pairs), level)
+        return ratio([one.nll - base.nll for one, base in pairs], [1] * len(pairs), level)
 
     @property
     def schedules(self) -> list[str]:
@@ -471,7 +458,7 @@ class Retrieval(Saved):
             )
         else:
             asked = (
-                f"protocol {protocol['task']}: {TASKS[protocol['task']]}; {self._sample()}, seed {protocol['seed']}, "
+                f"one hidden number in each prompt; {self._sample()}, seed {protocol['seed']}, "
                 f"filler {escaped(self.data['source'])}, {how}. An answer counts when every token of it is ranked "
                 "first (greedy decoding would write it)"
             )
@@ -481,9 +468,8 @@ class Retrieval(Saved):
             if needed
             else f"{baseline} finds nothing at {shortest}, so there is no relative effective length"
         )
-        dependent = " (questions of one prompt taken as independent)" * (protocol["task"] == "multi-key")
         return (
-            f"{asked}. Scores have Wilson {PERCENT} intervals{dependent}, losses {PERCENT} t intervals over prompts "
+            f"{asked}. Scores have Wilson {PERCENT} intervals, losses {PERCENT} t intervals over prompts "
             f"({LEAST_DOCUMENTS} or more). {bar}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
@@ -514,9 +500,8 @@ class Retrieval(Saved):
         if self.is_from_file:
             return f"{self.data['documents']:,} prompts of {escaped(self.data['source'])}"
         depths = ", ".join(f"{depth:.3g}" for depth in self.protocol["depths"])
-        trials, per_depth = self.protocol["trials"], self.protocol["task"] == "passkey"
-        count = f"{trials} prompt{'s' * (trials != 1)} of each length"
-        return f"{count} and depth ({depths})" if per_depth else f"{count} (depths {depths})"
+        trials = self.protocol["trials"]
+        return f"{trials} prompt{'s' * (trials != 1)} of each length and depth ({depths})"
 
     def _summary(self) -> str:
         lengths = ", ".join(f"{length:,}" for length in self.lengths)

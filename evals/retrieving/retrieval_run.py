@@ -26,8 +26,8 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from .answering import AnswerScorer, PromptBatches, stored_numbers, unpack
 from .prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts
-from .results import Answer, Retrieval, answers_of
-from .tasks import Prompt
+from .prompts import Prompt
+from .results import Answer, Retrieval, answer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -158,7 +158,7 @@ class RetrievalRun:
             for number, (prompt, numbers) in enumerate(zip(prompts, stored, strict=True)):
                 scores, ids = unpack(prompt, numbers)
                 written = str(self.prompt_set.tokenizer.decode(ids, skip_special_tokens=True))
-                self.answers += answers_of(job.label, length, number, prompt, scores, written)
+                self.answers.append(answer_of(job.label, length, number, prompt, scores, written))
             self.tables[job.label, length] = job.tables.table_sha256
 
         scorer = self.model.scoring(job.tables, prompts)
@@ -178,7 +178,7 @@ def loaded_retrieval(
         about: the "model" part of results.json; None computes it.
     """
     made, baseline = variants(model, schedules, Notes.of(options.progress))
-    scorer = AnswerScorer(model, options.batch_tokens)
+    scorer = AnswerScorer(model)
     asked = AskedModel(
         variants=made,
         baseline=baseline,

@@ -19,8 +19,8 @@ from ...errors import DataError
 from ..data.chats import Given
 from ..metrics.stored import ModelFacts
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
+from ..retrieving.prompts import LONGER, Prompt
 from ..retrieving.retrieval_run import RetrievalRun, loaded_retrieval
-from ..retrieving.tasks import LONGER, Prompt
 from ..running.options import Schedules
 from .options import KEYS, SearchOptions
 from .windows import CHECKS, LEAST_JUDGES, WINDOWS, Budget, Sample, SearchData, WeightedWindow, feed_text
@@ -133,7 +133,7 @@ def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:
 def answer_window(prompt: Prompt, weight: float = 1.0) -> WeightedWindow:
     """Returns a prompt as a window whose loss is the mean NLL of the answer, multiplied by ``weight``."""
     (question,) = prompt.questions
-    ids, count = torch.from_numpy(prompt.ids()), question.tokens
+    ids, count = torch.from_numpy(question.ids), question.tokens
     return WeightedWindow(ids, [(len(ids) - count, len(ids), weight / count)])
 
 

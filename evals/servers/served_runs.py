@@ -28,8 +28,8 @@ from ..recommending.options import RecommendOptions, objective_of
 from ..recommending.recommend_run import RecommendRun, text_options
 from ..retrieving.answering import pack
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
+from ..retrieving.prompts import Prompt
 from ..retrieving.retrieval_run import AskedModel, RetrievalRun
-from ..retrieving.tasks import Prompt
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
@@ -262,12 +262,10 @@ def served_retrieval(
 
         def asks(batch: Batch) -> list[Asked]:
             prompt = prompt_of(batch)
-            asked: list[Asked] = []
-            for number, question in enumerate(prompt.questions):
-                asked.append(Scoring(prompt.ids(number).tolist(), question.tokens, ranked=True))
-            if prompt.generation is not None:
-                asked.append(Generating(prompt.generation.ids.tolist(), prompt.new_tokens))
-            return asked
+            asked = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
+            if prompt.generation is None:
+                return [*asked]
+            return [*asked, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
 
         def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
             prompt, count = prompt_of(batch), len(prompt_of(batch).questions)

@@ -118,7 +118,7 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
-    options = RetrievalOptions(task="multi-key", trials=2, path=folder)
+    options = RetrievalOptions(trials=2, path=folder)
     prompts = make_prompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], options)
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         served = ServedModel([Server(address, SPECS["yarn"])], folder, tokenizer)

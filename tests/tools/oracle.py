@@ -184,7 +184,6 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
             1,
         ),
         "passkey": ("retrieval", model, *lengths, *schedules, "--trials", "2", "--depths", "3"),
-        "multi-key": ("retrieval", model, "--lengths", long, *schedules[:2], "--trials", "2", "--task", "multi-key"),
         "recommend": ("recommend", model, *text, "--target-length", long, "--budget-tokens", "6k"),
     }
     for kind, words in runs.items():
@@ -193,8 +192,7 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
         results(kept, f"run/{name}/{kind}", out / kind)
     for kind in ("eval", "sliding"):
         losses(kept, f"{name}/{kind}", ropescale.evals.Result.load(out / kind))
-    for kind in ("passkey", "multi-key"):
-        kept.add(f"run/{name}/{kind}/answers", (out / kind / "answers.csv").read_text())
+    kept.add(f"run/{name}/passkey/answers", (out / "passkey" / "answers.csv").read_text())
     for kind, more in (("text", text), ("keys", ("--objective", "keys"))):
         words = ("--target-length", long, "--budget-tokens", trained * 50, "-o", out / f"{kind}.json")
         kept.run(f"run/{name}/search-{kind}", "search", model, *more, *words, keep=False)

@@ -140,10 +140,9 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["passkey", "multi-key"])
-def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path, task):
+def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path):
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
-    words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
+    words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3]
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "--verbose"]
     runs = [launch(n, *words, "-o", tmp_path / str(n), command="retrieval") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr

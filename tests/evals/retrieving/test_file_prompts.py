@@ -272,7 +272,7 @@ def codes() -> Retrieval:
 
 
 def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
-    cells = {(each.schedule, each.task): (each.accuracy, each.tasks, each.answers) for each in codes.rows}
+    cells = {(each.schedule, each.task): (each.accuracy, each.tasks, each.prompts) for each in codes.rows}
     assert cells["as-is", "near"] == (1.0, 1, 2) and cells["as-is", "far"] == (0.5, 1, 2)
     assert cells["as-is", None] == (0.75, 2, 4) and cells["linear:factor=4", None] == (1.0, 2, 4)
     assert [(each.schedule, each.ruler) for each in codes.effective] == [("as-is", None), ("linear:factor=4", 1024)]

@@ -22,13 +22,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
-from ropescale.cli import retrieval as command_module
 from ropescale.errors import DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
+from ropescale.evals.retrieving.prompts import CorpusFiller, Filler, Prompt, passkey_prompts
 from ropescale.evals.retrieving.results import CHANCE
-from ropescale.evals.retrieving.tasks import NAMES, TASKS, CorpusFiller, Dice, Filler, Prompt, prompts
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 
@@ -61,10 +60,10 @@ TOKENIZERS = {
 }
 
 
-def made(task="passkey", length=640, depths=(0.0, 0.5, 1.0), trials=2, seed=0, tokenizer=None, filler=None, bos="auto"):
+def made(length=640, depths=(0.0, 0.5, 1.0), trials=2, seed=0, tokenizer=None, filler=None, bos="auto"):
     tokenizer = tokenizer or byte_tokenizer()
     bos = tokenizer.bos_token_id if bos == "auto" else bos
-    return prompts(task, tokenizer, length, depths, trials, seed=seed, filler=filler or Filler(), bos=bos)
+    return passkey_prompts(tokenizer, length, depths, trials, seed=seed, filler=filler or Filler(), bos=bos)
 
 
 def read(tokenizer, ids):
@@ -76,41 +75,35 @@ def read(tokenizer, ids):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    task=st.sampled_from(sorted(TASKS)),
     name=st.sampled_from(sorted(TOKENIZERS)),
     length=st.integers(900, 1300),
     depths=st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True).map(sorted),
     seed=st.integers(0, 2**40),
     borrowed=st.booleans(),
 )
-def test_every_prompt_has_exactly_its_length_and_its_keys(task, name, length, depths, seed, borrowed):
+def test_every_prompt_has_exactly_its_length_and_its_key(name, length, depths, seed, borrowed):
     tokenizer = TOKENIZERS[name]
     filler = CorpusFiller(TEXT) if borrowed else Filler()
-    for prompt in made(task, length, depths, trials=1, seed=seed, tokenizer=tokenizer, filler=filler):
-        numbers = [question.answer for question in prompt.questions]
-        assert len(set(numbers)) == len(numbers)
-        assert [question.depth for question in prompt.questions] == (
-            depths if task != "passkey" else [prompt.questions[0].depth]
-        )
-        context = read(tokenizer, prompt.context)
-        for number, question in enumerate(prompt.questions):
-            ids = prompt.ids(number)
-            assert len(ids) == length
-            assert re.fullmatch(r"[1-9][0-9]{4}", question.answer)
-            assert context.count(question.answer) == 1
-            assert "".join(read(tokenizer, ids[-question.tokens :]).split()) == question.answer
-            assert read(tokenizer, ids[question.position : question.position + 8]).lstrip().startswith(question.answer)
+    found = made(length, depths, trials=1, seed=seed, tokenizer=tokenizer, filler=filler)
+    assert [prompt.depth for prompt in found] == depths
+    for prompt in found:
+        (question,) = prompt.questions
+        ids = question.ids
+        assert len(ids) == prompt.length == length
+        assert re.fullmatch(r"[1-9][0-9]{4}", question.answer)
+        assert "".join(read(tokenizer, ids[-question.tokens :]).split()) == question.answer
+        assert read(tokenizer, ids[prompt.position : prompt.position + 8]).lstrip().startswith(question.answer)
+        assert read(tokenizer, ids[: -question.tokens]).count(question.answer) == 1
 
 
 def test_a_key_stands_between_sentences_at_its_depth_in_the_filler():
     for prompt in made(length=3000, depths=(0.0, 0.3, 1.0), trials=3):
-        text = read(byte_tokenizer(), prompt.context[1:])
+        text = read(byte_tokenizer(), prompt.questions[0].ids[1:])
         needle = re.search(r"(?<=\.) The pass key is \d+\.", text)
-        (question,) = prompt.questions
         start = len("There is a pass key in this text. Remember it.")
-        depth = (needle.start() - start) / (len(text) - start - len(needle[0]))
-        assert depth == pytest.approx(question.depth, abs=0.05)  # a sentence is 40 to 80 of 2,900 bytes
-        assert question.position == 1 + needle.start() + len(" The pass key is")
+        depth = (needle.start() - start) / (len(text) - start - len(needle[0]) - len(" The pass key is 12345"))
+        assert depth == pytest.approx(prompt.depth, abs=0.05)  # a sentence is 40 to 80 of 2,900 bytes
+        assert prompt.position == 1 + needle.start() + len(" The pass key is")
 
 
 BYTES = """
@@ -125,35 +118,33 @@ class Bytes:
 
 def test_the_same_seed_gives_the_same_ids_in_another_process_and_whatever_else_is_asked(python):
     code = f"""{BYTES}
-from ropescale.evals.retrieving import tasks
+from ropescale.evals.retrieving import prompts
 for length in (2048, 700, 1024):
-    for task in reversed(tasks.TASKS):
-        for p in tasks.prompts(task, Bytes(), length, (0.5, 1.0), 3, seed=5, filler=tasks.Filler(), bos=None):
-            print(length, task, *p.context, *(i for each in p.questions for i in each.ids))
+    for p in prompts.passkey_prompts(Bytes(), length, (0.5, 1.0), 3, seed=5, filler=prompts.Filler(), bos=None):
+        print(length, *p.questions[0].ids)
 """
     done = python("-c", code, env={"PYTHONHASHSEED": "17"})
     assert done.returncode == 0, done.stderr
-    there = {line for line in done.stdout.splitlines() if line.startswith("1024 multi-key")}
+    there = {line for line in done.stdout.splitlines() if line.startswith("1024 ")}
     scope: dict = {}
     exec(BYTES, scope)
     found, other = (
-        made("multi-key", 1024, (0.5, 1.0), 3, seed=seed, tokenizer=scope["Bytes"](), bos=None) for seed in (5, 6)
+        [p.questions[0].ids for p in made(1024, (0.5, 1.0), 3, seed=seed, tokenizer=scope["Bytes"](), bos=None)]
+        for seed in (5, 6)
     )
-    ids = [[*p.context, *(i for each in p.questions for i in each.ids)] for p in found]
-    assert there == {f"1024 multi-key {' '.join(map(str, each))}" for each in ids}
-    assert not any(np.array_equal(a.context, b.context) for a, b in zip(found, other))
+    assert there == {f"1024 {' '.join(map(str, each))}" for each in found}
+    assert not any(np.array_equal(a, b) for a, b in zip(found, other))
 
 
-@pytest.mark.parametrize(("task", "sha256"), [("passkey", "eb4907999fd9"), ("multi-key", "f0f11384c256")])
-def test_the_prompts_are_those_that_published_figures_were_measured_with(task, sha256):
-    options = RetrievalOptions(task=task, trials=2)
+def test_the_prompts_are_those_that_published_figures_were_measured_with():
+    options = RetrievalOptions(trials=2)
     found = make_prompts(TOKENIZERS["BPE that merges digits"], [300, 512], [0, 0.4, 1], options)
-    assert found.data["sha256"].startswith(sha256)
+    assert found.data["sha256"].startswith("eb4907999fd9")
 
 
 def test_fewer_trials_are_the_first_of_more():
-    few, many = made("multi-key", trials=2), made("multi-key", trials=5)
-    assert all(np.array_equal(a.ids(0), b.ids(0)) for a, b in zip(few, many))
+    few, many = made(depths=(0.5,), trials=2), made(depths=(0.5,), trials=5)
+    assert all(np.array_equal(a.questions[0].ids, b.questions[0].ids) for a, b in zip(few, many))
 
 
 def test_no_number_is_a_key_that_the_haystack_holds_already():
@@ -163,35 +154,18 @@ def test_no_number_is_a_key_that_the_haystack_holds_already():
 
 
 def test_the_haystack_is_the_users_text_in_its_order():
-    text = "".join(f"This is sentence {word} of the tale. " for word in NAMES)
+    names = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(128)]
+    text = "".join(f"This is sentence {word} of the tale. " for word in names)
     prompt = made(depths=(1.0,), trials=1, filler=CorpusFiller(text))[0]
-    words = re.findall(r"sentence (\w+) of", read(byte_tokenizer(), prompt.context))
-    start = NAMES.index(words[0])
-    assert words == [NAMES[(start + i) % len(NAMES)] for i in range(len(words))]
+    words = re.findall(r"sentence (\w+) of", read(byte_tokenizer(), prompt.questions[0].ids))
+    start = names.index(words[0])
+    assert words == [names[(start + i) % len(names)] for i in range(len(words))]
     assert len(words) > 10
 
 
-def test_names_are_no_words_of_the_generated_text():
-    stream = Filler().sentences(Dice("names"))
-    words = {word for _ in range(3000) for word in re.findall(r"[a-z]+", next(stream).lower())}
-    assert not words & set(NAMES)
-    assert len(set(NAMES)) == len(NAMES) == 128
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "words"),
-    [
-        (
-            word_tokenizer("abcdefghijklmnopqrstuvwxyzAT. "),
-            "the tokenizer cannot encode numbers: 90817263545 is decoded",
-        ),
-        (word_tokenizer("0123456789."), "the tokenizer encodes too few names differently"),
-    ],
-    ids=["no digits", "no letters"],
-)
-def test_a_tokenizer_that_cannot_ask_is_refused(tokenizer, words):
-    with pytest.raises(DataError, match=words):
-        made("multi-key", tokenizer=tokenizer)
+def test_a_tokenizer_without_digits_is_refused():
+    with pytest.raises(DataError, match="the tokenizer cannot encode numbers: 90817263545 is decoded"):
+        made(tokenizer=word_tokenizer("abcdefghijklmnopqrstuvwxyzAT. "))
 
 
 def test_a_haystack_of_which_the_tokenizer_knows_no_character_is_refused():
@@ -200,13 +174,11 @@ def test_a_haystack_of_which_the_tokenizer_knows_no_character_is_refused():
         made(tokenizer=PreTrainedTokenizerFast(tokenizer_object=bpe), filler=CorpusFiller("長い物語。"))
 
 
-@pytest.mark.parametrize("task", sorted(TASKS))
-def test_a_length_that_is_too_short_names_one_that_is_not(task):
-    with pytest.raises(DataError, match="too short") as caught:
-        made(task, 40)
-    assert f"length 40 is too short for {task}" in str(caught.value)
+def test_a_length_that_is_too_short_names_one_that_is_not():
+    with pytest.raises(DataError, match="length 40 is too short for passkey") as caught:
+        made(40)
     enough = int(re.search(r"take (\d+) tokens", str(caught.value))[1])
-    assert {len(prompt.ids(0)) for prompt in made(task, enough + 40)} == {enough + 40}
+    assert {prompt.length for prompt in made(enough)} == {enough}
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
@@ -220,26 +192,25 @@ def with_answer(prompt: Prompt, answer: list[int]) -> Prompt:
 
 
 def answered(model, given):
-    """Pairs each question, as whole ids and the number of its answer's tokens, with its NLL and whether it is right."""
-    found = []
-    for prompt, scores in zip(given, AnswerScorer(model).scores(given), strict=True):
-        ends = np.cumsum([question.tokens for question in prompt.questions])
-        for number, (nll, right) in enumerate(np.split(scores, ends[:-1], axis=1)):
-            found.append((prompt.ids(number), prompt.questions[number], float(nll.sum(dtype=float)), bool(right.all())))
-    return found
+    """Pairs each prompt's question with the NLL of its answer and whether it is right."""
+    scores = AnswerScorer(model).scores(given)
+    return [
+        (prompt.questions[0], float(nll.sum(dtype=float)), bool(right.all()))
+        for prompt, (nll, right) in zip(given, scores, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_answer_is_correct_exactly_when_greedy_decoding_writes_it(seed):
     model = llama(vocab_size=257, seed=seed)
     prompt = made(length=200, seed=seed)[0]
-    asked = prompt.ids()[: -prompt.questions[0].tokens]
+    asked = prompt.questions[0].ids[: -prompt.questions[0].tokens]
     written = model.generate(
         torch.tensor(asked)[None], max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0
     )[0, len(asked) :].tolist()
     for place in range(6):
         wrong = [*written[:place], (written[place] + 1) % 257, *written[place + 1 :]]
-        rights = [answered(model, [with_answer(prompt, answer)])[0][3] for answer in (written, wrong)]
+        rights = [answered(model, [with_answer(prompt, answer)])[0][2] for answer in (written, wrong)]
         assert rights == [True, False]
 
 
@@ -248,11 +219,10 @@ def test_a_markov_chains_answers_have_their_closed_form():
     transitions = torch.rand(260, 260, generator=generator, dtype=torch.float64) ** 8 + 1e-4
     transitions /= transitions.sum(1, keepdim=True)
     best = transitions.argmax(1)
-    for task in TASKS:
-        for whole, question, nll, is_right in answered(markov_llama(transitions), made(task, 700, trials=1)):
-            ids = whole[-question.tokens - 1 :]
-            assert nll == pytest.approx(-sum(math.log(transitions[a, b]) for a, b in pairwise(ids)), rel=1e-6)
-            assert is_right == all(best[a] == b for a, b in pairwise(ids))
+    for question, nll, is_right in answered(markov_llama(transitions), made(700, trials=1)):
+        ids = question.ids[-question.tokens - 1 :]
+        assert nll == pytest.approx(-sum(math.log(transitions[a, b]) for a, b in pairwise(ids)), rel=1e-6)
+        assert is_right == all(best[a] == b for a, b in pairwise(ids))
 
 
 @pytest.mark.parametrize(
@@ -264,70 +234,32 @@ def test_a_markov_chains_answers_have_their_closed_form():
     ],
     ids=["llama", "dynamic", "sliding window"],
 )
-def test_questions_that_share_a_text_score_as_if_each_was_asked_whole(model, schedule):
+def test_an_answer_has_the_losses_of_a_naive_loop(model, schedule):
     with ropescale.patch(model, schedule, length=500):
-        for ids, question, nll, _ in answered(model, made("multi-key", 500, trials=2)):
-            assert nll == pytest.approx(sum(naive_nll(model, ids.tolist())[-question.tokens :]), abs=5e-5)
-
-
-class Forgetful(type(lookup_llama())):
-    """Writes into its cache in place, so that a second question on the same cache would also read the first."""
-
-    def _remembered(self, ids, cache, wanted):
-        cache = [] if cache is None and wanted else cache
-        if cache is None:
-            return None, ids
-        cache.extend(ids[0].tolist())
-        return cache, torch.tensor([cache])
-
-
-def test_a_cache_that_is_written_in_place_serves_every_question():
-    model = lookup_llama(reach=420.0)
-    model.__class__ = Forgetful
-    found = answered(model, made("multi-key", 600, trials=2))
-    expected = [600 - question.tokens - question.position <= 420 for _, question, _, _ in found]
-    assert [is_right for *_, is_right in found] == expected and {*expected} == {True, False}
-
-
-class Cacheless(type(llama())):
-    """Continues from an empty cache, as models that compute other logits from theirs do."""
-
-    def forward(self, input_ids, past_key_values=None, **rest):
-        return super().forward(input_ids=input_ids, **rest)
-
-
-def test_a_model_that_computes_other_logits_from_its_cache_reads_every_question_whole(caplog):
-    model = llama(vocab_size=257)
-    model.__class__ = Cacheless
-    for ids, question, nll, _ in answered(model, made("multi-key", 500, trials=2)):
-        assert nll == pytest.approx(sum(naive_nll(model, ids.tolist())[-question.tokens :]), abs=5e-5)
-    assert caplog.text.count("computes different logits with its cache; each question is scored in a full pass") == 1
+        for question, nll, _ in answered(model, made(500, trials=2)):
+            expected = sum(naive_nll(model, question.ids.tolist())[-question.tokens :])
+            assert nll == pytest.approx(expected, abs=5e-5)
 
 
 def test_logits_are_made_for_the_answers_alone():
     model = lookup_llama()
     AnswerScorer(model).scores(made(length=640))
-    assert {call["kept"] for call in model.seen} == {len(" The pass key is 12345")}
-    model.seen.clear()
-    AnswerScorer(model).scores(made("multi-key", 640, trials=1))
-    assert max(call["kept"] for call in model.seen) < 40
+    assert {call["kept"] for call in model.seen} == {1 + len(" 12345")}
 
 
 def test_prompts_that_do_not_fit_are_an_error_that_says_what_to_do(monkeypatch):
     model = lookup_llama()
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
     monkeypatch.setattr(model, "forward", raising(full))
-    for task in ("passkey", "multi-key"):
-        with pytest.raises(RunError, match=r"memory of cpu; use a smaller batch_tokens, shorter lengths"):
-            answered(model, made(task, 640, trials=1))
+    with pytest.raises(RunError, match=r"memory of cpu; use a smaller batch_tokens, shorter lengths"):
+        answered(model, made(640, trials=1))
 
 
 def test_logits_that_are_not_finite_end_the_run():
     model = llama(vocab_size=257)
     torch.nn.init.constant_(model.lm_head.weight, math.nan)
-    for task in TASKS:
-        with pytest.raises(RunError, match=r"weights contain NaN or infinity, in lm_head.weight"):
-            answered(model, made(task, 700))
+    with pytest.raises(RunError, match=r"weights contain NaN or infinity, in lm_head.weight"):
+        answered(model, made(700))
 
 
 # --- a model whose accuracy is known -----------------------------------------------------------------------------
@@ -437,7 +369,7 @@ def test_the_sentence_about_the_loss_concludes_what_the_intervals_of_its_table_s
         assert (row.low, row.high) == pytest.approx((-gain - 2.8105 * error, -gain + 2.8105 * error), abs=1e-3)
         assert found.sentences()[1:] == [words]
         said = found.to_markdown()
-        assert "on the same questions (nats; 95% intervals for all 3 comparisons together):" in said
+        assert "on the same prompts (nats; 95% intervals for all 3 comparisons together):" in said
         assert f"{-gain:+.3f} ± 0.847" in said
 
 
@@ -449,27 +381,11 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
         "There is no evidence that any schedule changes the answers' loss at 1,024 tokens: a verdict needs 10 prompts, "
         "and there are 9."
     ]
-    assert "on the same questions (nats; 95% intervals):" in few.to_markdown()
+    assert "on the same prompts (nats; 95% intervals):" in few.to_markdown()
     assert (
         "linear:factor=4 lowers the answers' loss at 1,024 tokens by 15 ("
         in gaining(result, 15, 1, prompts=10).sentences()[1]
     )
-
-
-def test_questions_of_one_prompt_count_as_one_for_a_conclusion():
-    asked = {"task": "multi-key", "trials": 6}
-    found = ropescale.evals.retrieval(lookup_llama(), byte_tokenizer(), [700], 3, ["linear:factor=4"], **asked)
-    assert [(row.answers, row.prompts, row.comparisons) for row in found.paired] == [(18, 6, None)]
-    assert found.sentences()[-1].endswith(": a verdict needs 10 prompts, and there are 6.")
-
-
-@pytest.mark.parametrize("depths", [[0.5], 4])
-def test_every_key_of_a_shared_prompt_is_found_exactly_within_the_reach(depths):
-    result = ropescale.evals.retrieval(
-        lookup_llama(), byte_tokenizer(), [700, 1000], depths, task="multi-key", trials=2
-    )
-    correct = [answer.correct for answer in result.answers]
-    assert correct == [answer.length - answer.tokens - answer.position <= 300 for answer in result.answers]
 
 
 def test_length_dependent_tables_are_frozen_at_the_length_asked_at():
@@ -506,7 +422,6 @@ def test_depths_that_cannot_be_are_refused(depths):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"task": "pass-key"}, "no task is called 'pass-key'; the tasks are passkey, multi-key"),
         ({"trials": 0}, "trials must be 1 or more, not 0"),
         ({"lengths": []}, "no lengths"),
         ({"haystack": " \n "}, "the haystack is empty"),
@@ -570,10 +485,6 @@ def test_the_heat_map_shows_the_known_accuracies(result, caught):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def test_the_commands_tasks_are_all_the_tasks():
-    assert tuple(TASKS) == command_module.TASKS
-
-
 def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_path):
     words = ["--lengths", "150,0.25k", "--depths", "0,1", "--trials", "2", "--schedule", "yarn", "--factor", "2"]
     out, err = ran("retrieval", checkpoint, *words, "-o", tmp_path / "out")
@@ -607,7 +518,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(refused, checkpoint, words,
 
 # --- going on ----------------------------------------------------------------------------------------------------
 
-AGAIN = ["--lengths", "700,800", "--depths", "0,1", "--trials", "3", "--batch-tokens", "1600", "--task"]
+AGAIN = ["--lengths", "700,800", "--depths", "0,1", "--trials", "3", "--batch-tokens", "1600"]
 
 
 @pytest.fixture
@@ -627,12 +538,11 @@ def files(folder):
     return {name: (folder / name).read_bytes() for name in ("results.json", "answers.csv", "results.csv")}
 
 
-@pytest.mark.parametrize("task", ["passkey", "multi-key"])
 def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
-    ran, checkpoint, tmp_path, monkeypatch, asked, task
+    ran, checkpoint, tmp_path, monkeypatch, asked
 ):
     schedules = ["--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
-    words = ["retrieval", checkpoint, *AGAIN, task, *schedules, "-o"]
+    words = ["retrieval", checkpoint, *AGAIN, *schedules, "-o"]
     ran(*words, tmp_path / "whole")
     batches = len(asked)
     with monkeypatch.context() as patched:

@@ -55,11 +55,9 @@ def quiz():
 
 def held_out(number):
     """The ids of a set of held-out prompts, shortest first."""
-    by_depth = [
-        {prompt.questions[0].depth: prompt for prompt in made[number // 5 :: 9]} for made in quiz().prompts.values()
-    ]
+    by_depth = [{prompt.depth: prompt for prompt in made[number // 5 :: 9]} for made in quiz().prompts.values()]
     depths = [((number + place) % 5) / 4 for place in range(len(LENGTHS))]
-    return [prompts[depth].ids(0).tolist() for prompts, depth in zip(by_depth, depths, strict=True)]
+    return [prompts[depth].questions[0].ids.tolist() for prompts, depth in zip(by_depth, depths, strict=True)]
 
 
 def answers(net, ids):
@@ -108,7 +106,7 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     fed = made()
     usual = make_prompts(byte_tokenizer(), LENGTHS, 5, RetrievalOptions(trials=4))
     other = made(seed=1)
-    asked = [prompt.ids(0).tobytes() for each in (*fed.drawn, *other.drawn, usual) for prompt in each.every]
+    asked = [prompt.questions[0].ids.tobytes() for each in (*fed.drawn, *other.drawn, usual) for prompt in each.every]
     assert len(set(asked)) == len(asked) == 2 * (15 + 2 * 15) + 40
     assert prompts.seeds(0)[0] == prompts.FIRST_SEED
     assert len({seed for number in range(50) for seed in prompts.seeds(number)}) == 100
@@ -118,12 +116,12 @@ def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth
     quiz = make_prompts(byte_tokenizer(), (128, 256, 300), 5, RetrievalOptions(trials=2))
     sets = [list(prompts.set_of(quiz, number).values()) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
-    places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
+    places = np.array([[prompt.depth for prompt in each] for each in sets])
     assert all(len(set(row)) == 3 for row in places.tolist())
     for five in (places[:5], places[5:]):
         assert np.sort(five, axis=0).T.tolist() == [[0, 0.25, 0.5, 0.75, 1]] * 3
-    ids = [prompt.ids(0).tobytes() for each in sets for prompt in each]
-    assert len(set(ids)) == 30 and all(prompt.ids(0)[0] == 256 for each in sets for prompt in each)  # BOS
+    ids = [prompt.questions[0].ids.tobytes() for each in sets for prompt in each]
+    assert len(set(ids)) == 30 and all(prompt.questions[0].ids[0] == 256 for each in sets for prompt in each)  # BOS
 
 
 def test_every_token_that_is_fed_counts_and_where_short_text_is_kept_its_answers_are_the_models_own(monkeypatch):
@@ -157,7 +155,7 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
-    assert stored["data"]["questions"] == stored["data"]["documents"] == 2 * len(JUDGES)
+    assert stored["data"]["documents"] == 2 * len(JUDGES)
     with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
         Result.load(tmp_path / "run")
 
@@ -203,7 +201,11 @@ def test_a_model_with_no_room_for_a_question_is_refused():
 def test_the_haystack_is_where_the_keys_lie():
     text = "Zebras were grazing. Yaks had gone. " * 20
     prompts = made(haystack=text).drawn[1].every
-    assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
+    assert all(
+        "Zebras" in byte_tokenizer().decode(prompt.questions[0].ids.tolist())
+        for prompt in prompts
+        if prompt.length > 200
+    )
 
 
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ropescale.evals import search
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-from ropescale.evals.retrieving.tasks import Prompt
+from ropescale.evals.retrieving.prompts import Prompt
 from ropescale.evals.searching import prompts
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.prompts import DEPTHS
