@@ -118,7 +118,7 @@ class Store:
 
     @property
     def finished(self) -> int:
-        """The number of batches of the passes read so far."""
+        """The number of finished batches in the passes read so far."""
         return sum(len(done.batches) for done in self._passes.values())
 
     @property

@@ -26,7 +26,7 @@ CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
 PASSKEY = Path(__file__).parent / "llama-3.5m-stdlib-passkey"
-"""The folder of the adapter that was trained to answer: PEFT configuration, float32 safetensors, model card."""
+"""The folder of the adapter trained on retrieval questions: PEFT configuration, float32 safetensors, model card."""
 
 FOUND = Path(__file__).parent / "found-2048.json"
 """A schedule file for ``--schedule``, found by ``ropescale search`` for 2,048 tokens (by gradient, with seed 0 and

@@ -36,7 +36,7 @@ class StoredRun:
 
     Attributes:
         folder: the path of the folder.
-        name: the run's name on the page: the folder's name, preceded by the names of its parents if two are the same.
+        name: the run's name on the page: the folder's name, after the names of as many parents as distinguish the runs.
         results: the content of ``results.json``.
         result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
     """

@@ -140,7 +140,7 @@ class Saved(Measured, ABC):
         return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
-        """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
+        """Writes results.json, the tables, the losses, the pictures and REPORT.md, and returns the folder's path.
 
         Without matplotlib, no pictures are written, and a note is printed on stderr.
 

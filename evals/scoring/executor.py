@@ -31,7 +31,7 @@ Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
 
 
 class Executor:
-    """Feeds batches, in parts if memory is short.
+    """The scorer of batches, which it feeds in parts if memory is short.
 
     Args:
         documents: the plan's documents, by number.

@@ -35,7 +35,7 @@ def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int
     the same plan.
 
     Args:
-        longest: positions of the longest window.
+        longest: the number of positions of the longest window.
         logits_bytes: the memory for one block of fp32 logits.
     """
     fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))

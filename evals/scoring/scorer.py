@@ -45,7 +45,7 @@ _PROBE = 32
 
 
 class Scorer:
-    """Scores windows of token ids under a causal language model.
+    """A scorer of windows of token ids under a causal language model.
 
     Attributes:
         split: whether the trunk and the head run separately (bounded memory). False if the model has no separate trunk,
@@ -65,7 +65,7 @@ class Scorer:
         self.split = self.trunk is not self.model
 
     def check(self, ids: torch.Tensor) -> None:
-        """Compares the split with the model's own logits on the first positions; disables it if they differ.
+        """Compares the logits with and without the split on the first positions; disables the split if they differ.
 
         Args:
             ids: a window, int64 [tokens].

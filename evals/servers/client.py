@@ -75,7 +75,7 @@ Start = Callable[[Sequence[Call]], Future[list[bytes]]]
 
 
 class Client:
-    """Sends requests to one server.
+    """An HTTP client of one server.
 
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.

@@ -131,7 +131,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ServedBatches:
-    """Scores batches of one window, or of one prompt, with a server.
+    """A scorer of batches of one window, or of one prompt, with a server.
 
     Attributes:
         name: returns a batch's name for messages.
@@ -233,7 +233,7 @@ class ServedRun(CorpusRun):
         raise DataError("no server has the unchanged model (served_as base)", "served_as")
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Notes if the longest windows give the losses of shorter lengths, and if a metric is not measured."""
+        """Tells the user if the longest windows give the losses of shorter lengths, and if a metric is skipped."""
         for server in self.model.servers:
             with suppress(RopescaleError):  # the label may lack fields of its schedule
                 spec = server.asked

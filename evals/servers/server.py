@@ -83,7 +83,7 @@ class Server:
         return key_of(known)
 
     def applied(self, length: int | None = None) -> AbstractContextManager[None]:
-        """Does nothing, because a server has its schedule from its start."""
+        """Does nothing, because a server's schedule is fixed when the server starts."""
         return nullcontext()
 
     def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:

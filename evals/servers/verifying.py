@@ -43,7 +43,7 @@ models differ more."""
 LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
-CANNOT_TELL = "cannot tell: both differ by no more than rounding error"
+CANNOT_TELL = "cannot tell: the server agrees with both models up to rounding"
 NOT_PROVED = "not proved: the model does not fit into this machine's memory"
 _VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
 """Verdicts by whether stock transformers agrees up to rounding, with the folder's schedule and without it."""
@@ -61,7 +61,7 @@ class ServedVerification:
             fit into memory.
         tolerance: the largest difference that rounding explains in ``dtype``.
         within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats.
-        verdict: one of this module's five verdicts.
+        verdict: one of the five verdicts, such as :data:`LIVE`.
     """
 
     model: str

@@ -33,7 +33,7 @@ FOLDER = "measured"
 
 
 class TrainingCallback(TrainerCallback):
-    """Verifies that a schedule is live in every training process, from the first step to the saved file.
+    """A callback that verifies that a schedule is live in every process, from the first step to the saved file.
 
     ``Trainer(model, args, callbacks=[ropescale.TrainingCallback("yarn:factor=8")])``, and the same for trainers built
     on it, such as TRL's. Training is unchanged: the weights after each step are bitwise identical to those without the
@@ -57,7 +57,7 @@ class TrainingCallback(TrainerCallback):
             one. Default: the schedule that the model already has, from a patch, the folder that it was loaded from, or
             its configuration.
         eval_documents: the documents to measure on, as for :func:`ropescale.evals.perplexity`.
-        lengths: positions, including BOS, such as ``"256,2k"``.
+        lengths: context lengths in positions, including BOS, such as ``"256,2k"``.
         tokenizer: the tokenizer for text documents. Default: Trainer's ``processing_class``.
         every: the number of steps between additional measurements.
         check_every: the number of steps between additional comparisons of the tables; None compares them only at saves,
@@ -117,20 +117,20 @@ class TrainingCallback(TrainerCallback):
         self._begin(args, state, model, rest.get("processing_class"))
 
     def on_step_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
-        """Checks every ``check_every`` steps and before a save. Measures every ``every`` steps, unless Trainer
-        evaluates at this step."""
+        """Checks the model every ``check_every`` steps and before a save. Measures it every ``every`` steps, unless
+        Trainer evaluates at this step."""
         if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
             self.check(model, numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
             self._measure(state, model)
 
     def on_epoch_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
-        """Checks before a save at the end of an epoch."""
+        """Checks the model before a save at the end of an epoch."""
         if control.should_save:
             self.check(model, numbers=True)
 
     def on_evaluate(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
-        """Checks and measures, and adds the results to Trainer's metrics."""
+        """Checks and measures the model, and adds the results to Trainer's metrics."""
         self.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
         if self.measuring is None:
             self._begin(args, state, model, rest.get("processing_class"))
@@ -149,7 +149,7 @@ class TrainingCallback(TrainerCallback):
             settle_leader(lambda: complete(own, folder, tokenizer) if folder.is_dir() else None)
 
     def on_train_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
-        """Checks and measures after the last step."""
+        """Checks and measures the model after the last step."""
         self.check(model, numbers=True)
         self._unwatch()
         self._measure(state, model)

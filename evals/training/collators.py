@@ -22,7 +22,7 @@ Features = Sequence[Mapping[str, torch.Tensor | Sequence[int]]]
 
 @dataclass(frozen=True)
 class MixedWindows:
-    """Cuts a share of the batches of long windows into short windows with about as many tokens.
+    """A collator that cuts a share of the batches of long windows into short windows with about as many tokens.
 
     A batch has either long or short windows, never both: if tables depend on the length (longrope, dynamic schedules),
     a model uses the table of the longest window for the full batch. With batches of one length, all windows train with
@@ -30,7 +30,7 @@ class MixedWindows:
     table of the longest window so far; :func:`ropescale.patch` makes the table follow each batch.)
 
     Attributes:
-        short: positions of a short window, including BOS.
+        short: the number of positions of a short window, including BOS.
         share: the share of batches to cut, between 0 and 1.
         bos: the id before every short window; None for a model without BOS.
         seed: selects the batches to cut.
@@ -71,7 +71,8 @@ class MixedWindows:
 
 @dataclass(frozen=True)
 class PoseWindows:
-    """Positional skip-wise training: short windows whose positions reach up to a long context (arXiv 2309.10400, 3.2).
+    """A collator for positional skip-wise training (PoSE, arXiv 2309.10400, section 3.2): short windows whose positions
+    reach up to a long context.
 
     A window is cut into two chunks at a random point in its first half. The first chunk has the positions 0, 1, ...;
     the positions of the second chunk are shifted by a number drawn uniformly from 0 to ``target - window``. As in the
@@ -83,7 +84,7 @@ class PoseWindows:
 
     Attributes:
         target: the target context in positions.
-        window: positions of a trained window; None uses the full windows.
+        window: the number of positions of a trained window; None uses the full windows.
         seed: selects the cuts and shifts.
     """
 
@@ -166,7 +167,7 @@ def pack(documents: Iterable[Sequence[int] | np.ndarray], length: int, bos: int 
 
     Args:
         documents: token ids of each document.
-        length: positions of a window, including BOS.
+        length: the number of positions of a window, including BOS.
         bos, eos: the ids of these tokens, or None for a model without them.
 
     Raises:

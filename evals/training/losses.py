@@ -35,7 +35,7 @@ def chunked_loss(model: nn.Module, logits_bytes: int = LOGITS_BYTES) -> Iterator
 
     Args:
         model: a transformers model, possibly PEFT-wrapped; not yet wrapped for several processes.
-        logits_bytes: budget for one block of float32 logits.
+        logits_bytes: the memory for one block of float32 logits, in bytes.
     """
     inner: Any = unwrapped(model)
     trunk, forward = inner.base_model, inner.forward

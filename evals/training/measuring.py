@@ -175,7 +175,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class SharedScorer(Scorer):
-    """Scores windows with a model whose weights several processes share.
+    """A scorer of windows with a model whose weights several processes share.
 
     All processes feed the same windows at the same time, through the outermost module, which gathers the weights. The
     head does not run separately, so the full logits of a window are in memory. A batch that does not fit is not

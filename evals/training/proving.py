@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def plain(model: nn.Module) -> nn.Module:
     """Unwraps compiled models and DistributedDataParallel, but not adapters and FSDP.
 
-    The unwrapped model computes the same, without compilation and without waiting for other data-parallel processes.
+    The unwrapped model computes the same outputs, but without compilation, and without waiting for other data-parallel
+    processes.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -185,10 +186,10 @@ def settle_leader(act: Callable[[], object]) -> None:
 
 
 def first_problem(found: Sequence[tuple[str, object]]) -> str:
-    """Returns the message for all processes: the first problem and the other ranks with problems, or "" without any.
+    """Returns the message for all processes: the first problem and the other ranks with problems; "" if there is none.
 
     Args:
-        found: the problem (or "") of each rank, and the value that must be equal in all of them.
+        found: the problem (or "") of each rank, and the value that must be equal in all ranks.
     """
     if len(found) == 1:
         return found[0][0]
