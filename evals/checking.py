@@ -74,7 +74,7 @@ Length = Annotated[int, Interval(ge=1, le=2**40)]
 """A context length in tokens."""
 
 Count = Annotated[int, Interval(ge=0, le=2**53)]
-"""A count that a float represents exactly, and so also a number in JavaScript."""
+"""A count that a float, and therefore a number in JavaScript, represents exactly."""
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 

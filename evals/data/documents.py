@@ -211,7 +211,7 @@ def placed(
 
 
 def unequal_bos(name: str) -> DataError:
-    """Returns the error for documents of which only some begin with BOS.
+    """Returns the error that is raised if only some documents begin with BOS.
 
     Args:
         name: the name of a chat whose template writes no BOS.

@@ -4,7 +4,7 @@ Two neighbouring pieces overlap, and are joined inside the overlap at a boundary
 in both pieces, :data:`SAME` on either side of the joint. For BPE this proves that the joint is correct. A merge across
 a boundary that neither piece merges would first need a different neighbour, but the nearest tokens on both sides are
 the same in both pieces. So in the whole text, no merge can cross a boundary of the left piece before the joint, or of
-the right piece after the joint. The same holds within each word for a tokenizer that splits at words first. Unigram's
+the right piece after the joint. The same is true within each word for a tokenizer that splits at words first. Unigram's
 best path might shift as a whole, so there the joint must also be directly before a word, at a boundary that no token of
 the vocabulary covers. Pieces without such a joint are merged into a longer piece, up to the full text.
 """

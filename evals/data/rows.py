@@ -206,11 +206,11 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
     """Returns a chat after validating its messages and its tools, which may be a list or JSON.
 
     Raises:
-        DataError: a message or the list of tools is invalid; the error's text names the message.
+        DataError: a message or the list of tools is invalid; the error gives the number of the message.
     """
     for number, each in enumerate(value, start=1):
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):
-            raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
+            raise DataError(f"{name}: message {number} of {field!r} has no role; give objects with role and content")
         if not isinstance(each.get("content"), (str, list, type(None))):
             raise DataError(f"{name}: the content of message {number} of {field!r} is not text")
     tools = row.get(TOOLS)

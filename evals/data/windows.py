@@ -109,7 +109,7 @@ def check_windows(windows: int | str | None) -> int | str | None:
 
 
 def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
-    """Checks that sliding windows score every token exactly once; None stands for no sliding windows.
+    """Checks that sliding windows score every token exactly once; None means no sliding windows.
 
     Raises:
         DataError: the stride is less than 1, or more than the ``length - 1`` tokens that the shortest window can score.

@@ -83,7 +83,7 @@ def refusing_damage(file: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        why = error if isinstance(error, Damaged) else "lacks figures, or is of another version"
+        why = error if isinstance(error, Damaged) else "lacks figures, or was written by another version"
         raise DataError(f"{file} {why}; move it away and run the evaluation again") from None
 
 

@@ -133,8 +133,7 @@ class Corpus:
 
     @property
     def interval(self) -> str:
-        """The name of the formula of intervals, which are over documents, or over windows if there are few
-        documents."""
+        """The name of the intervals' formula: over documents, or over blocks of windows if there are few documents."""
         few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 

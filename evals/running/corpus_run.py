@@ -86,7 +86,7 @@ def task_of(
 
 
 class CorpusRun(ABC):
-    """An interruptible measurement of a corpus: :meth:`result` has the complete passes.
+    """An interruptible measurement of a corpus: :meth:`result` returns the complete passes.
 
     Subclasses compute the losses with a loaded model or servers: they return the scorer for given tables
     (:meth:`_scoring`), and the model's training tables (:meth:`as_trained`).
@@ -123,7 +123,7 @@ class CorpusRun(ABC):
         self._figures: Tables = {}
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Measures every schedule. :attr:`passes` contains the complete passes, also after an interruption.
+        """Measures every schedule. :attr:`passes` contains the complete passes, even after an interruption.
 
         Args:
             store: the store of finished batches.

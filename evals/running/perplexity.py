@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class PerplexityRun(CorpusRun):
-    """A measurement of a loaded model: :meth:`result` has the complete passes."""
+    """A measurement of a loaded model: :meth:`result` returns the complete passes."""
 
     def __init__(
         self,

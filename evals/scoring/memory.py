@@ -93,7 +93,7 @@ def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Returns the device of a model's inputs, also if accelerate offloads its weights."""
+    """Returns the device of a model's inputs, even if accelerate offloads its weights."""
     embedding = model.get_input_embeddings()
     place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return next(model.parameters()).device if place is None else torch.device(place)
@@ -113,7 +113,7 @@ def layer_cache_bytes(model: PreTrainedModel) -> int:
 
 
 def position_bytes(model: PreTrainedModel, length: int) -> int:
-    """Estimates the peak of a forward pass without KV cache and logits, in bytes per fed position.
+    """Estimates the peak memory of a forward pass without KV cache and logits, in bytes per fed position.
 
     The peak is either one layer's attention (queries, keys repeated per head, values, output) or its MLP (gate, up,
     their product), in addition to the residual stream and its fp32 norm. Eager attention also stores a score per head

@@ -278,7 +278,7 @@ def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor"
 
 @contextmanager
 def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    """Replaces ``module.forward`` inside the block, and then restores it, also if it was set on the instance (as
+    """Replaces ``module.forward`` inside the block, and then restores it, even if it was set on the instance (as
     accelerate does)."""
     own = module.__dict__.get("forward")
     module.forward = forward

@@ -239,8 +239,8 @@ class ServedRun(CorpusRun):
                 spec = server.asked
                 if not server.is_unscaled and isinstance(spec, Spec) and length_dependent(spec.build()):
                     self.notes.tell(
-                        f"note: in transformers the frequencies of {server.label} follow the length; a server has one "
-                        f"table for all lengths, so its longest windows give the losses of shorter lengths"
+                        f"note: in transformers the frequencies of {server.label} depend on the length; a server has "
+                        f"one table for all lengths, so its longest windows give the losses of shorter lengths"
                     )
         if self.options.short_context and short_length(self.corpus.lengths, self.trained_length) is not None:
             self.notes.tell("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")

@@ -49,7 +49,7 @@ class TrainingCallback(TrainerCallback):
       (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
       the model before its schedule and its training) are in Trainer's ``log_history`` and, when Trainer evaluates, in
       its metrics. Each measurement is a folder below ``out`` that ``ropescale report`` shows.
-    * It adds the files of :func:`ropescale.save` to every checkpoint, also to checkpoints of adapters. Trainer resumes
+    * It adds the files of :func:`ropescale.save` to every checkpoint, including those of adapters. Trainer resumes
       from these checkpoints as before.
 
     Args:

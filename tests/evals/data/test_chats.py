@@ -209,7 +209,10 @@ def test_tools_are_given_to_the_template(tmp_path):
         ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
         ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
         ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
-        ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects of role"),
+        (
+            {"messages": [{"from": "human", "value": "hi"}]},
+            "message 1 of 'messages' has no role; give objects with role",
+        ),
         ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
         ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
     ],

@@ -259,7 +259,7 @@ def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_pat
     found.save(folder)
     assert (folder / "results.csv~").read_text() == "mine"
     reseal(folder, lambda results: results["answer"][0].pop("decided"))
-    with pytest.raises(DataError, match=r"results.json lacks figures, or is of another version"):
+    with pytest.raises(DataError, match=r"results.json lacks figures, or was written by another version"):
         Recommendation.load(folder)
 
 

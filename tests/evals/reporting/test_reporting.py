@@ -282,7 +282,7 @@ def test_a_retrieval_runs_page_has_accuracy_and_the_answers_nll_at_every_length_
 def test_results_of_a_version_with_other_fields_are_one_line(asked, tmp_path, ran):
     run = shutil.copytree(asked[0], tmp_path / "run")
     reseal(run, lambda results: [row.pop("task") for row in results["rows"]])
-    said = f"error: {run / 'results.json'} lacks figures, or is of another version; move it away and run the evaluation"
+    said = f"error: {run / 'results.json'} lacks figures, or was written by another version; move it away and run the "
     assert said in damaged(run, tmp_path, ran)
 
 
