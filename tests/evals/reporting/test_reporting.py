@@ -180,14 +180,14 @@ def test_the_page_is_one_file_that_asks_for_nothing_whatever_a_run_is_called(fol
     embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert titles.index("Loss by position") < titles.index("Tokens that need what is far back")
+    assert titles.index("Loss by position") < titles.index("Tokens that need distant context")
     rewrite(run, lambda found, index: index["documents"][0].update(ids_sha256="\ud800"))
     with edited(run / "results.json") as results:
         results["model"]["trained_length"] = None
     odd = run.rename(tmp_path / os.fsdecode(b"<script>alert(1)<\xff"))
     text = page(load([folder, odd]))
     assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
-    assert len(re.findall(r"The trained length of (.*?) is not known", text)) == 1
+    assert len(re.findall(r"The trained length of (.*?) is unknown", text)) == 1
     for where in ("a", "b"):
         shutil.copytree(folder, tmp_path / where / "run")
     assert [each.name for each in load([tmp_path / "a" / "run", tmp_path / "b" / "run"])] == ["a/run", "b/run"]
