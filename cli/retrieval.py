@@ -34,7 +34,6 @@ _SECTIONS: Sections = {
         option("--depths", "D,...", "Depths such as 0,0.5,1 (0 is the start), or the number of depths.", default="5"),
         option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
         option("--seed", "N", "Seed of the texts and the numbers.", Whole(), default=0),
-        option("--haystack", "FILE", "Hide the numbers in this text instead of generated ones."),
     ],
     "Prompts from a file": [
         option(
@@ -92,18 +91,16 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
         refuse_given("needs prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
                      "new_tokens", "match")  # fmt: skip
     else:
-        refuse_given("applies to generated prompts, not to prompts from a file; drop it", "prompts",
-                     "depths", "trials", "seed", "haystack")  # fmt: skip
+        refuse_given(
+            "applies to generated prompts, not to prompts from a file; drop it", "prompts", "depths", "trials", "seed"
+        )
     servers, checkpoint = asked_servers(options, model)
-    haystack = options.pop("haystack")
 
     def prepared(here: World) -> RetrievalRun:
-        from ..evals.data.sources import joined, read_texts
         from ..evals.retrieving.prompt_set import RetrievalOptions, make_prompts
         from ..evals.retrieving.retrieval_run import prepare
 
-        hidden = None if haystack is None else joined(read_texts(haystack))
-        chosen = made(RetrievalOptions, options, haystack=hidden, source=haystack, path=checkpoint, progress=notes())
+        chosen = made(RetrievalOptions, options, path=checkpoint, progress=notes())
         if not servers:
             return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
         from ..evals.servers.served_runs import ServedModel, served_retrieval

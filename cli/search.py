@@ -44,7 +44,6 @@ _SECTIONS: Sections = {
             OneOf(["text", "keys"]),
             default="text",
         ),
-        option("--haystack", "FILE", "Hide the keys in this text instead of generated ones."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
         option(
@@ -83,7 +82,6 @@ def command(model: str, **options: Any) -> None:
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on their number.
     """
-    from ..evals.data.sources import joined, read_texts
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.searching.options import SearchOptions, plan_of_start, schedule_file
 
@@ -91,14 +89,12 @@ def command(model: str, **options: Any) -> None:
     out = options["out"]
     if out is not None:
         schedule_file(out)
-    names, target, haystack = options.pop("source"), options["target_length"], options.pop("haystack")
+    names, target = options.pop("source"), options["target_length"]
     checkpoint = made(Checkpoint, options, name=model)
     chosen = made(
         SearchOptions,
         options,
         patching={name: options[name] for name in PATCHING},
-        haystack=joined(read_texts(haystack)) if haystack and options["objective"] == "keys" else haystack,
-        source=haystack,
         path=checkpoint,
         progress=notes(),
     )
@@ -124,5 +120,5 @@ def _check_objective(options: Mapping[str, Any]) -> None:
     if options["objective"] == "keys":
         for name in filter(options.get, ("source", *SOURCE, "max_docs", *READING)):
             raise DataError(f"the objective keys reads no text; drop {name}", name, "objective")
-    elif options["haystack"] is None and not options["source"]:
+    elif not options["source"]:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'--data'", param_type="option")

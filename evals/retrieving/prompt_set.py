@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
 from ..running.options import RunOptions
-from .prompts import PASSKEY, CorpusFiller, Filler, Generation, Prompt, Question, passkey_prompts
+from .prompts import PASSKEY, Generation, Prompt, Question, passkey_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 MOST_TRIALS = 1000
 """The maximum number of trials, because all prompts are kept in memory. With this many, the interval of an accuracy is
 at most ±3 percentage points."""
+
+GENERATED = "generated"
+"""The source of generated prompts."""
 
 FILE = "prompts"
 """The task name of a run with prompts from a file, in which each prompt has its own task."""
@@ -46,7 +48,6 @@ class RetrievalOptions(RunOptions):
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         trials: the number of prompts per length and depth.
         seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
-        haystack: a text to hide the numbers in; None for generated sentences.
         prompt_field, answer_field: for prompts from a file, the fields of a row; None for fields such as RULER's.
         new_tokens: for prompts from a file, the number of tokens to generate. None uses the number in the row, RULER's
             number for the task, or 128, whichever is known first.
@@ -56,7 +57,7 @@ class RetrievalOptions(RunOptions):
             means "any" for the tasks ``qa`` and ``qa_...``, and "all" for other tasks.
         batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
-        source: the name of the haystack, or of the prompts, in the results.
+        source: the name of the prompts in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
         progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
@@ -65,7 +66,6 @@ class RetrievalOptions(RunOptions):
     bos: str | int = "auto"
     trials: int = 10
     seed: int = 0
-    haystack: str | None = None
     prompt_field: str | None = None
     answer_field: str | None = None
     new_tokens: int | None = None
@@ -93,7 +93,7 @@ class RetrievalPrompts:
     Attributes:
         bos: the id in front of every prompt, or None.
         prompts: the prompts of each length, ascending.
-        source: the name of the haystack, or of the file.
+        source: the name of the file, or "generated".
         protocol: the part of "protocol" in results.json that is about the prompts.
         skipped: the number of omitted rows of a file, by reason.
     """
@@ -152,13 +152,10 @@ def make_prompts(
     sizes, bos = check_lengths(lengths), documents.bos_id(options.bos, tokenizer)
     if options.prompts is not None:
         return _from_file(tokenizer, sizes, bos, options)
-    places = check_depths(depths)
-    filler = Filler() if options.haystack is None else CorpusFiller(options.haystack)
-    make = partial(passkey_prompts, tokenizer, seed=options.seed, filler=filler, bos=bos)
-    made = {length: make(length, places, options.trials) for length in sizes}
-    protocol = {"task": PASSKEY, "trials": options.trials, "seed": options.seed, "bos": options.bos}
-    source = options.source or ("generated" if options.haystack is None else "in memory")
-    return RetrievalPrompts(tokenizer, bos, made, source, {**protocol, "depths": list(places)})
+    places, trials, seed = check_depths(depths), options.trials, options.seed
+    made = {each: passkey_prompts(tokenizer, each, places, trials, seed=seed, bos=bos) for each in sizes}
+    protocol = {"task": PASSKEY, "trials": trials, "seed": seed, "bos": options.bos}
+    return RetrievalPrompts(tokenizer, bos, made, GENERATED, {**protocol, "depths": list(places)})
 
 
 def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:

@@ -8,19 +8,18 @@ The *length* includes everything from BOS to the answer. The end of a sentence f
 whole sentence. The *depth* is the place of the key in the filler, at the nearest sentence boundary: 0 is before the
 filler, and 1 is after it. This module does not need torch.
 
-The filler consists of seeded random sentences from ``words.json``, or of the user's text. Cutting characters cannot
-give an exact length in tokens, so a prompt is joined from the ids of its sentences, each encoded as after a full stop.
-A tokenizer that merges tokens across a full stop would encode the joined text differently.
+The filler consists of seeded random sentences from ``words.json``. Cutting characters cannot give an exact length in
+tokens, so a prompt is joined from the ids of its sentences, each encoded as after a full stop. A tokenizer that merges
+tokens across a full stop would encode the joined text differently.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, cycle, islice, takewhile
+from itertools import accumulate, chain, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,39 +63,15 @@ class Dice:
         return things[self.below(len(things))]
 
 
-class Filler:
-    """Random sentences from a small grammar. They begin with a space, have little meaning, and repeat only by chance.
+def random_sentences(dice: Dice) -> Iterator[str]:
+    """Yields endless random sentences from a small grammar.
 
-    Attributes:
-        numbers: all sequences of :data:`DIGITS` digits in the text, which cannot be keys.
+    They begin with a space, have little meaning, and repeat only by chance.
     """
-
-    numbers: Collection[str] = ()
-
-    def sentences(self, dice: Dice) -> Iterator[str]:
-        """Yields an endless sequence of sentences."""
-        while True:
-            form = dice.one(WORDS["forms"])
-            sentence = form.format(**{slot: dice.one(WORDS[kind]) for slot, kind in WORDS["slots"].items()})
-            yield f" {sentence[1].upper()}{sentence[2:]}"
-
-
-class CorpusFiller(Filler):
-    """The sentences of the user's text in order, starting at a random sentence, and starting over at the end."""
-
-    def __init__(self, text: str) -> None:
-        self.numbers = {found[1] for found in re.finditer(f"(?=([0-9]{{{DIGITS}}}))", text)}
-        self._sentences = [sentence for sentence in _SENTENCE.findall(text) if sentence.strip()]
-        if not self._sentences:
-            raise DataError("the haystack is empty; give text to hide the numbers in", "haystack")
-
-    def sentences(self, dice: Dice) -> Iterator[str]:
-        start = dice.below(len(self._sentences))
-        return cycle([*self._sentences[start:], *self._sentences[:start]])
-
-
-_SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")
-"""A sentence, which ends with punctuation such as a full stop, at the end of a line, or after 400 characters."""
+    while True:
+        form = dice.one(WORDS["forms"])
+        sentence = form.format(**{slot: dice.one(WORDS[kind]) for slot, kind in WORDS["slots"].items()})
+        yield f" {sentence[1].upper()}{sentence[2:]}"
 
 
 @dataclass(frozen=True)
@@ -174,15 +149,14 @@ class Prompt:
 
 
 def passkey_prompts(
-    tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int,
-    filler: Filler, bos: int | None,
-) -> list[Prompt]:  # fmt: skip
+    tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int, bos: int | None
+) -> list[Prompt]:
     """Makes ``trials`` prompts of one length for every depth. The ids depend only on the arguments.
 
     Raises:
         DataError: the length is too short, or the tokenizer does not preserve digits.
     """
-    maker = _Maker(tokenizer, filler, bos)
+    maker = _Maker(tokenizer, bos)
     return [
         maker.prompt(length, depth, trial, Dice(seed, PASSKEY, length, float(depth), trial))
         for depth in depths
@@ -197,8 +171,8 @@ class _Maker:
         DataError: the tokenizer does not preserve the ten digits.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, filler: Filler, bos: int | None) -> None:
-        self.tokenizer, self.filler = tokenizer, filler
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, bos: int | None) -> None:
+        self.tokenizer = tokenizer
         self.first = [] if bos is None else [bos]
         self._stop = self.beginning(".")
         for digits in ("90817263545", "11223344556677889900"):
@@ -227,7 +201,7 @@ class _Maker:
 
     def prompt(self, length: int, depth: float, trial: int, dice: Dice) -> Prompt:
         """Makes a prompt that hides a number at a depth, and asks for it."""
-        number, key = self._number(dice), " The pass key is"
+        number, key = str(10 ** (DIGITS - 1) + dice.below(9 * 10 ** (DIGITS - 1))), " The pass key is"
         alone, question, sentence = self.sentences([key, f"{key} {number}", f"{key} {number}."])
         # The number's first token may include the space.
         before = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(alone, question))))
@@ -252,26 +226,16 @@ class _Maker:
             position=len(start) + before,
         )
 
-    def _number(self, dice: Dice) -> str:
-        """Draws a number that does not occur elsewhere in the prompt."""
-        for _ in range(100_000):
-            number = str(10 ** (DIGITS - 1) + dice.below(9 * 10 ** (DIGITS - 1)))
-            if number not in self.filler.numbers:
-                return number
-        raise DataError(
-            f"the haystack contains nearly every number of {DIGITS} digits; use another haystack", "haystack"
-        )
-
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
         """Returns the end of a sentence followed by whole sentences, ``room`` tokens in total."""
-        stream, sentences, size = self.filler.sentences(dice), [], 0
+        stream, sentences, size = random_sentences(dice), [], 0
         while size < room:
             for ids in self.sentences(islice(stream, 16)):
                 if ids and size < room:
                     sentences.append(ids)
                     size += len(ids)
             if not sentences:
-                raise DataError("the tokenizer makes no tokens of the haystack; use another haystack", "haystack")
+                raise DataError("the tokenizer makes no tokens of English text, so it cannot encode the prompts")
         while size - room >= len(sentences[0]):  # the last sentence may be longer than the first
             size -= len(sentences.pop(0))
         return [sentences[0][size - room :], *sentences[1:]]

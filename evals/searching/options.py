@@ -33,12 +33,11 @@ class SearchOptions(RunOptions):
         engine: search only schedules that this engine computes exactly; see ``ropescale export``.
         within: the weight of a token within the trained length; tokens beyond that length have weight 1. Only for the
             objective "text", because prompts have the target length.
-        haystack: for the objective "keys", a text to hide the numbers in; None for generated sentences.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
-        source: the name of the documents, or of the haystack, in the results.
+        source: the name of the documents in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
         progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
@@ -49,7 +48,6 @@ class SearchOptions(RunOptions):
     keep_short: bool = False
     engine: str | None = None
     within: float = 2.0
-    haystack: str | None = None
     max_docs: int | None = None
     split_special_tokens: bool = False
     logits_bytes: int = LOGITS_BYTES
@@ -63,12 +61,6 @@ class SearchOptions(RunOptions):
             raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
         if self.objective not in OBJECTIVES:
             raise DataError(f"objective must be {' or '.join(OBJECTIVES)}, not {self.objective!r}", "objective")
-        if self.objective == TEXT and self.haystack is not None:
-            raise DataError(
-                "haystack is only for the objective keys; use that objective, or drop haystack",
-                "haystack",
-                "objective",
-            )
         if self.objective == KEYS and self.within != SearchOptions.within:
             raise DataError(
                 "within is only for the objective text, because prompts have the target length; drop it",

@@ -70,8 +70,7 @@ class PromptData(SearchData):
         learned_seed, held_out_seed = seeds(options.seed)
 
         def drawn(lengths: Sequence[int], seed: int, count: int) -> RetrievalPrompts:
-            trials, haystack = math.ceil(count / DEPTHS), options.haystack
-            asked = RetrievalOptions(trials=trials, seed=seed, haystack=haystack, bos=bos, source=options.source)
+            asked = RetrievalOptions(trials=math.ceil(count / DEPTHS), seed=seed, bos=bos)
             return make_prompts(tokenizer, lengths, DEPTHS, asked)
 
         self.drawn = drawn([self.target], learned_seed, learn), drawn(lengths, held_out_seed, choose + judge)

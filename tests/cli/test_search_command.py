@@ -98,12 +98,6 @@ def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, 
     assert "gradient, from answers to prompts" in page and "on 10 sets of prompts not used to search" in page
 
 
-def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):
-    (tmp_path / "hay.txt").write_text("The zebras were grazing. The yaks had gone to sleep. " * 20)
-    out, _ = ran("search", longer, *KEYS, "--haystack", tmp_path / "hay.txt", "--json")
-    assert json.loads(out)["data"]["source"].endswith("hay.txt")
-
-
 REFUSED = {
     "text": [
         (["--budget-tokens", "300"], "a budget of 300 tokens is too small for a step"),
@@ -114,7 +108,6 @@ REFUSED = {
     "keys": [
         (["--data", "texts"], "error: the objective keys reads no text; drop source (--data, --objective)"),
         (["--objective", "text"], "error: missing option '--data'"),
-        (["--objective", "text", "--data", "x", "--haystack", "y"], "error: haystack is only for the objective keys"),
     ],
 }
 

@@ -26,10 +26,8 @@ from ropescale.errors import DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
-from ropescale.evals.retrieving.prompts import CorpusFiller, Filler, Prompt, passkey_prompts
+from ropescale.evals.retrieving.prompts import Prompt, passkey_prompts
 from ropescale.evals.retrieving.results import CHANCE
-
-TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 
 
 def byte_fallback_tokenizer() -> PreTrainedTokenizerFast:
@@ -60,10 +58,10 @@ TOKENIZERS = {
 }
 
 
-def made(length=640, depths=(0.0, 0.5, 1.0), trials=2, seed=0, tokenizer=None, filler=None, bos="auto"):
+def made(length=640, depths=(0.0, 0.5, 1.0), trials=2, seed=0, tokenizer=None, bos="auto"):
     tokenizer = tokenizer or byte_tokenizer()
     bos = tokenizer.bos_token_id if bos == "auto" else bos
-    return passkey_prompts(tokenizer, length, depths, trials, seed=seed, filler=filler or Filler(), bos=bos)
+    return passkey_prompts(tokenizer, length, depths, trials, seed=seed, bos=bos)
 
 
 def read(tokenizer, ids):
@@ -79,12 +77,10 @@ def read(tokenizer, ids):
     length=st.integers(900, 1300),
     depths=st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True).map(sorted),
     seed=st.integers(0, 2**40),
-    borrowed=st.booleans(),
 )
-def test_every_prompt_has_exactly_its_length_and_its_key(name, length, depths, seed, borrowed):
+def test_every_prompt_has_exactly_its_length_and_its_key(name, length, depths, seed):
     tokenizer = TOKENIZERS[name]
-    filler = CorpusFiller(TEXT) if borrowed else Filler()
-    found = made(length, depths, trials=1, seed=seed, tokenizer=tokenizer, filler=filler)
+    found = made(length, depths, trials=1, seed=seed, tokenizer=tokenizer)
     assert [prompt.depth for prompt in found] == depths
     for prompt in found:
         (question,) = prompt.questions
@@ -120,7 +116,7 @@ def test_the_same_seed_gives_the_same_ids_in_another_process_and_whatever_else_i
     code = f"""{BYTES}
 from ropescale.evals.retrieving import prompts
 for length in (2048, 700, 1024):
-    for p in prompts.passkey_prompts(Bytes(), length, (0.5, 1.0), 3, seed=5, filler=prompts.Filler(), bos=None):
+    for p in prompts.passkey_prompts(Bytes(), length, (0.5, 1.0), 3, seed=5, bos=None):
         print(length, *p.questions[0].ids)
 """
     done = python("-c", code, env={"PYTHONHASHSEED": "17"})
@@ -147,31 +143,15 @@ def test_fewer_trials_are_the_first_of_more():
     assert all(np.array_equal(a.questions[0].ids, b.questions[0].ids) for a, b in zip(few, many))
 
 
-def test_no_number_is_a_key_that_the_haystack_holds_already():
-    text = " ".join(f"{number}." for number in range(10_000, 99_990))
-    found = {prompt.questions[0].answer for prompt in made(filler=CorpusFiller(text), trials=4)}
-    assert found <= {str(number) for number in range(99_990, 100_000)}
-
-
-def test_the_haystack_is_the_users_text_in_its_order():
-    names = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(128)]
-    text = "".join(f"This is sentence {word} of the tale. " for word in names)
-    prompt = made(depths=(1.0,), trials=1, filler=CorpusFiller(text))[0]
-    words = re.findall(r"sentence (\w+) of", read(byte_tokenizer(), prompt.questions[0].ids))
-    start = names.index(words[0])
-    assert words == [names[(start + i) % len(names)] for i in range(len(words))]
-    assert len(words) > 10
-
-
 def test_a_tokenizer_without_digits_is_refused():
     with pytest.raises(DataError, match="the tokenizer cannot encode numbers: 90817263545 is decoded"):
         made(tokenizer=word_tokenizer("abcdefghijklmnopqrstuvwxyzAT. "))
 
 
-def test_a_haystack_of_which_the_tokenizer_knows_no_character_is_refused():
-    bpe = Tokenizer(models.BPE(vocab={chr(32 + i): i for i in range(95)}, merges=[]))
-    with pytest.raises(DataError, match="makes no tokens of the haystack"):
-        made(tokenizer=PreTrainedTokenizerFast(tokenizer_object=bpe), filler=CorpusFiller("長い物語。"))
+def test_a_tokenizer_that_knows_nothing_but_digits_is_refused():
+    bpe = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate("0123456789")}, merges=[]))
+    with pytest.raises(DataError, match="makes no tokens of English text"):
+        made(tokenizer=PreTrainedTokenizerFast(tokenizer_object=bpe))
 
 
 def test_a_length_that_is_too_short_names_one_that_is_not():
@@ -424,7 +404,6 @@ def test_depths_that_cannot_be_are_refused(depths):
     [
         ({"trials": 0}, "trials must be 1 or more, not 0"),
         ({"lengths": []}, "no lengths"),
-        ({"haystack": " \n "}, "the haystack is empty"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(changes, words):
@@ -496,20 +475,12 @@ def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_
     assert {pair["baseline"] for pair in saved["paired"]} == {"as-is"}
 
 
-def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
-    (tmp_path / "tale.txt").write_text("Once upon a time there was a very small model. " * 20)
-    words = ["--lengths", "300", "--depths", "0,1", "--trials", "1", "--json"]
-    out, _ = ran("retrieval", checkpoint, *words, "--haystack", tmp_path / "tale.txt")
-    assert json.loads(out)["data"]["source"] == str(tmp_path / "tale.txt")
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--lengths", "64"], "length 64 is too short for passkey"),
         (["--lengths", "200", "--depths", "0,2"], "depths '0,2' are neither a list of numbers from 0 (the start)"),
         (["--lengths", "200", "--depths", "1"], "write a depth of 1 as 1.0 (--depths)"),
-        (["--lengths", "200", "--haystack", "no/such/tale.txt"], "no file or folder at 'no/such/tale.txt'; give"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(refused, checkpoint, words, sentence):

@@ -139,10 +139,9 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 
     run()
     assert "resuming" in run()
-    haystack = "Some words to hide a key in. And some more, to be long enough. " * 9
     with pytest.raises(CheckpointError, match="holds results of another text"):
-        run(haystack=haystack)
-    assert "resuming" not in run(haystack=haystack, force=True)
+        run(seed=1)
+    assert "resuming" not in run(seed=1, force=True)
 
 
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
@@ -164,7 +163,6 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     ("changes", "said"),
     [
         ({"objective": "needles"}, "objective must be text or keys, not 'needles'"),
-        ({"objective": "text", "haystack": "words"}, "haystack is only for the objective keys"),
         ({"objective": "text"}, "no documents are given to learn from; give some, or use the objective keys"),
         ({"documents": documents(3, 300)}, "documents are given, and the objective keys makes its own prompts"),
         ({"max_docs": 3}, "max_docs is for documents, but the objective keys has none; drop max_docs"),
@@ -172,7 +170,6 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
         ({"within": 1.0}, "within is only for the objective text, because prompts have the target length"),
         ({"tokenizer": None}, "needs a tokenizer"),
         ({"budget_tokens": 3000}, "too small for a step at 256 tokens; give at least 5120$"),
-        ({"haystack": "  "}, "the haystack is empty"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
@@ -196,16 +193,6 @@ def test_a_model_with_no_room_for_a_question_is_refused():
         match=r"prompts of the trained length, but length 64 is too short for passkey: .* use the objective text$",
     ):
         search(llama(vocab_size=257), None, 128, **BUDGET)
-
-
-def test_the_haystack_is_where_the_keys_lie():
-    text = "Zebras were grazing. Yaks had gone. " * 20
-    prompts = made(haystack=text).drawn[1].every
-    assert all(
-        "Zebras" in byte_tokenizer().decode(prompt.questions[0].ids.tolist())
-        for prompt in prompts
-        if prompt.length > 200
-    )
 
 
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
