@@ -128,7 +128,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def translate(error: BaseException, command: str | None = None) -> tuple[int, str]:
-    """Returns an error's exit code and message, with the command's options for its fields."""
+    """Returns an error's exit code and message, followed by the command's options that set the error's fields."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
         return code, _one_line(f"{error}{_options(error.fields, command)}")
@@ -143,7 +143,7 @@ def translate(error: BaseException, command: str | None = None) -> tuple[int, st
 
 
 _MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths", "server": "servers"}
-"""The names that function parameters have in commands, if they differ."""
+"""The parameters of commands that set function parameters with other names."""
 
 
 def _options(fields: Sequence[str], command: str | None) -> str:

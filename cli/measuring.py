@@ -113,7 +113,7 @@ def measure(
     doing: str,
     source: Sequence[str] = (),
 ) -> None:
-    """Runs a measurement, and writes and prints its result; each is done even if the other fails.
+    """Runs a measurement, writes its result, and prints it even if it cannot be written.
 
     Args:
         prepare: a function that prepares the measurement in a process.

@@ -304,7 +304,7 @@ def request_sections(*schedules: str | Option) -> Sections:
 
 
 def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
-    """Creates an instance of a dataclass, with a command's parameters as the values of the fields with their names."""
+    """Creates an instance of a dataclass; each field gets the value of the command's parameter with the same name."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
 

@@ -79,7 +79,7 @@ class Executor:
             variants have the same most likely token, else 0.
 
         Raises:
-            RunError: as :meth:`score`.
+            RunError: as for :meth:`score`.
         """
         found, parts = self._fed(batch, functools.partial(self._divergences, one, others))
         self._check_finite(batch.feeds, [np.concatenate(each[:, 0]) for each in found])

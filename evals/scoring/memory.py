@@ -36,7 +36,7 @@ def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int
 
     Args:
         longest: the number of positions of the longest window.
-        logits_bytes: the memory for one block of fp32 logits.
+        logits_bytes: the memory for one block of fp32 logits, in bytes.
     """
     fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
     most = MOST_BATCH_TOKENS.get(device_of(model).type, 32768)
