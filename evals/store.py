@@ -366,7 +366,7 @@ def _translated(folder: Path | None) -> Iterator[None]:
     """Converts errors of the operating system and of SQLite inside the block.
 
     Raises:
-        CheckpointError: something below the folder cannot be read or written.
+        CheckpointError: the folder, or a file in it, cannot be read or written.
     """
     try:
         yield

@@ -137,8 +137,8 @@ class CorpusRun(ABC):
             if not self.title:
                 if special := self.corpus.special:
                     self.notes.tell(
-                        f"{special:,} tokens of the text are special tokens, as if a text began or ended there; "
-                        "split_special_tokens encodes them as text"
+                        f"{special:,} tokens of the text are special tokens, which may mark the start or end of text; "
+                        "split_special_tokens encodes them as ordinary text"
                     )
                 to_run = runner.announce(self._about)
                 if told and (to_run or not last):

@@ -140,7 +140,7 @@ class Scorer:
 
         Returns:
             fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 if both have the same most
-            likely token.
+            likely token, else 0.
         """
         sources = ids.to(self.device)[:, :-1]
         found = torch.empty((2, sources.numel()), dtype=torch.float32)

@@ -25,7 +25,7 @@ UNNAMED = "served"
 """The label of a server with an unnamed schedule."""
 
 TEXT = "The keeper's log, 12 June 1904: fog. Café, naïve, 東京, 🙂;\n\n\tx_1 = {'a': [3.14]}"
-"""A text for comparing tokenizers, with letters, digits, signs and spaces that different tokenizers encode
+"""A text for comparing tokenizers, with letters, digits, symbols and spaces that different tokenizers encode
 differently."""
 
 
@@ -72,7 +72,7 @@ class Server:
 
     @property
     def is_unscaled(self) -> bool:
-        """Whether the server has the unchanged model."""
+        """Whether the server serves the unchanged model."""
         return self.label == AS_IS
 
     @property

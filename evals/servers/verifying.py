@@ -82,7 +82,7 @@ class ServedVerification:
 
     @property
     def failure(self) -> str | None:
-        """Why the schedule was not verified to be live; None if it was."""
+        """The verdict if the schedule was not verified to be live, else None."""
         return None if self.verdict == LIVE else self.verdict
 
 

@@ -179,7 +179,7 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
-    """Returns the score interval of a proportion (Wilson 1927), which is inside [0, 1] and has a width even at 0 and 1.
+    """Returns the score interval of a proportion (Wilson 1927), which is inside [0, 1] and not empty even at 0 and 1.
 
     The bounds are ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
