@@ -60,13 +60,13 @@ _SECTIONS: Sections = {
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "Feeding": ["bos", option("--batch-tokens", "N", "Prompts to feed at once.", Whole(1), default=8192)],
+    "Feeding": ["bos", option("--batch-tokens", "N", "Tokens to feed at once.", Whole(1), default=8192)],
 }
 
 
 @sectioned_command("retrieval", _SECTIONS, model_argument(required=False))
 def command(model: str | None, lengths: list[int], **options: Any) -> None:
-    """Measure whether a model retrieves numbers hidden in a long text, by length, depth and schedule.
+    """Measure whether a model retrieves a number hidden in a long text, by length, depth and schedule.
 
     One forward pass scores the teacher-forced answer. The answer is correct if every token is ranked first, so that
     greedy decoding would write it; this works on base models. The answer's NLL shows differences even if no schedule

@@ -101,7 +101,7 @@ def retrieval(
     force: bool = False,
     **options: object,
 ) -> Retrieval:
-    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, with every schedule.
+    """Measures whether ``model`` finds a number hidden in a long text, at every length and depth, with every schedule.
 
     The model is patched with each schedule in turn, and restored bit for bit. Tables that depend on the length are
     frozen at the measured length. ``as-is`` (the unchanged model) is always measured, and is the baseline of the paired
@@ -112,18 +112,18 @@ def retrieval(
             :class:`Server`, each with one schedule, as for :func:`perplexity`.
         tokenizer: encodes the prompts, and has the BOS token.
         lengths: context lengths in positions, including BOS and the answer.
-        depths: the depths of the hidden numbers, from 0 (the start of the text) to 1 (the end), or the number of evenly
+        depths: the depths of the hidden number, from 0 (the start of the text) to 1 (the end), or the number of evenly
             spaced depths.
         schedules: specs like "yarn:factor=8", or schedule objects.
         out: a folder for the result and finished batches; the same call resumes after an interruption.
         fresh: measure again instead of resuming from ``out``.
         force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
-        options: the fields of :class:`RetrievalOptions`, such as ``task`` and ``trials``. With ``prompts``, each prompt
-            of a file is measured at the smallest length that fits it and the generated tokens; its score is the share
-            of its answers that occur in the greedily decoded text.
+        options: the fields of :class:`RetrievalOptions`, such as ``trials``. With ``prompts``, each prompt of a file is
+            measured at the smallest length that fits it and the generated tokens; its score is the share of its answers
+            that occur in the greedily decoded text.
 
     Raises:
-        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot encode
+        DataError: a length is too short for a prompt, a depth is outside [0, 1], or the tokenizer cannot encode
             numbers.
         ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
