@@ -8,20 +8,18 @@ import os
 import re
 import shutil
 import signal
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-from configurations import edit, read, write_checkpoint
+from configurations import edit, read, write_checkpoint, write_files
 from crashing import raising, tree, unchanged
 from refusing import refused, untouched
 
 from ropescale import files
 from ropescale.checkpoints import backups, folders
 from ropescale.checkpoints.patching import patch_checkpoint, restore
-from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, ConfigError
 
 WEIGHTS = "model.safetensors"
@@ -45,6 +43,7 @@ def out(source: Path, tmp_path: Path) -> Path:
 
 
 force = partial(patch_checkpoint, schedule="yarn:factor=4", force=True)
+in_place = partial(patch_checkpoint, out=None, schedule="yarn:factor=4", in_place=True)
 
 
 def rope_type(folder: Path) -> str:
@@ -65,8 +64,7 @@ def test_force_replaces_what_the_record_says_we_wrote(source, tmp_path, link):
 
 
 def plant(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("years of work")
+    write_files(path.parent, {path.name: "years of work"})
 
 
 def fine_tune(path: Path) -> None:
@@ -76,25 +74,20 @@ def fine_tune(path: Path) -> None:
 
 
 FOREIGN = {
-    "thesis.txt": lambda out: plant(out / "thesis.txt"),
-    "nested/thesis.txt": lambda out: plant(out / "nested" / "thesis.txt"),
     "notes/": lambda out: plant(out / "notes" / "thesis.txt"),
     "empty/": lambda out: (out / "empty").mkdir(),
     ".git/": lambda out: plant(out / ".git" / "HEAD"),
-    ".hidden": lambda out: plant(out / ".hidden"),
     WEIGHTS: lambda out: fine_tune(out / WEIGHTS),
-    "LICENSE": lambda out: (out / "LICENSE").write_text("another licence"),
-    "config.json": lambda out: (out / "config.json").write_text("{}"),
-    "README.md": lambda out: (out / "README.md").write_text("my notes"),
 }
+NAMES = ("thesis.txt", "nested/thesis.txt", ".hidden", "LICENSE", "config.json", "README.md")
 
 
 @pytest.mark.parametrize(
-    ("name", "link"), [*((name, "hard") for name in FOREIGN), (WEIGHTS, "symlink"), (WEIGHTS, "copy")]
+    ("name", "link"), [*((name, "hard") for name in (*FOREIGN, *NAMES)), (WEIGHTS, "symlink"), (WEIGHTS, "copy")]
 )
 def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, tmp_path, name, link):
     out = patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link).folder
-    FOREIGN[name](out)
+    FOREIGN.get(name, lambda out: plant(out / name))(out)
     for dry_run in (False, True):
         with untouched(tmp_path, rf"{re.escape(str(out / name))}.*so force does not replace"):
             force(source, out, dry_run=dry_run)
@@ -123,9 +116,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
     "record", ["", "{}", '{"schema": 1}', "[]", "\0", '{"schema": 1, "files": {"thesis.txt": {}}}']
 )
 def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, record):
-    fake = tmp_path / "fake"
-    plant(fake / "thesis.txt")
-    (fake / "ropescale.json").write_text(record)
+    fake = write_files(tmp_path / "fake", {"thesis.txt": "years of work", "ropescale.json": record})
     with untouched(tmp_path, r"fake/ropescale.json.*force.*remove"):
         force(source, fake)
 
@@ -176,8 +167,7 @@ def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch,
     with pytest.raises(CheckpointError, match="was created meanwhile"):
         patch_checkpoint(source, out, "yarn:factor=4")
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
-    found = tree(tmp_path)
-    assert ("out/thesis.txt" in found) == (kind == "folder")
+    assert (out / "thesis.txt").exists() == (kind == "folder")
     assert set(os.listdir(source)) == {"config.json", WEIGHTS, "LICENSE", "nested"}
 
 
@@ -226,26 +216,20 @@ def test_what_is_added_to_the_earlier_result_while_it_is_replaced_is_named_and_l
 # Interrupted and killed
 
 
-@pytest.fixture
-def stopped(source: Path, tmp_path: Path) -> Path:
-    """A result that was set aside and not replaced when the process died; gives the result's name."""
-    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
-    (tmp_path / "out").rename(tmp_path / "out~")
-    return tmp_path / "out"
-
-
 @pytest.mark.parametrize(
     "command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2", "restore"]
 )
 def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it_and_left(
-    stopped, tmp_path, command, capsys, caplog
+    source, out, tmp_path, command, capsys, caplog
 ):
+    """It was not replaced when the process died."""
+    out.rename(f"{out}~")
     name, *options = command.split()
-    refused(capsys, [name, str(stopped), *options], f"rename {stopped}~ to {stopped}")
+    refused(capsys, [name, str(out), *options], f"rename {out}~ to {out}")
     assert sorted(os.listdir(tmp_path)) == ["out~", "source"]
-    force(tmp_path / "source", stopped)
-    assert f"{stopped}~ is the earlier version of {stopped}; a command that replaced it was killed" in caplog.text
-    assert rope_type(tmp_path / "out~") == "linear" and rope_type(stopped) == "yarn"
+    force(source, out)
+    assert f"{out}~ is the earlier version of {out}; a command that replaced it was killed" in caplog.text
+    assert rope_type(Path(f"{out}~")) == "linear" and rope_type(out) == "yarn"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -258,18 +242,38 @@ def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(sourc
     (source / "README.md").write_text("my own notes")
     with suppress(CheckpointError, ConfigError), unchanged(source):
         restore(source)
-    (source / backups.BACKUP).mkdir()
-    (source / backups.BACKUP / "README.md").write_text("planted")
     content = {"originals": originals, "written": {"README.md": []}, "finished": finished}
-    (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
+    write_files(source / backups.BACKUP, {"README.md": "planted", "manifest.json": json.dumps(content)})
     before = tree(source)
     with suppress(CheckpointError, ConfigError):
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        in_place(source)
     assert (source / "README.md").read_text().startswith("my own notes")
     if finished is False:
         assert tree(source) == before
         with unchanged(source), pytest.raises((CheckpointError, ConfigError)):
             restore(source)
+
+
+@pytest.mark.parametrize("key", ["written", "originals"])
+@pytest.mark.parametrize("name", ["../thesis.txt", "{thesis}", WEIGHTS, "", "\0"])
+def test_a_manifest_reaches_nothing_but_what_patching_writes(source, tmp_path, key, name):
+    plant(tmp_path / "thesis.txt")
+    in_place(source)
+    added = {name.format(thesis=tmp_path / "thesis.txt"): ["0"] if key == "written" else "0"}
+    manifest = source / backups.BACKUP / "manifest.json"
+    edit(manifest.parent, manifest.name, **{key: read(manifest)[key] | added})
+    for act in (restore, in_place):
+        with untouched(tmp_path, "manifest.json is damaged", ConfigError):
+            act(source)
+
+
+def test_a_backup_that_is_a_link_is_not_followed(source, tmp_path):
+    content = {"originals": {"config.json": "0"}, "written": {"config.json": []}, "finished": True}
+    write_files(tmp_path / "other", {"config.json": "of another model", "manifest.json": json.dumps(content)})
+    (source / backups.BACKUP).symlink_to(tmp_path / "other")
+    for act in (restore, in_place):
+        with untouched(tmp_path, "ropescale-backup is a symbolic link"):
+            act(source)
 
 
 @pytest.mark.parametrize("name", [".part.ropescale", ".lock", "config.json", "manifest.json"])
@@ -279,7 +283,7 @@ def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_
     (source / backups.BACKUP / name).symlink_to(tmp_path / "thesis.txt")
     original = (source / "config.json").read_bytes()
     try:
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        in_place(source)
         restore(source)
     except (CheckpointError, ConfigError):
         assert name != ".part.ropescale"
@@ -299,13 +303,13 @@ def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monk
 
     monkeypatch.setattr(backups, "_replace", edited_meanwhile)
     with pytest.raises(CheckpointError, match=f"{name} was changed"):
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        in_place(source)
     assert (source / name).read_text() == "an afternoon later"
 
 
 @pytest.mark.parametrize("name", ["config.json", "README.md", "ropescale.json"])
 def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, name):
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    in_place(source)
     (source / name).write_text("an afternoon's work")
     with untouched(source, rf"{name} was changed since .* restoring would lose the changes"):
         restore(source)
@@ -316,9 +320,9 @@ def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, nam
 
 def test_two_commands_do_not_change_one_checkpoint_at_once(source):
     with backups._locked(source, make=True):
-        for act in (lambda: patch_checkpoint(source, None, "yarn:factor=4", in_place=True), lambda: restore(source)):
+        for act in (in_place, restore):
             with pytest.raises(CheckpointError, match="another command is changing"):
-                act()
+                act(source)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -342,17 +346,15 @@ def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_old_result_is_removed_waits_until_it_is(source, out, tmp_path, monkeypatch, number):
+def test_a_signal_while_the_old_result_is_removed_waits_until_it_is(source, out, tmp_path, monkeypatch, ran, number):
     remove = folders.remove_ours
 
     def interrupted(*arguments: object) -> bool:
-        os.kill(os.getpid(), number)
-        time.sleep(0.01)
+        signal.raise_signal(number)
         return remove(*arguments)
 
     monkeypatch.setattr(folders, "remove_ours", interrupted)
-    code = main(["patch", str(source), "-o", str(out), "--schedule", "yarn:factor=4", "--force"])
-    assert code == 128 + number
+    ran("patch", source, "-o", out, "--schedule", "yarn:factor=4", "--force", code=128 + number)
     assert rope_type(out) == "yarn"
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
@@ -390,7 +392,7 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     ],
 )
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    in_place(source)
     damage(source / backups.BACKUP)
     with untouched(source, words, (CheckpointError, ConfigError)):
         restore(source)
@@ -399,10 +401,10 @@ def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_say
 def test_what_somebody_put_where_the_backup_is_stays(source):
     plant(source / backups.BACKUP / "config.json")
     with untouched(source, "does not list config.json"):
-        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+        in_place(source)
     shutil.rmtree(source / backups.BACKUP)
     before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    in_place(source)
     plant(source / backups.BACKUP / "thesis.txt")
     restore(source)
     assert os.listdir(source / backups.BACKUP) == ["thesis.txt"]
