@@ -51,6 +51,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "theta NaN": ({"rope_theta": float("nan")}, "rope_theta is nan"),
     "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
     "nothing rotates": ({"model_type": "stablelm", "partial_rotary_factor": 0.001}, "leaves no coordinate to rotate"),
+    "NaN": ({"attention_dropout": float("nan")}, "config.json contains NaN"),
     "layer_types number": ({**GEMMA3, "layer_types": 5}, "layer_types is 5"),
     "layer thetas": ({"model_type": "granite_swa", "layer_rope_theta": ["a", 1]}, "layer_rope_theta is 'a'"),
     "scaling string": ({"rope_scaling": "yarn"}, "rope_scaling must be an object of keys and values, not 'yarn'"),
@@ -64,15 +65,11 @@ def test_a_configuration_that_cannot_be_is_refused(model, capsys, changes, sente
     refused(capsys, PATCH, sentence)
 
 
-def test_a_configuration_with_nan_is_refused(model, capsys):
-    edit(model, attention_dropout=float("nan"))
-    refused(capsys, PATCH, "config.json contains NaN")
-
-
 OTHERS = {
     "tokenizer_config.json": ["{", "[]", "5", '{"model_max_length": 5, "x": NaN}'],
     "generation_config.json": ["{", "[]"],
     "params.json": ["{"],
+    "model.safetensors.index.json": ["", "[]", "{}", '{"weight_map": 5}', '{"weight_map":', "\x80"],
     "ropescale.json": [
         "{",
         "[]",
@@ -86,17 +83,14 @@ OTHERS = {
 
 @pytest.mark.parametrize(("name", "content"), [(name, text) for name, texts in OTHERS.items() for text in texts])
 def test_another_file_that_is_damaged_is_named(model, capsys, name, content):
-    (model / name).write_text(content)
-    refused(capsys, PATCH, name)
+    (model / name).write_bytes(content.encode("latin-1"))
+    refused(capsys, PATCH, f"{name} ")
 
 
 # What else can be wrong in a schedule's text, and in a length's, is in tests/schedules and tests/core.
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "attention enormous": (["--schedule", "yarn:factor=4,attention_factor=1e50"], "a positive number below 1e+06"),
     "length of 5000 digits": (["--schedule", "yarn", "--target-length", "9" * 5000], "is not a length"),
-    "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not a factor"),
-    "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
-    "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
     "layers": (
         ["--schedule", "yarn:factor=4", "--layers", "some"],
         "keeps one table for every layer, so 'some' cannot be changed separately; change all (--layers)",
@@ -117,8 +111,6 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
         (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "folder /none does not exist"),
         (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
         (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "the output's name is empty"),
-        (["patch", "model", "-o", "model", "--schedule", "yarn:factor=4"], "is the source itself"),
-        (["patch", "model", "-o", "model/config.json/x", "--schedule", "yarn:factor=4"], "overlap"),
         (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
     ],
 )
@@ -126,27 +118,18 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
     refused(capsys, words, sentence)
 
 
-def test_an_existing_output_is_refused(model, capsys):
+def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written(model, capsys, ran):
     Path("out").mkdir()
-    refused(capsys, PATCH, "out exists already; choose another folder, or replace it with force (--force)")
-    refused(capsys, [*PATCH[:-1], "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?")
-
-
-def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, ran):
-    Path("out").mkdir()
+    said = "out exists already; choose another folder, or replace it with force"
+    refused(capsys, PATCH, f"{said} (--force)")
     shown = ran(*PATCH, "--dry-run")
-    assert '+    "rope_type": "yarn"' in shown.out
-    assert (
-        "warning: the command would write nothing: out exists already; choose another folder, or replace it"
-        in shown.err
-    )
+    assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err
     assert not any(Path("out").iterdir())
 
 
-@pytest.mark.parametrize("words", [[*PATCH[:-1], "yarn:factor=abc"], PATCH], ids=["factor=abc", "gpt2"])
-def test_the_installed_program_refuses_in_the_same_way(model, command_line, words):
+def test_the_installed_program_refuses_in_the_same_way(model, command_line):
     (model / "config.json").write_text('{"model_type": "gpt2"}')
     with unchanged(Path.cwd()):
-        done = command_line(*words, cwd=model.parent)
+        done = command_line(*PATCH, cwd=model.parent)
     assert (done.returncode, done.stdout) == (2, "")
     one_error(done.stderr)
