@@ -103,12 +103,12 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
         chosen = made(RetrievalOptions, options, path=checkpoint, progress=notes())
         if not servers:
             return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
-        from ..evals.servers.served_runs import ServedModel, served_retrieval
+        from ..evals.servers.served_runs import ServedModel, ServedRetrieval
 
         tokenizer = checkpoint.tokenizer()
         served = ServedModel(servers, checkpoint, tokenizer)
         prompt_set = make_prompts(tokenizer, lengths, options["depths"], chosen)
-        return served_retrieval(served, prompt_set, options["baseline"], chosen)
+        return ServedRetrieval(served, prompt_set, options["baseline"], chosen)
 
     source = [options["prompts"]] if options["prompts"] else []
     measure(prepared, Retrieval.writable_folder, options, doing="asking", source=source)

@@ -20,13 +20,13 @@ from .results.folder import writable_folder
 from .results.result import Result
 from .retrieving.prompt_set import RetrievalOptions, make_prompts
 from .retrieving.results import Retrieval
-from .retrieving.retrieval_run import RetrievalRun, loaded_retrieval
+from .retrieving.retrieval_run import LoadedRetrieval, RetrievalRun
 from .running.corpus import Corpus
 from .running.corpus_run import CorpusRun
 from .running.options import PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
-from .servers.served_runs import ServedModel, ServedRecommendRun, ServedRun, served_retrieval
+from .servers.served_runs import ServedModel, ServedRecommendRun, ServedRetrieval, ServedRun
 from .servers.server import Server
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def retrieval(
     if isinstance(model, (Server, Sequence)):
         named = None if baseline is None else str(baseline)
         served = ServedModel(model, chosen.path, tokenizer)
-        run: RetrievalRun = served_retrieval(served, prompt_set, named, chosen)
+        run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
     else:
-        run = loaded_retrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
+        run = LoadedRetrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 

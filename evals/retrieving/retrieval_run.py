@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.corpus_run import Job, ScoresBatches, task_of
 from ..running.progress import Notes
-from ..running.runner import Runner, Task
+from ..running.runner import Facts, Runner, Task
 from ..running.variants import HeldTables, WithTables, names_for, trained_length, variants
 from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Feed
@@ -40,57 +40,54 @@ ANSWERING = 2
 stored answers of earlier versions are not used."""
 
 
-@dataclass(frozen=True)
-class AskedModel:
-    """A loaded model or servers that answer the prompts under every schedule.
+class RetrievalRun(ABC):
+    """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
 
-    Attributes:
+    Subclasses return the scorer for given tables and prompts (:meth:`_scoring`).
+
+    Args:
         variants: the labelled schedules.
         baseline: the label of the baseline.
-        trained_length: the trained length, if known.
-        about: the "model" part of results.json.
-        scoring: returns the scorer for given tables and prompts.
+        trained: the trained length, if known.
+        model_facts: the "model" part of results.json.
         vocabulary: the number of token ids; None if unknown.
-        ready: returns a context in which the scorer can run.
-        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
-        work: returns the work per token for a given prompt length, in any unit.
-        facts: additional facts that every answer depends on.
-        protocol: additional entries of the "protocol" part of results.json.
-    """
-
-    variants: Sequence[WithTables]
-    baseline: str
-    trained_length: int | None
-    about: ModelFacts
-    scoring: Callable[[HeldTables, Sequence[Prompt]], ScoresBatches]
-    vocabulary: int | None
-    ready: Callable[[], AbstractContextManager[object]] = nullcontext
-    batch_tokens: int = 1
-    work: Callable[[int], float] = lambda positions: 1.0
-    facts: Mapping[str, object] = field(default_factory=dict)
-    protocol: Mapping[str, object] = field(default_factory=dict)
-
-
-class RetrievalRun:
-    """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
 
     Attributes:
         title: the title, if this run is part of a larger run, which prints all other notes; else "".
         about: additional facts that the next run in the same folder is compared with.
+        facts: the facts that every answer depends on.
+        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
+        protocol: additional entries of the "protocol" part of results.json.
 
     Raises:
         DataError: a prompt has ids that are not in the model's vocabulary.
     """
 
-    def __init__(self, model: AskedModel, prompt_set: RetrievalPrompts, options: RetrievalOptions) -> None:
-        self.model, self.prompt_set, self.options = model, prompt_set, options
-        if model.vocabulary is not None:
-            prompt_set.check_ids(model.vocabulary)
-        known = {name: model.about[name] for name in ("weights", "config_sha256", "dtype")}
-        self.facts = {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING, **model.facts}
-        self.title, self.about = "", dict[str, object]()
+    def __init__(
+        self, prompt_set: RetrievalPrompts, options: RetrievalOptions, variants: Sequence[WithTables], baseline: str,
+        trained: int | None, model_facts: ModelFacts, vocabulary: int | None,
+    ) -> None:  # fmt: skip
+        self.prompt_set, self.options, self.variants, self.baseline = prompt_set, options, variants, baseline
+        self.model_facts: ModelFacts = {**model_facts, "trained_length": trained}
+        if vocabulary is not None:
+            prompt_set.check_ids(vocabulary)
+        known = {name: model_facts[name] for name in ("weights", "config_sha256", "dtype")}
+        self.facts: Facts = {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING}
+        self.title, self.batch_tokens, self.about, self.protocol = "", 1, dict[str, object](), dict[str, object]()
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
+
+    @abstractmethod
+    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ScoresBatches:
+        """Returns the scorer for given tables and prompts."""
+
+    def _ready(self) -> AbstractContextManager[object]:
+        """Prepares the scorer inside the block."""
+        return nullcontext()
+
+    def work(self, positions: int) -> float:
+        """Returns the work per token in a prompt of ``positions``, in any unit."""
+        return 1.0
 
     @property
     def finished(self) -> str:
@@ -105,7 +102,7 @@ class RetrievalRun:
             store: the store of finished batches, which are not asked again.
             group: the processes that share the prompts; :attr:`answers` is complete only in the first one.
         """
-        prompts, model, notes = self.prompt_set.prompts, self.model, Notes.of(self.options.progress)
+        prompts, notes = self.prompt_set.prompts, Notes.of(self.options.progress)
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
         about = {
             "kind": "retrieval",
@@ -114,10 +111,10 @@ class RetrievalRun:
             **asked,
             **self.about,
         }
-        runner = Runner(self.facts, store or Store(), group or Group(World()), notes, model.work)
-        plans = {length: plan_prompts(of_length, model.batch_tokens) for length, of_length in prompts.items()}
-        with model.ready():
-            held = [variant.tables(prompts) for variant in model.variants]
+        runner = Runner(self.facts, store or Store(), group or Group(World()), notes, self.work)
+        plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
+        with self._ready():
+            held = [variant.tables(prompts) for variant in self.variants]
             jobs = [Job(tables, (length,), plans[length]) for each in held for length, tables in each.items()]
             runner.take([self._task(job) for job in jobs])
             if not self.title:
@@ -126,28 +123,28 @@ class RetrievalRun:
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        cells = itertools.product(self.model.variants, self.prompt_set.prompts)
+        cells = itertools.product(self.variants, self.prompt_set.prompts)
         rows = [{"schedule": variant.label, "length": length} for variant, length in cells]
         return {**{name: getattr(self.result(), name) for name in ("model", "data", "protocol")}, "rows": rows}
 
     def result(self) -> Retrieval:
         """Returns the result of all complete parts."""
         return Retrieval(
-            model={**self.model.about, "trained_length": self.model.trained_length},
+            model=self.model_facts,
             data=self.prompt_set.data,
             protocol={
                 "name": "retrieval",
                 **self.prompt_set.protocol,
                 "has_bos": self.prompt_set.bos is not None,
-                **names_for(self.model.variants),
-                **self.model.protocol,
+                **names_for(self.variants),
+                **self.protocol,
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": self.options.batch_tokens,
             },
             versions=fingerprints.versions(),
             answers=list(self.answers),
             tables=dict(self.tables),
-            baseline=self.model.baseline,
+            baseline=self.baseline,
         )
 
     def _task(self, job: Job) -> Task:
@@ -161,37 +158,36 @@ class RetrievalRun:
                 self.answers.append(answer_of(job.label, length, number, prompt, scores, written))
             self.tables[job.label, length] = job.tables.table_sha256
 
-        scorer = self.model.scoring(job.tables, prompts)
+        scorer = self._scoring(job.tables, prompts)
         return replace(task_of(self.title or job.label, job, scorer, finish, asked=asked_sha256(prompts)), nll=False)
 
 
-def loaded_retrieval(
-    model: PreTrainedModel,
-    prompt_set: RetrievalPrompts,
-    schedules: Schedules,
-    options: RetrievalOptions,
-    about: ModelFacts | None = None,
-) -> RetrievalRun:
-    """Returns the retrieval run of a loaded model.
+class LoadedRetrieval(RetrievalRun):
+    """The retrieval run of a loaded model.
 
     Args:
         about: the "model" part of results.json; None computes it.
     """
-    made, baseline = variants(model, schedules, Notes.of(options.progress))
-    scorer = AnswerScorer(model)
-    asked = AskedModel(
-        variants=made,
-        baseline=baseline,
-        trained_length=trained_length(model),
-        about=about or fingerprints.describe(scorer.model, options.path),
-        ready=partial(evaluating, scorer.model),
-        scoring=lambda tables, prompts: PromptBatches(scorer, prompts),
-        vocabulary=scorer.vocabulary,
-        batch_tokens=options.batch_tokens,
-        work=partial(memory.work, scorer.model),
-        facts=fingerprints.arithmetic(scorer.model),
-    )
-    return RetrievalRun(asked, prompt_set, options)
+
+    def __init__(
+        self, model: PreTrainedModel, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions,
+        about: ModelFacts | None = None,
+    ) -> None:  # fmt: skip
+        made, baseline = variants(model, schedules, Notes.of(options.progress))
+        self.scorer = scorer = AnswerScorer(model)
+        about = about or fingerprints.describe(scorer.model, options.path)
+        super().__init__(prompt_set, options, made, baseline, trained_length(model), about, scorer.vocabulary)
+        self.facts = {**self.facts, **fingerprints.arithmetic(scorer.model)}
+        self.batch_tokens = options.batch_tokens
+
+    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> PromptBatches:
+        return PromptBatches(self.scorer, prompts)
+
+    def _ready(self) -> AbstractContextManager[object]:
+        return evaluating(self.scorer.model)
+
+    def work(self, positions: int) -> float:
+        return memory.work(self.scorer.model, positions)
 
 
 def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
@@ -217,10 +213,10 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
 def prepare(
     checkpoint: Checkpoint, schedules: Schedules, lengths: Sequence[int], depths: str, options: RetrievalOptions,
     here: World,
-) -> RetrievalRun:  # fmt: skip
+) -> LoadedRetrieval:  # fmt: skip
     """Prepares a retrieval run: validates cheap inputs first, and loads the weights last."""
     notes = Notes.of(options.progress)
     schedules = checkpoint.filled(schedules, check_lengths(lengths)[-1], notes)
     prompt_set = make_prompts(checkpoint.tokenizer(), lengths, depths, options)
     checkpoint.warn(notes)
-    return loaded_retrieval(checkpoint.model(here), prompt_set, schedules, options)
+    return LoadedRetrieval(checkpoint.model(here), prompt_set, schedules, options)

@@ -20,7 +20,7 @@ from ..data.chats import Given
 from ..metrics.stored import ModelFacts
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
 from ..retrieving.prompts import LONGER, Prompt
-from ..retrieving.retrieval_run import RetrievalRun, loaded_retrieval
+from ..retrieving.retrieval_run import LoadedRetrieval, RetrievalRun
 from ..running.options import Schedules
 from .options import KEYS, SearchOptions
 from .windows import CHECKS, LEAST_JUDGES, WINDOWS, Budget, Sample, SearchData, WeightedWindow, feed_text
@@ -117,7 +117,7 @@ class PromptData(SearchData):
         options: SearchOptions,
     ) -> RetrievalRun:
         asked = RetrievalOptions(path=options.path, progress=options.progress)
-        return loaded_retrieval(model, self.judges, schedules, asked, facts)
+        return LoadedRetrieval(model, self.judges, schedules, asked, facts)
 
 
 def set_of(made: RetrievalPrompts, number: int) -> dict[int, Prompt]:

@@ -29,7 +29,7 @@ from ..recommending.recommend_run import RecommendRun, text_options
 from ..retrieving.answering import pack
 from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts
 from ..retrieving.prompts import Prompt
-from ..retrieving.retrieval_run import AskedModel, RetrievalRun
+from ..retrieving.retrieval_run import RetrievalRun
 from ..running.corpus import Corpus
 from ..running.corpus_run import CorpusRun, Job
 from ..running.options import PerplexityOptions
@@ -246,16 +246,23 @@ class ServedRun(CorpusRun):
             self.notes.tell("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
 
 
-def served_retrieval(
-    model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
-) -> RetrievalRun:
-    """Returns the retrieval run of a served model.
+class ServedRetrieval(RetrievalRun):
+    """The retrieval run of a served model.
 
     Raises:
         DataError, ServerError: a server cannot score the prompts; raised before scoring starts.
     """
 
-    def scoring(tables: HeldTables, prompts: Sequence[Prompt]) -> ServedBatches:
+    def __init__(
+        self, model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
+    ) -> None:
+        # The rank of the last token needs one more position.
+        model.refuse(max(prompt_set.prompts) + 1, Notes.of(options.progress))
+        about = (model.baseline(baseline), model.trained, model.facts, model.vocabulary)
+        super().__init__(prompt_set, options, model.servers, *about)
+        self.protocol = model.protocol
+
+    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ServedBatches:
         def prompt_of(batch: Batch) -> Prompt:
             [feed] = batch.feeds
             return prompts[feed.document]
@@ -272,19 +279,6 @@ def served_retrieval(
             return pack(prompt, np.concatenate(answers[:count], axis=1), *answers[count:])
 
         return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, packed)
-
-    # The rank of the last token needs one more position.
-    model.refuse(max(prompt_set.prompts) + 1, Notes.of(options.progress))
-    asked = AskedModel(
-        variants=model.servers,
-        baseline=model.baseline(baseline),
-        trained_length=model.trained,
-        about=model.facts,
-        scoring=scoring,
-        vocabulary=model.vocabulary,
-        protocol=model.protocol,
-    )
-    return RetrievalRun(asked, prompt_set, options)
 
 
 class ServedRecommendRun(RecommendRun):

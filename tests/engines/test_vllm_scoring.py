@@ -24,9 +24,9 @@ from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-from ropescale.evals.retrieving.retrieval_run import loaded_retrieval
+from ropescale.evals.retrieving.retrieval_run import LoadedRetrieval
 from ropescale.evals.running.options import Schedules
-from ropescale.evals.servers.served_runs import ServedModel, served_retrieval
+from ropescale.evals.servers.served_runs import ServedModel, ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
@@ -122,9 +122,9 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     prompts = make_prompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], options)
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         served = ServedModel([Server(address, SPECS["yarn"])], folder, tokenizer)
-        run = served_retrieval(served, prompts, None, options)
+        run = ServedRetrieval(served, prompts, None, options)
         run.run()
-    loaded = loaded_retrieval(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
+    loaded = LoadedRetrieval(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
     loaded.run()
     found, wanted = run.result().answers, loaded.result().answers
     gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]
