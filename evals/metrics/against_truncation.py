@@ -154,7 +154,9 @@ def verdict(rows: Sequence[TruncationRow]) -> list[str]:
         if few := too_few(documents):
             said.append(f"Whether {further[0].lower()}{further[1:]} pays off is undecided: {few}.")
         elif better:
-            said.append(f"{further} pays off at {listed([f'{n:,}' for n in better])} tokens, under some schedule.")
+            said.append(
+                f"{further} pays off at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule."
+            )
         else:
             said.append(f"There is no evidence that {further[0].lower()}{further[1:]} pays off.")
     return said
@@ -166,7 +168,7 @@ def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     last = [row for row in rows if row.length == longest]
     if not last[0].far_tokens:
         return []
-    header = [f"at {longest:,}", f"all of them ({last[0].tokens:,})", f"far repeats ({last[0].far_tokens:,})"]
+    header = [f"at {longest:,}", f"all tokens ({last[0].tokens:,})", f"far repeats ({last[0].far_tokens:,})"]
     lines = [[stored.markdown_name(row.schedule), change_cell(row.change()), change_cell(row.change(FAR))]
              for row in last]  # fmt: skip
     lines.append([_OWN, f"{last[0].truncated_nll:.4f}", f"{last[0].far_truncated_nll:.4f}"])

@@ -37,9 +37,9 @@ def answer(stored: Stored) -> list[str]:
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
-    """Recommends the schedule with the lowest perplexity; if this is undecided, names another one that may be lower.
+    """Recommends the schedule with the lowest perplexity; if this is undecided, names its nearest rival.
 
-    The sentence also has the perplexities of the baseline, of the best changed schedule, and of truncation.
+    The sentence also contains the perplexities of the baseline, of the best changed schedule, and of truncation.
     """
     longest = stored.lengths[-1]
     of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
@@ -130,7 +130,7 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
 
 def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: str) -> str:
-    """Formats the effects of a schedule against a baseline, as effects on these documents only if they are too few.
+    """Formats the effects of a schedule against a baseline, limited to these documents if there are too few of them.
 
     Args:
         few: the reason why there are too few documents for a verdict; "" if there are enough.

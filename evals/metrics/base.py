@@ -41,7 +41,7 @@ class Picture(Generic[S_contra]):
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """An option of a metric: of the command ``eval``, of :func:`ropescale.evals.perplexity`, and of a run file.
+    """An option of a metric, for the command ``eval``, for :func:`ropescale.evals.perplexity`, and for run files.
 
     Attributes:
         name: the option's keyword argument; with dashes, the command's option.
@@ -170,7 +170,7 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
 
 
 class Marked(NamedTuple):
-    """The number of marked tokens and of documents and windows that have any, and the tokens' mean loss.
+    """The numbers of marked tokens, and of documents and windows that contain them; and the mean loss of these tokens.
 
     The loss is None if no token is marked.
     """
@@ -182,7 +182,7 @@ class Marked(NamedTuple):
 
 
 def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> Marked:
-    """Counts the marked tokens, and computes their mean loss over the windows that have any.
+    """Counts the marked tokens, and computes their mean loss.
 
     Args:
         masks: per window, bool [tokens], for at least as many tokens as there are losses.
@@ -243,7 +243,7 @@ def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
 def held(stored: Stored, documents: int, windows: int) -> str:
     """Describes the number of documents and windows that contain a table's tokens.
 
-    If not all documents contain such tokens and those that do are few, also describes the coverage of their interval.
+    If only a few of the documents contain such tokens, also describes the coverage of their interval.
     """
     number = stored.data["documents"]
     said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"

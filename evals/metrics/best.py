@@ -78,7 +78,7 @@ METRIC = Best()
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:
-    """Names a row's schedule, and the schedules whose losses are significantly higher, or else may not be.
+    """Names a row's schedule, and the schedules that are not significantly worse, or all others if all are worse.
 
     Args:
         name: a function that returns the shown name of a label.
@@ -92,7 +92,7 @@ def said(row: BestRow, name: Callable[[str], str] = str) -> str:
 
 
 def level(stored: Stored) -> float:
-    """Returns the level of each comparison's interval, such that all intervals of a run hold together at 95%.
+    """Returns the level of each comparison's interval, at which all intervals of a run together have a level of 95%.
 
     With too few documents, no conclusion is drawn, and each interval is a 95% interval by itself.
     """

@@ -90,7 +90,7 @@ def change_cell(change: Estimate | None, form: str = TABLE) -> str:
 
 
 def percent(change: Estimate) -> str:
-    """Formats a change in loss as one in perplexity: ``+5.1% (+3.8% to +7.6%)``, or a multiple if it is huge."""
+    """Formats a change in loss as a change in perplexity: ``+5.1% (+3.8% to +7.6%)``, or a multiple if it is huge."""
     known = [each for each in (change.mean, change.low, change.high) if each is not None]
     if max(known) > math.log(100):
         return f"{digits(exp(change.mean), 3)} times"

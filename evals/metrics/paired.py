@@ -20,7 +20,7 @@ class PairedRow:
     """The NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
 
     ``kl`` is the mean KL(baseline || schedule) over these tokens in nats, and ``top1`` is the share of tokens for which
-    both predict the same most likely token. Both are None if predictions were not compared, as beyond the trained
+    both predict the same most likely token. Both are None if predictions were not compared, such as beyond the trained
     length. The interval of ``delta_nll`` holds for all ``comparisons`` of the run together, as in
     :class:`.against_truncation.TruncationRow`; the other intervals are 95% intervals.
     """
@@ -93,7 +93,7 @@ METRIC = Paired()
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
     """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
 
-    If both belong to one run, the interval holds for all comparisons of the run together.
+    If both schedules belong to one run, the interval holds for all comparisons of the run together.
     """
     measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
     if not measured or not ours.same_tokens(theirs):
@@ -103,7 +103,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
-    """Returns the mean KL and the agreement over a row's tokens, each with its bounds; [] if they were not compared."""
+    """Returns the mean KL and the agreement over a row's tokens, each with its bounds; [] without a comparison."""
     found = _divergence(stored, schedule, length)
     if found is None:
         return []
@@ -141,7 +141,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     """
     trained = stored.trained_length
     if trained is None:
-        repeats = ", and far repeats are not separated" if distance_of(stored) is None else ""
+        repeats = ", and far repeats cannot be identified" if distance_of(stored) is None else ""
         return [f"The short-context cost is unknown{repeats}: the model's trained length is unknown."]
     short = short_length(stored.lengths, trained)
     if short is None:

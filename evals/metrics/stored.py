@@ -43,10 +43,10 @@ class ModelFacts(TypedDict):
 DataFacts = dict[str, Any]
 """The "data" part of results.json.
 
-It has the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored ``tokens``, and
-the numbers of ``skipped`` documents by reason. ``measured`` and ``whole`` are the sizes of the windows and of the
-documents in bytes or tokens (``unit``), and ``share`` is their ratio; they are absent if unknown. Further counts are
-those of ``special_tokens``, ``chats``, ``pretokenized`` documents, ``prompts`` and ``questions``.
+It contains the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored
+``tokens``, and the numbers of ``skipped`` documents by reason. ``measured`` and ``whole`` are the sizes of the windows
+and of the documents in bytes or tokens (``unit``), and ``share`` is their ratio; they are absent if unknown. Optional
+are the numbers of ``special_tokens``, ``chats``, ``pretokenized`` documents, ``prompts`` and ``questions``.
 """
 
 
@@ -278,7 +278,7 @@ class Stored(Measured):
 
     @property
     def groups(self) -> int:
-        """The number of document groups that have their own tables: all documents, and each source if several."""
+        """The number of document groups with their own tables: all documents, and each source if there are several."""
         sources = len({each.source for each in self.identified()})
         return self.whole or (1 + sources if sources > 1 else 1)
 

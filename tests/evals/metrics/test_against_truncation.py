@@ -28,7 +28,7 @@ def test_it_pays_off_at_every_length_at_which_any_schedule_is_better():
     """The schedule that is best at 512 is open everywhere; another one is better than truncation at 128 and at 256."""
     rows = [row("yarn:8", length, OPEN) for length in (128, 256, 512)]
     rows += [row("yarn:2", 128, BETTER), row("yarn:2", 256, BETTER), row("yarn:2", 512, WORSE)]
-    said = "Reading further than the last 64 tokens pays off at 128, 256 tokens, under some schedule."
+    said = "Reading further than the last 64 tokens pays off at 128, 256 tokens, with at least one schedule."
     assert verdict(rows) == [said]
 
 
@@ -36,7 +36,7 @@ def test_far_repeats_have_a_sentence_of_their_own():
     rows = [row("near", 256, WORSE, OPEN), row("wide", 256, OPEN, (-0.9, -1.0, -0.8))]
     assert verdict(rows) == [
         "There is no evidence that reading further than the last 64 tokens pays off.",
-        "On far repeats reading further than the last 64 tokens pays off at 256 tokens, under some schedule.",
+        "On far repeats reading further than the last 64 tokens pays off at 256 tokens, with at least one schedule.",
     ]
 
 

@@ -158,7 +158,7 @@ def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[s
     assert said and len(said[0]) <= 200, text
     better = [n for n in lengths if any(at == n and name[0] != "(" and sign(cell) < 0
                                         for (name, at), cell in shown.items())]  # fmt: skip
-    paid = re.match(r"pays off at (.*) tokens, under some schedule", said[1])
+    paid = re.match(r"pays off at (.*) tokens, with at least one schedule", said[1])
     assert (paid[1].split(", ") if paid else []) == better
     assert paid or text[: said.end()].endswith("There is no evidence that " + said[0])
 

@@ -206,7 +206,7 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     ]
     assert all(each in lines[-1] for each in [*facts, result.data["sha256"][:12]])
     unknown = made_up([1.0, 2.0], [0.75, 1.75])
-    assert "short-context cost is unknown, and far repeats are not separated: the model" in unknown.to_markdown()
+    assert "short-context cost is unknown, and far repeats cannot be identified: the model" in unknown.to_markdown()
 
 
 def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_scored_tokens():
