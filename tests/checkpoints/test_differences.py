@@ -55,15 +55,6 @@ def test_the_tokenizers_limit_is_a_diff(model):
     )
 
 
-@pytest.mark.parametrize("words", [["-o", "out"], ["--dry-run"], ["--in-place"]])
-def test_the_page_shows_them_after_the_table(model, ran, words):
-    page = ran("patch", "model", "--schedule", "yarn:factor=4", *words).out
-    diffs, _, others = page.partition("```diff\n")[2].partition("\n```\n\n")
-    assert diffs.startswith("--- config.json (source)")
-    assert '\n-  "model_max_length": 256\n+  "model_max_length": 1024\n' in diffs
-    assert [line.partition(":")[0] for line in others.splitlines()] == ["* README.md", "* ropescale.json"]
-
-
 def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model):
     tokens = {str(i): {"content": f"<{i}>", "lstrip": False, "special": True} for i in range(100_000)}
     old = {"added_tokens_decoder": tokens, "chat_template": "x" * 100_000, "model_max_length": 1}

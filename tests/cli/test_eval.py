@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from statistics import mean
 
 import pytest
 import torch
 from configurations import write_checkpoint
 from coverage_models import build, tiny_config
-from crashing import raising
+from crashing import raising, unchanged
 from refusing import one_error
 from tiny import TEXT, byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
@@ -26,12 +26,6 @@ from ropescale.evals.scoring.scorer import Scorer
 def evaluate(ran, checkpoint, texts):
     """Runs ``ropescale eval`` on these texts."""
     return partial(ran, "eval", checkpoint, "--data", texts)
-
-
-def test_factors_multiply_the_schedules_that_take_one(evaluate):
-    words = ["--lengths", "64", "--schedule", "YaRN", "--schedule", "abf:rope_theta=9000", "--factor", "2,4,2"]
-    rows = json.loads(evaluate(*words, "--json").out)["rows"]
-    assert [row["schedule"] for row in rows] == ["as-is", "yarn:factor=2", "yarn:factor=4", "abf:rope_theta=9000"]
 
 
 def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_said(evaluate):
@@ -100,26 +94,20 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, 
     assert ran(*words, "--budget-tokens", "2560").out == said
 
 
-def mean_nll(model, length):
-    """The loss of the first tokens of both long documents, by the naive loop."""
+def naive_losses(model, length):
+    """The losses of the first tokens of each of the long documents, by the naive loop."""
     encoded = byte_tokenizer()([TEXT * 3, TEXT[::-1] * 3], add_special_tokens=False).input_ids
-    return mean(loss for ids in encoded for loss in naive_nll(model, [256, *ids][:length]))
-
-
-def test_json_has_every_digit_and_equals_the_naive_loop(evaluate):
-    out, _ = evaluate("--lengths", "64", "--lengths", "16,32", "--windows", "1", "--json")
-    rows = json.loads(out)["rows"]
-    assert [row["length"] for row in rows] == [16, 32, 64]
-    for row in rows:
-        assert row["nll"] == pytest.approx(mean_nll(llama(vocab_size=257), row["length"]), abs=2e-6)
+    return [naive_nll(model, [256, *ids][:length]) for ids in encoded]
 
 
 @pytest.mark.parametrize(("given", "dtype"), [("float32", "float32"), ("bf16", "bfloat16")])
-def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, given, dtype):
-    out, _ = evaluate("--lengths", "64", "--windows", "1", "--dtype", given, "--json")
+def test_json_has_every_digit_and_equals_the_naive_loop_in_the_dtype_asked_for(evaluate, checkpoint, given, dtype):
+    out, _ = evaluate("--lengths", "64", "--lengths", "16,32", "--windows", "1", "--dtype", given, "--json")
     found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
-    assert found["model"]["dtype"] == dtype
-    assert found["rows"][0]["nll"] == pytest.approx(mean_nll(stock, 64), abs=2e-6)
+    assert found["model"]["dtype"] == dtype and [row["length"] for row in found["rows"]] == [16, 32, 64]
+    for row in found["rows"]:
+        losses = chain.from_iterable(naive_losses(stock, row["length"]))
+        assert row["nll"] == pytest.approx(mean(losses), abs=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +128,14 @@ def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, g
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
         (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--lengths", "64", "--dtype", "float23"], "did you mean 'float32'?"),
+        (
+            ["--lengths", "64", "--schedule", "linear:factor=2", "--freeze-at", "128"],
+            "leave freeze_at out (--freeze-at)",
+        ),
+        (
+            ["--lengths", "64", "--schedule", "linear:factor=2", "--set", "beta_fast=16"],
+            "none of the given schedules has the field 'beta_fast'",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, words, sentence):
@@ -156,13 +152,11 @@ def test_missing_things_are_one_sentence(refused, checkpoint, texts, tmp_path):
 
 
 def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(refused, texts, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(llama(vocab_size=257).config.to_json_string())
-    words = ["--data", texts, "--lengths", "64"]
-    sentence = refused("eval", str(tmp_path / "model"), *words)
-    assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in sentence
-    byte_tokenizer().save_pretrained(tmp_path / "model")
-    assert "does not load as a causal language model" in refused("eval", str(tmp_path / "model"), *words)
+    model = write_checkpoint(tmp_path / "model", llama(vocab_size=257).config.to_dict())
+    words = ["eval", model, "--data", texts, "--lengths", "64"]
+    assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in refused(*words)
+    byte_tokenizer().save_pretrained(model)
+    assert "does not load as a causal language model" in refused(*words)
 
 
 def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refused, texts, tmp_path):
@@ -175,10 +169,9 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refus
 def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(ran, refused, checkpoint, texts, tmp_path):
     out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
     ran("retrieval", checkpoint, *given, "-o", out)
-    before = (out / "results.json").read_bytes()
-    sentence = refused("eval", "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
+    with unchanged(out):
+        sentence = refused("eval", "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
     assert sentence == f"error: {out} holds a retrieval run, and this is a perplexity run; choose another folder"
-    assert (out / "results.json").read_bytes() == before
 
 
 def test_the_result_is_printed_even_when_it_cannot_be_saved(evaluate, tmp_path, monkeypatch):
@@ -221,12 +214,17 @@ def expected(spec, **request):
     return list(found.inv_freq)
 
 
+def test_factors_multiply_the_schedules_that_take_one(evaluate):
+    words = ["--schedule", "YaRN", "--schedule", "abf:rope_theta=9000", "--factor", "2,4,2"]
+    assert [*tables(evaluate, *words)] == ["as-is", "yarn:factor=2", "yarn:factor=4", "abf:rope_theta=9000"]
+
+
 def test_a_field_is_set_in_every_schedule_that_has_it_and_stands_in_its_label(evaluate):
     words = ["--schedule", "yarn", "--schedule", "linear", "--factor", "4", "--set", "beta_fast=16"]
     found = tables(evaluate, *words)
     assert set(found) == {"as-is", "yarn:beta_fast=16,factor=4", "linear:factor=4"}
-    assert found["yarn:beta_fast=16,factor=4"] == pytest.approx(expected("yarn:factor=4,beta_fast=16"), rel=1e-6)
-    assert found["linear:factor=4"] == pytest.approx(expected("linear:factor=4"), rel=1e-6)
+    for spec, table in found.items():
+        assert table == pytest.approx(expected(spec), rel=1e-6)
 
 
 def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
@@ -238,20 +236,6 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
     assert found["linear:factor=2"] == pytest.approx(expected("linear:factor=2"), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["--schedule", "linear:factor=2", "--set", "beta_fast=16"],
-            "none of the given schedules has the field 'beta_fast'",
-        ),
-        (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave freeze_at out (--freeze-at)"),
-    ],
-)
-def test_what_no_schedule_takes_is_refused(ran, checkpoint, texts, words, said):
-    assert said in ran("eval", checkpoint, "--data", texts, "--lengths", "300", *words, code=2).err
-
-
 def test_a_model_that_also_sees_is_measured_by_text_as_stock_transformers_computes_it(tmp_path, texts, ran):
     config = tiny_config("qwen3_vl", text_config={"vocab_size": 257})
     model = build(write_checkpoint(tmp_path / "model", config))
@@ -260,13 +244,8 @@ def test_a_model_that_also_sees_is_measured_by_text_as_stock_transformers_comput
     words = ("--lengths", "32", "--windows", "1", "--no-truncation", "-o", tmp_path / "out")
     ran("eval", tmp_path / "model", "--data", texts, *words)
     found = Result.load(tmp_path / "out").losses("as-is", 32)
-    encode = partial(byte_tokenizer().encode, add_special_tokens=False)
-    ids = [[256, *encode((Path(texts) / f"{name}.txt").read_text())[:31]] for name in "ab"]
-    for row, each in zip(found, ids, strict=True):
-        with torch.no_grad():
-            right = model(input_ids=torch.tensor([each])).logits[0, :-1].double().log_softmax(-1)
-        wanted = -right.gather(1, torch.tensor(each[1:])[:, None])[:, 0]
-        assert list(row) == pytest.approx(wanted.tolist(), abs=3e-5)
+    for row, wanted in zip(found, naive_losses(model, 32), strict=True):
+        assert list(row) == pytest.approx(wanted, abs=3e-5)
 
 
 def test_a_model_that_reads_a_text_in_both_directions_is_refused(tmp_path, texts, ran):
@@ -277,6 +256,6 @@ def test_a_model_that_reads_a_text_in_both_directions_is_refused(tmp_path, texts
 
 def test_the_demo_replaces_no_other_evaluation_and_says_so_before_it_measures(evaluate, refused, tmp_path):
     evaluate("--lengths", "32", "-o", tmp_path / "out")
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert "holds the results of another evaluation; choose another folder" in refused("demo", "-o", tmp_path / "out")
-    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+    with unchanged(tmp_path):
+        said = refused("demo", "-o", tmp_path / "out")
+    assert "holds the results of another evaluation; choose another folder" in said

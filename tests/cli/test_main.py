@@ -115,14 +115,10 @@ def test_debug_shows_the_traceback_wherever_it_stands(words, failing, ran):
 
 
 def test_a_reader_that_leaves_early_is_not_an_error(python):
-    code = "import sys, os, time\ntime.sleep(0.5)\nfrom ropescale.cli.main import main\nsys.exit(main(['schedules']))"
-    reader = "import subprocess, sys, ropescale, pathlib\n"
-    reader += (
-        "p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
-    )
-    reader += "p.stdout.close()\nprint(p.stderr.read(), p.wait() < 2)"
-    done = python("-c", reader, code)
-    assert done.stdout == "b'' True\n", done.stderr
+    code = "import os, sys\nfrom ropescale.cli.main import main\nreading, writing = os.pipe()\n"
+    code += "os.dup2(writing, 1)\nos.close(reading)\nos.close(writing)\nsys.exit(main(['schedules']))"
+    done = python("-c", code)
+    assert done.returncode < 2 and done.stderr == ""
 
 
 def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(ran):

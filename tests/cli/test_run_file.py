@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import own_schedules
 import pytest
@@ -45,10 +46,9 @@ def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint,
     ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
     again = ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
     assert "written to" in again.err
-    one, two = (tree(tmp_path / name) for name in ("one", "two"))
-    assert {name: each for name, each in one.items() if "resume" not in name} == {
-        name: each for name, each in two.items() if "resume" not in name
-    }
+    for name in ("one", "two"):
+        shutil.rmtree(tmp_path / name / "resume")
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
 
 def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
@@ -79,11 +79,9 @@ def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
     assert out == "" and fact in err and err.count("\n") == 1
 
 
-def test_a_missing_file_is_one_sentence(ran):
-    assert (
-        "cannot read gone.yaml: No such file or directory (--config)"
-        in ran("eval", "--config", "gone.yaml", code=2).err
-    )
+def test_a_missing_file_is_one_sentence(refused):
+    said = "cannot read gone.yaml: No such file or directory (--config)"
+    assert said in refused("eval", "--config", "gone.yaml")
 
 
 def test_the_file_of_a_run_finds_its_data_from_another_working_directory(ran, checkpoint, tmp_path, monkeypatch):

@@ -81,13 +81,12 @@ def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"WORLD_SIZE": "x"}, "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 are not valid process numbers"),
-        ({"WORLD_SIZE": "2"}, "environment variable RANK expected, but not set; start with torchrun"),
+        ("x", "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 are not valid process numbers"),
+        ("2", "environment variable RANK expected, but not set; start with torchrun"),
     ],
 )
 def test_a_launcher_that_says_half_of_what_it_should_is_named(refused, checkpoint, texts, monkeypatch, given, said):
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORLD_SIZE", given)
     assert said in refused("eval", checkpoint, "--data", texts, *ONE)
 
 
@@ -128,10 +127,9 @@ def test_a_result_that_cannot_be_printed_is_kept(checkpoint, texts, tmp_path, mo
     Path("long").write_text(TEXT * 9)
     full("stdout")
     assert main([checkpoint if word == "CKPT" else word for word in words]) == 1
-    said = f"error: the result cannot be printed: No space left on device; it is stored in {tmp_path / 'out'}"
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.replace("stored in out", f"stored in {tmp_path}/out") == said
-    assert (tmp_path / kept).exists()
+    assert last.startswith("error: the result cannot be printed: No space left on device; it is stored in ")
+    assert last.endswith("out") and (tmp_path / kept).exists()
 
 
 def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, capsys, full):
