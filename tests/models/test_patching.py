@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,8 +154,11 @@ def test_an_inner_patch_is_computed_from_the_original(outer, inner):
         assert torch.equal(under_outer, logits(model))
 
 
-def test_as_is_inside_a_patch_leaves_that_patch_alone():
+def test_as_is_changes_nothing_on_a_static_model_and_leaves_the_patch_that_it_is_inside_alone():
     model = build()
+    with left_alone(model) as plain, ropescale.patch(model, "as-is") as patch:
+        assert torch.equal(plain, logits(model)) and model.config.to_dict() == build().config.to_dict()
+        assert not patch.length_dependent and not patch.plan.changes
     with ropescale.patch(model, "dynamic-yarn") as outer:
         patched = logits(model)
         with ropescale.patch(model, "as-is") as inner:
@@ -195,13 +196,6 @@ def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, sta
         monkeypatch.setattr(patching, "check_live", raising(KeyboardInterrupt()))
     with left_alone(model), pytest.raises(KeyboardInterrupt):
         ropescale.patch(model, spec)
-
-
-def test_as_is_changes_nothing_on_a_static_model():
-    model = build()
-    with left_alone(model) as plain, ropescale.patch(model, "as-is") as patch:
-        assert torch.equal(plain, logits(model)) and model.config.to_dict() == build().config.to_dict()
-        assert not patch.length_dependent and not patch.plan.changes
 
 
 def test_base_takes_the_makers_scaling_out(tmp_path):
@@ -372,10 +366,14 @@ LENGTHS = (100, 40, 200, TRAINED, TRAINED + 1, 40, 300)
 def test_a_document_gets_what_a_freshly_loaded_stock_model_gives_it_whatever_ran_before(model_type, name, tmp_path):
     model = build(model_type)
     with left_alone(model), ropescale.patch(model, spec_for(model, name)) as patch:
-        assert patch.length_dependent
-        stock = reloaded(model, tmp_path)
-        for length in LENGTHS:
-            assert torch.equal(logits(model, length), logits(copy.deepcopy(stock), length)), length
+        assert_stateless(patch, reloaded(model, tmp_path))
+
+
+def assert_stateless(patch: patching.Patch, stock: Any) -> None:
+    """Asserts that whatever ran before, every document gets what a fresh copy of a stock model gives it."""
+    assert patch.length_dependent
+    for length in LENGTHS:
+        assert torch.equal(logits(patch._model, length), logits(copy.deepcopy(stock), length)), length
 
 
 def test_dynamic_yarn_is_yarn_of_the_length_at_hand_and_base_up_to_the_trained_length():
@@ -401,15 +399,12 @@ def test_a_custom_schedule_that_follows_the_length_does_so():
 
 def test_stock_dynamic_depends_on_what_ran_before_and_as_is_makes_it_stateless():
     model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
-    fresh = {length: logits(copy.deepcopy(model), length) for length in LENGTHS}
-    stateful = copy.deepcopy(model)
+    stateful, before = copy.deepcopy(model), snapshot(model)
     logits(stateful, 300)
-    assert not torch.equal(logits(stateful, 100), fresh[100])  # what there is to mend
-    before = snapshot(model)
+    assert not torch.equal(logits(stateful, 100), logits(copy.deepcopy(model), 100))  # what there is to mend
+    stock = copy.deepcopy(model)
     with ropescale.patch(model, "as-is") as patch:
-        assert patch.length_dependent
-        for length in LENGTHS:
-            assert torch.equal(logits(model, length), fresh[length])
+        assert_stateless(patch, stock)
     assert_same(before, snapshot(model))
 
 
@@ -451,29 +446,28 @@ def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name
         assert torch.equal(frozen, logits(reloaded(model, tmp_path), 200))
 
 
-def test_what_no_configuration_can_say_is_not_saved(tmp_path):
+def test_what_no_configuration_can_say_is_not_saved_and_the_newest_patch_decides(tmp_path):
     model = build()
-    for options, reason in (({}, "freeze it at a length"), ({"length": 100}, "frozen at 100 tokens")):
-        with ropescale.patch(model, "dynamic-yarn", **options):
+
+    def refused(reason: str) -> None:
+        for part in (model, model.model):
             with pytest.raises(RopescaleError, match=reason):
-                model.save_pretrained(tmp_path / "out")
-            with pytest.raises(RopescaleError, match=reason):
-                model.model.save_pretrained(tmp_path / "out")
+                part.save_pretrained(tmp_path / "out")
         assert not (tmp_path / "out").exists()
-    assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
 
-
-def test_the_newest_patch_decides_whether_the_model_can_be_saved(tmp_path):
-    model = build()
+    with ropescale.patch(model, "dynamic-yarn", length=100):
+        refused("frozen at 100 tokens")
     with ropescale.patch(model, "dynamic-yarn"):
+        refused("freeze it at a length")
         with ropescale.patch(model, "yarn:factor=4"):
-            assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
-        with ropescale.patch(model, "as-is"), pytest.raises(RopescaleError, match="cannot be saved"):
-            model.save_pretrained(tmp_path)
+            assert torch.equal(logits(reloaded(model, tmp_path / "inner")), logits(model))
+        with ropescale.patch(model, "as-is"):
+            refused("cannot be saved")
     with ropescale.patch(model, "yarn:factor=4"):
-        with ropescale.patch(model, "dynamic-yarn"), pytest.raises(RopescaleError, match="cannot be saved"):
-            model.save_pretrained(tmp_path)
-        assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+        with ropescale.patch(model, "dynamic-yarn"):
+            refused("cannot be saved")
+        assert torch.equal(logits(reloaded(model, tmp_path / "outer")), logits(model))
+    assert torch.equal(logits(reloaded(model, tmp_path / "plain")), logits(model))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -486,18 +480,13 @@ def test_a_custom_schedule_agrees_in_memory_and_from_disk_with_an_independent_ro
     plain = naive_llama(model, document(100), theta)
     independent = naive_llama(model, document(100), [*theta[:2], theta[2] / 2, theta[3] / 2])
     assert (plain - independent).abs().max() > 0.01  # a thousand times what is tolerated
-    on_disk = logits(AutoModelForCausalLM.from_pretrained(patched_on_disk(model, tmp_path)))
+    model.save_pretrained(tmp_path / "plain")
+    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "half", Half())
+    on_disk = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "half"))
     with ropescale.patch(model, Half()):
         in_memory = logits(model)
     torch.testing.assert_close(in_memory.double(), independent, rtol=0, atol=1e-5)
     assert torch.equal(in_memory, on_disk)
-
-
-def patched_on_disk(model: Any, folder: Path) -> Path:
-    """The plain model's weights with the configuration that carries :class:`Half`."""
-    model.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(make_plan(model.config.to_dict(), Half()).config))
-    return folder
 
 
 @torch.no_grad()
@@ -590,19 +579,10 @@ def test_what_is_no_transformers_model_or_has_no_rope_or_does_not_fit_is_refused
         (gpt2, "yarn:factor=4", r"gpt2 .*no rotary position embeddings"),
         (build("glm4"), "proportional:partial_rotary_factor=0.5", "rotates 4 of 8 coordinates"),
         (scaled, "yarn:factor=4", "already scaled"),
+        (build("granite_swa"), "ntk:factor=4", "theta per layer"),
     ):
         with pytest.raises(RopescaleError, match=message):
             ropescale.patch(model, spec)
-
-
-def test_a_model_with_a_theta_per_layer_is_refused_where_it_cannot_follow():
-    same, mixed = build("granite_swa"), build("granite_swa", layer_rope_theta=[10000.0, 500000.0])
-    with pytest.raises(ConfigError, match="theta per layer"):
-        ropescale.patch(same, "ntk:factor=4")
-    with pytest.raises(ConfigError, match="layer_rope_theta"):
-        ropescale.patch(mixed, "yarn:factor=4")
-    with left_alone(same) as plain, ropescale.patch(same, "yarn:factor=4"):
-        assert not torch.equal(logits(same), plain)
 
 
 class Stubborn(LlamaRotaryEmbedding):

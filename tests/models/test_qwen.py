@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import pytest
 import torch
+from configurations import read
 from coverage_oracle import Geometry, yarn_table
 from readme_blocks import QWEN3_5_ROPE, furnish, write_qwen3_5
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
@@ -17,11 +15,9 @@ from ropescale.checkpoints.loading import load_model
 SECTIONS = [4, 2, 2]  # pairs that turn by time, height and width, of 8
 
 
-def yarn(theta: float, trained: int) -> tuple[list[float], float]:
-    """YaRN's frequencies and attention scale for 16 coordinates and factor 4, written out again in float64."""
-    plain = torch.tensor([theta ** (-2 * pair / 16) for pair in range(8)], dtype=torch.float64)
-    frequencies, scale = yarn_table(Geometry(theta, plain, trained))
-    return frequencies.tolist(), scale
+def yarn(theta: float, trained: int) -> tuple[torch.Tensor, float]:
+    """YaRN's frequencies (float64) and attention scale for 16 coordinates and factor 4."""
+    return yarn_table(Geometry(theta, theta ** (torch.arange(8, dtype=torch.float64) / -8), trained))
 
 
 def axis_of(pair: int) -> int:
@@ -47,18 +43,17 @@ def test_images_keep_their_three_axes_under_the_schedule(folder, load):
     positions = torch.tensor([[[0, 5, 300_000]], [[0, 70, 1_000]], [[0, 9, 40]]])  # [axis, 1, token]
     cos, sin = rotary(torch.zeros(1, 3, 1), positions)
     frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 262_144)
+    axes = [axis_of(pair) for pair in range(8)]
+    assert axes == [0, 1, 2, 0, 1, 2, 0, 0]
     for token in range(3):
-        angles = [float(positions[axis_of(pair), 0, token]) * frequencies[pair] for pair in range(8)]
-        for found, of in ((cos, math.cos), (sin, math.sin)):
-            expected = torch.tensor([scale * of(angle) for angle in angles * 2])
+        angles = (positions[axes, 0, token] * frequencies).repeat(2)
+        for found, expected in ((cos, angles.cos()), (sin, angles.sin())):
             # a position of 300,000 times a float32 frequency is exact to 0.02 of a turn's radian
-            assert torch.allclose(found[0, token], expected, atol=0.03 if token == 2 else 1e-5)
-    assert [axis_of(pair) for pair in range(8)] == [0, 1, 2, 0, 1, 2, 0, 0]
-    assert [axis_of(pair) for pair in range(8)].count(1) == SECTIONS[1]
+            assert torch.allclose(found[0, token].double(), scale * expected, atol=0.03 if token == 2 else 1e-5)
 
 
 def test_the_sections_and_what_belongs_to_vision_are_as_before(folder):
-    before, after = (json.loads((folder / name / "config.json").read_text()) for name in ("model", "long"))
+    before, after = (read(folder / name / "config.json") for name in ("model", "long"))
     assert after["vision_config"] == before["vision_config"]
     rope = after["text_config"]["rope_parameters"]
     assert (rope["mrope_section"], rope["mrope_interleaved"], rope["rope_type"]) == (SECTIONS, True, "yarn")
@@ -82,9 +77,9 @@ def test_qwen3_was_trained_below_what_its_configuration_says(tmp_path, ran):
     qwen3, out = tmp_path / "Qwen" / "Qwen3-8B", tmp_path / "long"
     assert "| trained length                        | 32,768 tokens" in ran("inspect", qwen3).out
     ran("patch", qwen3, "-o", out, "--schedule", "yarn", "--target-length", "128k")
-    rope = json.loads((out / "config.json").read_text())["rope_parameters"]
+    rope = read(out / "config.json")["rope_parameters"]
     assert (rope["factor"], rope["original_max_position_embeddings"]) == (4.0, 32768)
     frequencies, scale = yarn(1_000_000.0, 32768)
     rotary = AutoModelForCausalLM.from_pretrained(out).model.rotary_emb
-    assert torch.allclose(rotary.inv_freq, torch.tensor(frequencies), rtol=1e-6)
+    assert torch.allclose(rotary.inv_freq.double(), frequencies, rtol=1e-6)
     assert rotary.attention_scaling == pytest.approx(scale)
