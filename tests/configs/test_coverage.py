@@ -24,6 +24,8 @@ import ropescale
 from ropescale.errors import ConfigError
 
 MEASURED = outcomes.load()
+NESTED = [name for name, outcome in MEASURED.items() if len(outcome.get("tables", ())) > 1]
+"""The types with a table per layer type."""
 
 A_DOZEN = (
     "llama",  # one table, halves
@@ -81,6 +83,7 @@ def test_the_check_notices_frequencies_and_scales_that_are_a_little_off(off, tmp
 def test_the_table_has_every_type_that_transformers_has():
     assert set(MEASURED) == set(TYPES)
     assert len(MEASURED) + len(outcomes.UNMEASURED) == 272
+    assert len(NESTED) == 24  # and beam, whose full-attention layers have none
 
 
 def test_exactly_these_types_are_refused_and_each_by_name_with_its_reason():
@@ -138,13 +141,6 @@ def test_recurrent_gemma_takes_another_theta_in_memory_and_on_disk(schedule, tmp
     theta = 5e5 if "abf" in schedule else rope.theta * 4 ** (rope.dim / (rope.dim - 2))
     steps = torch.arange(rope.dim // 2, dtype=torch.float64) * 2 / rope.dim
     assert_both(model, source, schedule, {"all": (theta**-steps, 1.0)}, original_length=TRAINED)
-
-
-NESTED = [name for name, outcome in MEASURED.items() if len(outcome.get("tables", ())) > 1]
-
-
-def test_the_types_with_a_table_per_layer_type_are_these():
-    assert len(NESTED) == 24  # and beam, whose full-attention layers have none
 
 
 @pytest.mark.parametrize(
@@ -254,9 +250,3 @@ def test_dbrx_states_its_theta_at_the_top_level_and_the_same_in_attn_config(sche
     written = assert_both(model, source, schedule, {"all": (theta**-steps / factor, 1.0)})
     assert written["attn_config"]["rope_theta"] == written["rope_theta"] == theta
     assert ropescale.frequencies(source.parent / "target", "as-is")["all"].inv_freq[1] < 1.0
-
-
-def test_the_command_patches_a_model_whose_trained_length_only_the_user_knows(tmp_path, ran):
-    words = ["patch", str(write_checkpoint(tmp_path / "source", tiny_config("recurrent_gemma")))]
-    words += ["-o", str(tmp_path / "target"), "--schedule", "abf:rope_theta=5e5", "--original-length", "1k"]
-    assert json.loads(ran(*words, "--json").out)["max_position_embeddings"] == [TRAINED, TRAINED]

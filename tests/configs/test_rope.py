@@ -166,12 +166,6 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     assert (plain.pairs, plain.rotated_pairs) == (256, 64)
 
 
-def test_an_unknown_model_type_with_every_field_is_read():
-    config = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4, "partial_rotary_factor": 0.5}
-    rope = read_rope(config)["all"]
-    assert (rope.rotary_dim, rope.head_dim, rope.theta, rope.original_length) == (32, 64, 3e4, 8192)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What is refused
 
@@ -306,34 +300,27 @@ def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
     assert replace(two, table=(1.0, 0.1, 0.001)).pair_at(64 * 1e-5 / (2 * math.pi)) == pytest.approx(3, rel=1e-12)
 
 
-def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):
-    config = {
-        "model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 4, "qk_rope_head_dim": 8,
-        "max_position_embeddings": 256,
-        "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 10000.0},
-    }  # fmt: skip
-    from transformers import AutoConfig
-
-    assert AutoConfig.for_model(**config).head_dim == 8
-    [rope] = read_rope(config).values()
-    assert rope.rotary_dim == 8
+HALF_TURNS = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 10000.0}
+SLICED = {"qk_rope_head_dim": 8, "hidden_size": 64, "num_attention_heads": 4}
+UNKNOWN = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4}
 
 
-def test_a_key_that_the_class_does_not_have_changes_no_geometry():
-    """Qwen2 rotates whole heads whatever ``qk_rope_head_dim`` stands in its file; an unknown type may be MLA."""
-    config = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10_000.0, "max_position_embeddings": 64}
-    sliced = config | {"qk_rope_head_dim": 8}
-    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "qwen2"}).values()] == [16]
-    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "somebody_elses_mla"}).values()] == [8]
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        (UNKNOWN | {"partial_rotary_factor": 0.5}, 32),
+        (UNKNOWN | SLICED, 8),  # may be MLA
+        (UNKNOWN | SLICED | {"model_type": "qwen2"}, 16),  # rotates whole heads whatever stands in its file
+        (SLICED | {"model_type": "deepseek_v3", "rope_parameters": HALF_TURNS}, 8),  # as transformers' head_dim is
+    ],
+)
+def test_a_head_rotates_as_many_coordinates_as_the_keys_that_its_class_has_say(config, width):
+    assert [rope.rotary_dim for rope in read_rope(config).values()] == [width]
 
 
 def test_a_slice_of_an_unknown_type_is_read_alike_before_and_after_it_turns_in_part():
-    config = {
-        "model_type": "stranger", "hidden_size": 64, "head_dim": 16, "qk_rope_head_dim": 4, "rope_theta": 10_000.0,
-        "max_position_embeddings": 256,
-    }  # fmt: skip
-    plan = make_plan(config, "proportional:partial_rotary_factor=0.5")
-    assert [rope.rotary_dim for rope in (*plan.ropes.values(), *read_rope(plan.config).values())] == [4, 4]
+    plan = make_plan(UNKNOWN | SLICED, "proportional:partial_rotary_factor=0.5")
+    assert [rope.rotary_dim for rope in (*plan.ropes.values(), *read_rope(plan.config).values())] == [8, 8]
 
 
 def test_a_head_rotates_up_to_65536_coordinates_also_an_odd_number():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import tiny
 from configurations import write_checkpoint
@@ -53,16 +51,13 @@ def test_a_folder_needs_no_torch(folder, python):
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(1.2079441541679836, abs=1e-15)
-    assert "torch" in sys.modules  # of this process: what the other one did without
 
 
 @pytest.mark.parametrize("as_is", ["as-is", " as-is ", {"name": "as-is"}, AsIs()], ids=str)
 def test_as_is_is_what_the_folder_has_even_where_it_was_patched_before(folder, tmp_path, as_is):
     ropescale.patch_checkpoint(folder, tmp_path / "out", "linear:factor=4")
     assert ropescale.frequencies(tmp_path / "out", as_is)["all"].inv_freq[0] == 0.25
-    shown = inspect(str(tmp_path / "out"), as_is).geometries[0]
-    assert shown.frequencies is not None
-    assert shown.frequencies.inv_freq[0] == 0.25
+    assert inspect(str(tmp_path / "out"), as_is).geometries[0].frequencies.inv_freq[0] == 0.25
 
 
 def test_layers_that_a_second_schedule_leaves_alone_are_shown_as_they_were_originally(tmp_path):
@@ -71,8 +66,5 @@ def test_layers_that_a_second_schedule_leaves_alone_are_shown_as_they_were_origi
     ropescale.patch_checkpoint(plain, tmp_path / "out", "linear:factor=4", layers="all")
     shown = {each.layer_type: each for each in inspect(str(tmp_path / "out"), "yarn:factor=2").geometries}
     sliding = shown["sliding_attention"]
-    assert sliding.frequencies is None
-    assert sliding.rope.inv_freq()[0] == 1.0
-    assert sliding.scaling is not None
-    assert sliding.scaling["factor"] == 4.0
+    assert (sliding.frequencies, sliding.rope.inv_freq()[0], sliding.scaling["factor"]) == (None, 1.0, 4.0)
     assert ropescale.frequencies(tmp_path / "out", "yarn:factor=2")["sliding_attention"].inv_freq[0] == 1.0

@@ -91,11 +91,8 @@ def test_a_trap_is_named_and_nothing_else(config, files, words):
 
 
 def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
-    model, out = (
-        write_checkpoint(tmp_path / "model", in_v5(LLAMA, rope_theta=5e5), {"model.safetensors": b""}),
-        tmp_path / "out",
-    )
-    patch_checkpoint(model, out, "yarn:factor=2")
+    model = write_checkpoint(tmp_path / "model", in_v5(LLAMA, rope_theta=5e5), {"model.safetensors": b""})
+    out = patch_checkpoint(model, tmp_path / "out", "yarn:factor=2").folder
     for given, trap in ((inspect(str(model)), 1), (inspect(str(model), "yarn:factor=2"), 0), (inspect(str(out)), 0)):
         assert sum("only rope_parameters" in each for each in given.warnings) == trap
 
@@ -117,13 +114,7 @@ NTK_AT_512 = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)
     [
         (None, ["--schedule", "linear", "--target-length", "1k"], 256, 1024, 10000 ** (-62 / 64) / 4),
         (None, ["--schedule", "dynamic:factor=4", "--freeze-at", "512"], 256, 512, NTK_AT_512 ** (-62 / 64)),
-        (
-            None,
-            ["--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16"],
-            256,
-            1024,
-            10000 ** (-62 / 64) / 4,
-        ),
+        (None, ["--schedule", "yarn", "--set", "factor=4"], 256, 1024, 10000 ** (-62 / 64) / 4),
         (ON_YARN, [], 256, None, 10000 ** (-62 / 64) / 4),  # as it is
         (ON_YARN, ["--schedule", "linear:factor=8"], 256, 2048, 10000 ** (-62 / 64) / 8),
         (ON_YARN, ["--schedule", "linear:factor=8", "--replace-scaling"], 256, 2048, 10000 ** (-62 / 64) / 8),

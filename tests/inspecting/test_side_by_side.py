@@ -12,8 +12,7 @@ from refusing import one_error
 
 import ropescale
 from ropescale.errors import ScheduleError
-from ropescale.inspecting import compare, inspect
-from ropescale.output import plotting
+from ropescale.inspecting import compare
 
 SCHEDULES = ["yarn:factor=8", "ntk:factor=4", "cope"]
 
@@ -104,30 +103,3 @@ def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(ch
     page = shown(str(out), *asked(["as-is", "linear:factor=8"])).out
     assert cells(page, "pair")[4:] == ["as-is", "linear:factor=8"]
     assert cells(page, "16")[1:6] == ["628.319", "0.407437", "NEVER", f"{8 ** (32 / 62):.6g}", "8"]
-
-
-@pytest.fixture
-def figure(monkeypatch):
-    """The figure, caught on its way to the disk."""
-    pytest.importorskip("matplotlib")
-    caught = []
-    monkeypatch.setattr(plotting, "save", lambda figure, path: caught.append(figure))
-    return caught
-
-
-def curves(axes):
-    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
-
-
-def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, shown):
-    folder = checkpoint()
-    shown(folder, *asked(SCHEDULES), "--plot", "unused.png")
-    left, right = figure[0].axes
-    alone = {each: inspect(folder, each).geometries[0].pairs() for each in SCHEDULES}
-    for name, pairs in alone.items():
-        assert curves(left)[name][:30] == [pair.new_wavelength for pair in pairs][:30]
-        assert curves(right)[name][:30] == [pair.divisor for pair in pairs][:30]
-    (legend,) = figure[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["as trained", *SCHEDULES]
-    levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
-    assert levels == {256, 1024, 2048}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from configurations import write_checkpoint
+from configurations import write_checkpoint, write_files
 
 from ropescale import Frequencies
-from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
 from ropescale.output.formatting import abbreviated, definitions, names_of
@@ -82,19 +81,14 @@ def test_inspect_says_which_of_several_schedules_contradicts_the_target_length(m
         compare(model, ["yarn:factor=8"], target_length=128)
 
 
-def test_inspect_calls_schedules_of_files_by_their_names(model, tmp_path, capsys):
-    for number in (1, 2):
-        (tmp_path / f"{number}.json").write_text(
-            json.dumps({"name": "yarn", "factor": 2, "beta_fast": 30 + number / 7})
-        )
-    given = [word for number in (1, 2) for word in ("--schedule", str(tmp_path / f"{number}.json"))]
-    assert main(["inspect", model, *given]) == 0
-    out = capsys.readouterr().out
+def test_inspect_calls_schedules_of_files_by_their_names(model, tmp_path, ran):
+    contents = {f"{n}.json": json.dumps({"name": "yarn", "factor": 2, "beta_fast": 30 + n / 7}) for n in (1, 2)}
+    files = [str(write_files(tmp_path, contents) / name) for name in contents]
+    out = ran("inspect", model, "--schedule", files[0], "--schedule", files[1]).out
     header = next(line for line in out.splitlines() if line.startswith("| pair "))
-    assert [cell.strip() for cell in header.split("|")[5:7]] == ["1.json", "2.json"]
+    assert [cell.strip() for cell in header.split("|")[5:7]] == [*contents]
     assert out.count("* 1.json: `yarn:factor=2,beta_fast=30.14") == 1
-    layers = compare(model, [str(tmp_path / "1.json"), str(tmp_path / "2.json")]).layers["all"]
-    assert [each.label for each in layers] == ["1.json", "2.json"]
+    assert [each.label for each in compare(model, files).layers["all"]] == [*contents]
 
 
 class Slowed:

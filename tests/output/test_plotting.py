@@ -37,10 +37,14 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
     model.save_pretrained(tmp_path)
     schedules = ["yarn:factor=8", "cope"]
     figures = [ropescale.plot(each, schedules, tmp_path / "a.png") for each in (str(tmp_path), model)]
-    wavelengths = [2 * math.pi / f for f in ropescale.frequencies(tmp_path, "yarn:factor=8")["all"].inv_freq]
+    plain, yarn = (ropescale.frequencies(tmp_path, each)["all"].inv_freq for each in ("as-is", "yarn:factor=8"))
     for figure in figures:
-        assert curves(figure.axes[0])["yarn:factor=8"] == pytest.approx(wavelengths, rel=1e-12)
-        assert list(curves(figure.axes[0])) == ["as trained", *schedules]
+        left, right = figure.axes
+        assert curves(left)["yarn:factor=8"] == pytest.approx([2 * math.pi / f for f in yarn], rel=1e-12)
+        assert curves(right)["yarn:factor=8"] == pytest.approx([p / f for p, f in zip(plain, yarn)], rel=1e-12)
+        [legend] = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [*curves(left)] == ["as trained", *schedules]
+        assert {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")} == {64, 512}
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert len(ropescale.plot(model).axes) == 1
 
@@ -52,12 +56,11 @@ def test_a_notebook_shows_the_picture_without_a_backend():
     assert png.startswith(b"\x89PNG") and list(struct.unpack(">II", png[16:24])) == size
 
 
-def test_a_pair_is_a_whole_number_on_the_axis():
-    rope = Rope(8, 10000.0, 256)
-    scheduled = Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)
-    for axes in draw({"all": [scheduled]}).axes:
-        low, high = axes.get_xlim()
-        assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
+def test_a_pair_is_a_whole_number_on_the_axis_and_those_that_never_turn_are_left_out_of_a_log_axis():
+    [left] = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
+    low, high = left.get_xlim()
+    assert [tick for tick in left.get_xticks() if low < tick < high] == [0, 1, 2, 3]
+    assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
 def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
@@ -71,11 +74,6 @@ def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
     assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
     assert curves(right)["yarn:factor=8"][31] == pytest.approx(8, rel=1e-12)
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
-
-
-def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
-    [left] = draw({"all": [Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]}).axes
-    assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
 def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
