@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 import click
@@ -39,6 +38,8 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(inner, str) for inner in values):
             raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
+        if {"", "~", "null"} & {*values}:
+            raise DataError(f"{path}: {key} has no value; give one, or leave the line out", "config")
         several = isinstance(each, click.Option) and each.multiple
         ctx.default_map = {**(ctx.default_map or {}), str(each.name): values if several else ",".join(values)}
 
@@ -58,13 +59,8 @@ CONFIG = option(
 def _read(path: str) -> Mapping[object, object]:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """A YAML loader that reads every number, boolean and date as text."""
-
-        yaml_implicit_resolvers: ClassVar = {}
-
     try:
-        content = yaml.load(Path(path).read_bytes(), Loader)
+        content = yaml.load(Path(path).read_bytes(), yaml.BaseLoader)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}", "config") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -260,10 +260,10 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
     path = local_path(out)
     try:
         path = path.resolve() if path.is_symlink() else path
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CheckpointError(
-                f"cannot write {out}: it is a folder, or its folder does not exist; choose another file"
-            )
+        if path.is_dir():
+            raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
+        if not path.absolute().parent.is_dir():
+            raise CheckpointError(f"cannot write {out}: its folder does not exist; create it, or choose another file")
         if os.path.lexists(path):
             check(path)
         with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not reveal a read-only file system

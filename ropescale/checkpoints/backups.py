@@ -202,9 +202,8 @@ def _manifest(backup: Path) -> Manifest:
         raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     for name in FILES:
         if name not in manifest.originals and os.path.lexists(backup / name):
-            raise CheckpointError(
-                f"{path} does not list {name}, so ropescale does not use that copy; restore it by hand, or move it away"
-            )
+            what = "does not list" if path.exists() else "does not exist, so nothing lists"
+            raise CheckpointError(f"{path} {what} the copy of {name} there; restore it by hand, or move it away")
     return manifest
 
 

@@ -117,7 +117,7 @@ def patch_checkpoint(
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     specs.parse(schedule)  # reject a misspelt schedule before checking folders
-    _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
+    _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private, force)
     is_local, notes = local_path(model).is_dir(), list[str]()
     if in_place and not dry_run:
         with translated(folder := local_path(model)):
@@ -206,6 +206,7 @@ def _refuse_contradiction(
     dry_run: bool,
     push_to_hub: str | None,
     private: bool,
+    force: bool,
 ) -> None:
     if link not in LINKS:
         raise CheckpointError(f"unknown link type {link!r}; choose from {', '.join(LINKS)}", "link")
@@ -224,6 +225,8 @@ def _refuse_contradiction(
             "in_place",
             "dry_run",
         )
+    if force and out is None:
+        raise CheckpointError("force replaces an output folder; name one, or leave force out", "force", "out")
     if private and push_to_hub is None:
         raise CheckpointError(
             "private applies to a repository on the Hub; name one, or leave private out", "private", "push_to_hub"

@@ -81,14 +81,8 @@ def repository(name: str, *, private: bool = False, ask: bool = True) -> Reposit
         return Repository(name, private)
     to = Repository(name, private, token=_token())
     info = None
-    with _translated(to):
-        with suppress(RepositoryNotFoundError):
-            info = to.api().model_info(name, timeout=PATIENCE)
-        role = to.api().whoami().get("auth", {}).get("accessToken", {}).get("role")
-    if role == "read":
-        raise CheckpointError(
-            "the token for the Hub is read-only; give it write access at https://hf.co/settings/tokens"
-        )
+    with _translated(to), suppress(RepositoryNotFoundError):
+        info = to.api().model_info(name, timeout=PATIENCE)
     if info is None:
         return to
     if private and not info.private:
@@ -132,6 +126,7 @@ def upload(contents: Contents, to: Repository, message: str, folder: Path | None
         url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
         added = [CommitOperationAdd(name, file) for name, file in contents.items()]
         api.create_commit(to.name, added, commit_message=message, parent_commit=to.commit)
+    with _translated(to, f"the upload to {url} is complete; only its list of files was not checked"):
         missing = sorted(contents.keys() - set(api.list_repo_files(to.name)))
     if missing:
         raise RunError(
@@ -203,4 +198,4 @@ def _reason(error: Exception, to: Repository) -> str:
     if status is not None:
         message = " ".join(str(getattr(root, "server_message", None) or "").split())
         return f"the Hub refused {to.name} ({status}: {message or first_line(root)})"
-    return f"{to.name} could not be uploaded to the Hub ({first_line(root)})"
+    return f"a request to the Hub for {to.name} failed ({first_line(root)})"

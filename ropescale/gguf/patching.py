@@ -15,7 +15,7 @@ from typing import Unpack
 
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
-from ..files import writable_file
+from ..files import local_path, writable_file
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
@@ -93,7 +93,11 @@ def patch_gguf(
     file = open_gguf(source)
     model = read_model(file, request.on_top)
     plan = make_plan(config_of(model), request)
-    target = None if dry_run or out is None else writable_file(out, _refuse_existing)
+    target = None
+    if out is not None and not dry_run:
+        if local_path(out).is_symlink():  # also a dangling one
+            _refuse_existing(local_path(out))
+        target = writable_file(out, _refuse_existing)
     route = find_route(model, goal_of(plan))
     (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}

@@ -7,6 +7,7 @@ import os
 import re
 import reprlib
 import shlex
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -182,8 +183,16 @@ def uncommented(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """Quotes a word for a shell if needed, on one line, with invisible characters escaped."""
-    return shlex.quote(visible(word))
+    """Quotes a word for a shell if needed, on one line; unprintable words as ``$'...'``, which bash and zsh read."""
+    if word.isprintable():
+        return shlex.quote(word)
+    # "surrogateescape" is for undecodable bytes of a path, "surrogatepass" for other surrogates.
+    errors = ("surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass" for char in word)
+    encoded = b"".join(char.encode("utf-8", error) for char, error in zip(word, errors, strict=True))
+    return "$'" + "".join(chr(each) if chr(each) in _PLAIN else f"\\{each:03o}" for each in encoded) + "'"
+
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "%+,-./:=@_ ")
 
 
 def argument(path: str | Path) -> str:

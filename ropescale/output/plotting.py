@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,17 +71,18 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        class ShownFigure(Figure):
-            def _repr_png_(self) -> bytes:
-                """Returns the image for IPython, which prefers its inline backend if active."""
-                file = io.BytesIO()
-                self.savefig(file, format="png", dpi=100)
-                return file.getvalue()
-
-        figure = ShownFigure(figsize=(width, height), layout="constrained")
+        figure: Any = Figure(figsize=(width, height), layout="constrained")
+        figure._repr_png_ = partial(_preview, figure)
     style: dict[Any, Any] = {**STYLE, **other}
     with rc_context(style):
         yield figure
+
+
+def _preview(figure: Figure) -> bytes:
+    """Returns the image for IPython, which prefers its inline backend if active."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
 
 
 @contextmanager

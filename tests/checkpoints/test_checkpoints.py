@@ -449,6 +449,7 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
     ("given", "words"),
     [
         ({"private": True}, "private applies to a repository on the Hub"),
+        ({"out": None, "dry_run": True, "force": True}, "force replaces an output folder; name one"),
         ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),
         ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
     ],

@@ -12,7 +12,6 @@ from planning import make_plan
 
 from ropescale.checkpoints.model_card import BEGIN, END, card
 from ropescale.exporting import export
-from ropescale.output.formatting import visible
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
@@ -84,7 +83,7 @@ def test_a_hostile_name_stays_in_its_place(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "mark" not in name and "comment" not in name])
-def test_no_command_of_a_card_runs_anything_and_each_has_the_visible_name(name, tmp_path):
+def test_no_command_of_a_card_runs_anything_and_each_has_the_name(name, tmp_path):
     """Every line is given to a real shell in which our commands only say what they were given."""
     text = card(tmp_path / "none.md", make_plan(LLAMA, SPEC), NAMES[name])
     code, _ = blocks(section_of(text.decode("utf-8", "surrogateescape")))
@@ -98,7 +97,7 @@ def test_no_command_of_a_card_runs_anything_and_each_has_the_visible_name(name, 
     assert done.stderr == b""
     words = done.stdout.split(b"\0")
     assert [path.name for path in tmp_path.iterdir()] == []
-    gguf = visible(f"{NAMES[name]}.gguf").encode()
+    gguf = f"{NAMES[name]}.gguf".encode("utf-8", "surrogateescape")
     assert words[words.index(b"gguf") + 1].removeprefix(b"./") == gguf
     assert not words[words.index(b"gguf") + 1].startswith(b"-")
 

@@ -176,11 +176,6 @@ def test_without_a_token_or_a_network_nothing_is_sent(hub, capsys, monkeypatch, 
     assert hub.requests == []
 
 
-def test_a_token_that_may_only_read_is_refused_before_the_patch(hub, capsys):
-    hub.user["auth"]["accessToken"]["role"] = "read"
-    refused(capsys, [*PUSH, "-o", "out"], "the token for the Hub is read-only; give it write access")
-
-
 # ---------------------------------------------------------------------------------------------------------
 # The token is never said
 
@@ -197,6 +192,14 @@ REFUSALS = {
     "no right to commit": (1, "POST /api/models/me/long/commit", 403, NO_LEAVE),
     "weights refused": (1, "PUT /lfs", 403, NO_LEAVE),
 }
+
+
+def test_a_list_of_files_that_fails_after_the_commit_does_not_call_the_upload_failed(hub, capsys):
+    hub.refusals = {"GET /api/models/me/long/tree": (500, "out of order")}
+    assert push() == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"the upload to {hub.url}/me/long is complete; only its list of files was not checked" in error
+    assert len(hub.commits) == 1 and sent(hub).keys() == FILES
 
 
 @pytest.fixture

@@ -70,8 +70,9 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
         ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
         (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
         (f"stride: 0x{15:x}{0:06000}", "is not a length"),
-        ("lengths: !!int 32", "lengths is neither text nor a number"),
-        ("data: !!python/object/apply:os.system ['false']", "is not YAML"),
+        ("truncation:", "truncation has no value; give one, or leave the line out"),
+        ("stride: null", "stride has no value"),
+        ("schedule: !!python/object/apply:os.system ['false']", "no schedule named 'false'"),
     ],
 )
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):

@@ -400,14 +400,13 @@ def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
     write_keys(Path("other.gguf"))
     Path("folder").mkdir()
     os.symlink("in.gguf", "link.gguf")
+    os.symlink("nothing.gguf", "dangling.gguf")
     ask = ["in.gguf", "--schedule", "ntk:factor=2"]
     assert "name the output file, or use a dry run" in refused(capsys, *ask)
-    for existing in ("in.gguf", "link.gguf", "other.gguf"):
+    for existing in ("in.gguf", "link.gguf", "other.gguf", "dangling.gguf"):
         assert "exists already" in refused(capsys, *ask, "-o", existing)
-    for wrong in ("folder", "none/out.gguf"):
-        assert f"cannot write {wrong}: it is a folder, or its folder does not exist" in refused(
-            capsys, *ask, "-o", wrong
-        )
+    assert "cannot write folder, which is a folder" in refused(capsys, *ask, "-o", "folder")
+    assert "cannot write none/out.gguf: its folder does not exist" in refused(capsys, *ask, "-o", "none/out.gguf")
 
 
 def test_an_interrupted_write_leaves_nothing(monkeypatch, here):

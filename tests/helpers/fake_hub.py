@@ -30,14 +30,6 @@ class Hub:
     """What the server knows and what has been sent to it."""
 
     url: str = ""
-    user: dict[str, Any] = field(
-        default_factory=lambda: {
-            "type": "user",
-            "name": "me",
-            "orgs": [{"name": "ours"}],
-            "auth": {"type": "access_token", "accessToken": {"displayName": "x", "role": "write"}},
-        }
-    )
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
     commits: list[dict[str, Any]] = field(default_factory=list)
@@ -135,8 +127,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _act(self, method: str, words: list[str], body: bytes) -> tuple[int, Any]:
         hub = self.hub
         match [method, *words]:
-            case ["GET", "api", "whoami-v2"]:
-                return 200, hub.user
             case ["POST", "api", "validate-yaml"]:
                 return 200, {"errors": [], "warnings": []}
             case ["POST", "api", "repos", "create"]:
@@ -154,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._inside(name, method, words[4:] if words[0] == "api" else words[2:], body)
 
     def _create(self, asked: dict[str, Any]) -> tuple[int, Any]:
-        name = f"{asked['organization'] or self.hub.user['name']}/{asked['name']}"
+        name = f"{asked['organization'] or 'me'}/{asked['name']}"
         url = {"url": f"{self.hub.url}/{name}"}
         if name in self.hub.repositories:
             return 409, {"error": "You already created this model repo", **url}
