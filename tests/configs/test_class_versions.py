@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import json
+import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -30,34 +28,16 @@ INSIDE_OTHERS = {
 """Models that version 4 knew as parts of others alone."""
 
 
-def _types(source: str) -> set[str]:
-    """The keys of ``CONFIG_MAPPING_NAMES`` in ``models/auto/configuration_auto.py``."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if ast.unparse(target) == "CONFIG_MAPPING_NAMES" and node.value:
-                pairs = (each.elts for each in ast.walk(node.value) if isinstance(each, ast.Tuple))
-                return {pair[0].value for pair in pairs if isinstance(pair[0], ast.Constant)}
-    raise AssertionError("there is no CONFIG_MAPPING_NAMES")
-
-
 def _known_to(version: str) -> set[str]:
     """The types that a version knows, of those that ropescale knows; its wheel is downloaded once."""
-    kept = CACHE / f"transformers-{version}-types.json"
-    if not kept.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(sorted(_types(_downloaded(version)))))
-    found = set(json.loads(kept.read_text()))
+    words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", CACHE, f"transformers=={version}"]
+    if not list(CACHE.glob(f"transformers-{version}-*.whl")):
+        subprocess.run(words, check=True)
+    [wheel] = CACHE.glob(f"transformers-{version}-*.whl")
+    source = zipfile.ZipFile(wheel).read("transformers/models/auto/configuration_auto.py").decode()
+    found = set(re.findall(r'^    +\("([\w.-]+)", "\w+Config"\)', source, re.MULTILINE))  # CONFIG_MAPPING_NAMES
     ours = {name for name, entry in class_defaults.load().items() if entry and "text" not in entry}
     return {name for name in (*ours, *SEEING) if INSIDE_OTHERS.get(name, name) in found}
-
-
-def _downloaded(version: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, f"transformers=={version}"]
-        subprocess.run(words, check=True)
-        [wheel] = Path(folder).glob("*.whl")
-        return zipfile.ZipFile(wheel).read("transformers/models/auto/configuration_auto.py").decode()
 
 
 @pytest.mark.engines

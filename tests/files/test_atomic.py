@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crashing import failures, kills, raising
@@ -14,12 +15,28 @@ from crashing import failures, kills, raising
 from ropescale import files
 from ropescale.files import atomic_path, atomic_write
 
-linux = pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="needs the boot's id")
+
+class NotOursError(Exception):
+    """What a check raises."""
 
 
-def create(path: Path, content: str) -> None:
-    with atomic_path(path, new=True) as beside:
+def ours(path: Path) -> None:
+    if not path.read_text().startswith("ours"):
+        raise NotOursError
+
+
+def written(path: Path, content: str, meanwhile: str = "", **options: Any) -> None:
+    """Writes a file beside another; what appears there meanwhile has its own content."""
+    with atomic_path(path, **options) as beside:
         beside.write_text(content)
+        if meanwhile:
+            path.write_text(meanwhile)
+
+
+create = partial(written, new=True)
+replaced = partial(written, content="ours, new")
+
+linux = pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="needs the boot's id")
 
 
 def test_a_file_is_replaced_in_one_step_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -38,14 +55,8 @@ def test_a_new_file_never_replaces_one_that_appeared_while_it_was_written(tmp_pa
         monkeypatch.setattr(files.os, "link", raising(OSError(errno.EPERM, "no links")))
     path = tmp_path / "x.json"
     create(tmp_path / "y", "new")
-
-    def overtaken() -> None:
-        with atomic_path(path, new=True) as beside:
-            beside.write_text("ours")
-            path.write_text("theirs")
-
     with pytest.raises(FileExistsError):
-        overtaken()
+        create(path, "ours", meanwhile="theirs")
     assert (path.read_text(), (tmp_path / "y").read_text()) == ("theirs", "new")
     assert sorted(os.listdir(tmp_path)) == ["x.json", "y"]
 
@@ -63,9 +74,9 @@ def test_a_failure_at_any_step_leaves_nothing_or_a_whole_file_once_another_was_w
     assert steps > 2
 
 
-def left_over(path: Path) -> list[Path]:
+def left_over(path: Path, name: str = "") -> list[Path]:
     """What a killed writer leaves: a part and its lock, which nobody holds."""
-    beside = path.with_name(files.hidden_name(path.name))
+    beside = path.with_name(name or files.hidden_name(path.name))
     lock = beside.with_name(f"{beside.name}-lock")
     beside.write_text("half")
     lock.touch()
@@ -99,9 +110,7 @@ def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_a_writer_on_another_host_or_before_a_restart_left_is_named_and_left(tmp_path, caplog) -> None:
     path = tmp_path / "x.json"
-    beside, lock = tmp_path / ".x.json.0123456789abcdef.ropescale", tmp_path / ".x.json.0123456789abcdef.ropescale-lock"
-    beside.write_text("half")
-    lock.touch()
+    beside, lock = left_over(path, ".x.json.0123456789abcdef.ropescale")
     atomic_write(path, "new")
     assert {path, beside, lock} == set(tmp_path.iterdir())
     assert str(beside) in caplog.text
@@ -124,20 +133,6 @@ def test_a_writer_killed_at_any_step_leaves_a_whole_file_and_the_next_one_nothin
 # --- replacing what a check allows to go ---
 
 
-class NotOursError(Exception):
-    """What a check raises."""
-
-
-def ours(path: Path) -> None:
-    if not path.read_text().startswith("ours"):
-        raise NotOursError
-
-
-def replaced(path: Path, check: Callable[[Path], None] = ours) -> None:
-    with atomic_path(path, check=check) as beside:
-        beside.write_text("ours, new")
-
-
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     (tmp_path / "page.html").write_text("ours, old")
@@ -149,26 +144,20 @@ def contents(folder: Path) -> list[str]:
 
 
 def test_what_is_ours_is_replaced_and_what_is_not_is_never_touched(page: Path) -> None:
-    replaced(page)
+    replaced(page, check=ours)
     assert contents(page.parent) == ["ours, new"]
     page.write_text("years of work")
     changed = page.stat().st_ctime_ns  # a rename would change it
     with pytest.raises(NotOursError):
-        replaced(page)
+        replaced(page, check=ours)
     assert page.stat().st_ctime_ns == changed
     assert contents(page.parent) == ["years of work"]
 
 
 def test_what_appears_where_nothing_was_is_not_replaced(page: Path) -> None:
     page.unlink()
-
-    def overtaken() -> None:
-        with atomic_path(page, check=ours) as beside:
-            beside.write_text("ours, new")
-            page.write_text("years of work")
-
     with pytest.raises(NotOursError):
-        overtaken()
+        replaced(page, check=ours, meanwhile="years of work")
     assert contents(page.parent) == ["years of work"]
 
 
@@ -178,5 +167,5 @@ def test_a_signal_between_the_check_and_the_end_waits_until_the_file_is_replaced
         ours(path)
 
     with pytest.raises(KeyboardInterrupt):
-        replaced(page, check)
+        replaced(page, check=check)
     assert contents(page.parent) == ["ours, new"]
