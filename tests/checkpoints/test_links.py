@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from configurations import as_cached, write_checkpoint
+from configurations import as_cached, write_checkpoint, write_files
 from refusing import refused
 
 from ropescale.checkpoints.folders import leaving_links
@@ -19,9 +19,7 @@ SECRET = "what nobody else may read"
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory, beside a file and a folder that are none of its business."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "passwd").write_text(SECRET)
-    (tmp_path / "weights.safetensors").write_bytes(b"other weights")
+    write_files(tmp_path, {"secrets/passwd": SECRET, "weights.safetensors": b"other weights"})
     return write_checkpoint(tmp_path / "model", files={"model.safetensors": b"weights", "nested/extra.json": "{}"})
 
 
@@ -63,12 +61,9 @@ def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, cap
 def test_patching_goes_on_with_a_warning_that_counts_the_others(model, ran):
     for case in ("a file", "weights"):
         link_out(model, case)
-    warnings = [line for line in ran("patch", "model", "-o", "out", *YARN).err.splitlines() if "leads out" in line]
-    assert warnings == [
-        "warning: the link model-2.safetensors leads out of the checkpoint, to "
-        f"{model.parent}/secrets/passwd (and 1 more link leads out); the result contains copies of linked files, and "
-        "no linked folders"
-    ]
+    (warning,) = (line for line in ran("patch", "model", "-o", "out", *YARN).err.splitlines() if "leads out" in line)
+    place = f"{model.parent}/secrets/passwd (and 1 more link leads out)"
+    assert f"the link model-2.safetensors leads out of the checkpoint, to {place}" in warning
     assert Path("out", "notes.txt").read_text() == SECRET
 
 
@@ -76,9 +71,7 @@ def test_a_folder_that_is_linked_is_left_out(model, ran):
     link_out(model, "a folder")
     (model / "nested" / "up").symlink_to("..")
     assert "the link sub leads out of the checkpoint" in ran("patch", "model", "-o", "out", *YARN).err
-    assert not Path("out", "sub").exists() and sorted(Path("out", "nested").iterdir()) == [
-        Path("out/nested/extra.json")
-    ]
+    assert not Path("out", "sub").exists() and not Path("out", "nested", "up").exists()
 
 
 def test_links_that_stay_are_not_spoken_of(model, hub, ran):

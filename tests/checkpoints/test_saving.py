@@ -14,7 +14,7 @@ import pytest
 import tiny
 import tiny_models
 import torch
-from configurations import edit, read
+from configurations import edit, read, write_files
 from crashing import tree
 from own_schedules import Half
 from safetensors.torch import load_file
@@ -39,10 +39,7 @@ def source(source_once: Path, tmp_path: Path) -> Path:
 def written(model, folder: Path) -> Path:
     """A checkpoint as vendors publish them, with a card and other files, and a tokenizer for 64 tokens."""
     tiny.checkpoint(folder, model)
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n")
-    (folder / "nested").mkdir()
-    (folder / "nested" / "LICENSE").write_text("free")
-    return folder
+    return write_files(folder, {"README.md": "---\nlicense: mit\n---\n\n# A model\n", "nested/LICENSE": "free"})
 
 
 def loaded(folder: Path):
@@ -52,13 +49,10 @@ def loaded(folder: Path):
 def contents(folder: Path) -> dict[str, object]:
     """Every file by its name: tensors of weights, bytes of others; of the record all but the list of files."""
     found: dict[str, object] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder).as_posix()
-        found[name] = (
-            {k: v.tolist() for k, v in load_file(path).items()} if "safetensors" in name else path.read_bytes()
-        )
-    record = read(folder / "ropescale.json")
-    return found | {"ropescale.json": {key: value for key, value in record.items() if key != "files"}}
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        name, weights = path.relative_to(folder).as_posix(), path.suffix == ".safetensors"
+        found[name] = {k: v.tolist() for k, v in load_file(path).items()} if weights else path.read_bytes()
+    return found | {"ropescale.json": read(folder / "ropescale.json") | {"files": {}}}
 
 
 def config(folder: Path) -> dict:
@@ -99,13 +93,9 @@ def test_every_file_has_the_mode_of_a_new_file_and_linked_weights_keep_theirs(so
             ropescale.save(with_adapter(model), tmp_path / "adapter")
     finally:
         os.umask(before)
-    for folder in ("whole", "adapter"):
-        files = [path for path in (tmp_path / folder).rglob("*") if path.is_file()]
-        modes = {
-            path: path.stat().st_mode & 0o777 for path in files if path.parts[-2:] != ("base", "model.safetensors")
-        }
-        assert set(modes.values()) == {0o640}, modes
-    assert (tmp_path / "adapter" / "base" / "model.safetensors").stat().st_mode & 0o777 == 0o600
+    linked = tmp_path / "adapter" / "base" / "model.safetensors"
+    files = [path for name in ("whole", "adapter") for path in (tmp_path / name).rglob("*") if path.is_file()]
+    assert {path: path.stat().st_mode & 0o777 for path in files} == dict.fromkeys(files, 0o640) | {linked: 0o600}
 
 
 def test_layer_types_and_the_keys_of_transformers_4_come_over_as_patch_has_them(tmp_path):
@@ -174,9 +164,8 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
         ropescale.save("source", tmp_path / "out")
     for spec, options, reason in [
         ("dynamic-yarn", {}, "freeze it at a length"),
-        ("yarn:factor=4", {"length": 99}, "frozen at 99"),
+        ("dynamic:factor=4", {"length": 99}, "frozen at 99"),
     ]:
-        spec = "dynamic:factor=4" if options else spec
         with ropescale.patch(model, spec, **options), pytest.raises(RopescaleError, match=reason):
             ropescale.save(model, tmp_path / "out")
     with ropescale.patch(model, "yarn:factor=4"):

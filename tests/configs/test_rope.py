@@ -28,15 +28,23 @@ from ropescale.errors import ConfigError
 from ropescale.rope import Rope
 from ropescale.schedules import AsIs, compute
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 8192,
-}
-GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
 
+def of(model_type: str, **fields: Any) -> dict[str, Any]:
+    """A configuration that states these fields and no others."""
+    return {"model_type": model_type, **fields}
+
+
+def without(config: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != name}
+
+
+LLAMA = of("llama", hidden_size=256, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=8192)
+GEMMA3 = of("gemma3_text", hidden_size=64, head_dim=32, max_position_embeddings=131072)
+GEMMA3_INSIDE = without(GEMMA3, "model_type") | {"rope_theta": 2e6}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+YARN_8 = YARN_32 | {"factor": 8.0, "truncate": True}
+
+UNKNOWN = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4}
 CONFIGS: dict[str, dict[str, Any]] = {
     "v4 llama with an explicit head_dim": LLAMA | {"rope_theta": 1e6, "head_dim": 96},
     "v4 llama, dynamic": LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
@@ -45,58 +53,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3 128k": PHI3_128K,
     "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **LISTS}},
     "phi3 4k": plain("phi3", 128, 4, 4096, original_max_position_embeddings=4096),
-    "phi4 mini, partial": PHI3_128K
-    | {"hidden_size": 128, "num_attention_heads": 3, "partial_rotary_factor": 0.77, "rope_scaling": None},
+    "phi4 mini, partial": PHI3_128K | {"num_attention_heads": 3, "partial_rotary_factor": 0.77, "rope_scaling": None},
     "gpt-oss": GPT_OSS,
     "qwen3": QWEN3,
-    "gpt_neox": {
-        "model_type": "gpt_neox",
-        "hidden_size": 512,
-        "num_attention_heads": 8,
-        "rotary_pct": 0.25,
-        "rotary_emb_base": 25000,
-    },
+    "gpt_neox": of("gpt_neox", hidden_size=512, num_attention_heads=8, rotary_pct=0.25, rotary_emb_base=25000),
     "gemma 1 with heads wider than hidden_size / heads": plain("gemma", 3072, 16, 8192, head_dim=256),
-    "gemma3, v4": GEMMA3
-    | {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "gemma3, v4": GEMMA3 | {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
     "gemma3, v5, one layer type left out": GEMMA3
-    | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3e6}}},
-    "gemma3, multimodal": {
-        "model_type": "gemma3",
-        "text_config": {k: v for k, v in GEMMA3.items() if k != "model_type"} | {"rope_theta": 2e6},
-    },
-    "gemma3, multimodal, saying nothing": {"model_type": "gemma3"},
-    "gemma4 with its wide heads": {
-        "model_type": "gemma4_text",
-        "head_dim": 64,
-        "global_head_dim": 128,
-        "num_hidden_layers": 6,
-    },
-    "olmo3, v4": {
-        "model_type": "olmo3",
-        "rope_theta": 123456.0,
-        "rope_scaling": YARN_32 | {"factor": 8.0, "truncate": True},
-    },
-    "modernbert-decoder, v4": {"model_type": "modernbert-decoder", "global_rope_theta": 1e5, "local_rope_theta": 3e4},
-    "laguna with one layer type": {
-        "model_type": "laguna",
-        "num_hidden_layers": 2,
-        "layer_types": ["sliding_attention"] * 2,
-    },
-    "beam": {"model_type": "beam"},
+    | {"rope_parameters": {"full_attention": LINEAR | {"rope_theta": 3e6}}},
+    "gemma3, multimodal": of("gemma3", text_config=GEMMA3_INSIDE),
+    "gemma3, multimodal, saying nothing": of("gemma3"),
+    "gemma4 with its wide heads": of("gemma4_text", head_dim=64, global_head_dim=128, num_hidden_layers=6),
+    "olmo3, v4": of("olmo3", rope_theta=123456.0, rope_scaling=YARN_8),
+    "modernbert-decoder, v4": of("modernbert-decoder", global_rope_theta=1e5, local_rope_theta=3e4),
+    "laguna with one layer type": of("laguna", num_hidden_layers=2, layer_types=["sliding_attention"] * 2),
+    "beam": of("beam"),
     "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
     "ministral3": MINISTRAL3,
-    "minimax_m2 in coordinates": {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},
+    "minimax_m2 in coordinates": of("minimax_m2", head_dim=128, rotary_dim=64, rope_theta=5000000),
     "mixtral without a head_dim": plain("mixtral", 4096, 32, 32768, 1e6),
-    "dbrx under its own names": {"model_type": "dbrx", "d_model": 96, "n_heads": 3, "max_seq_len": 1234},
-    "llama4, multimodal": {
-        "model_type": "llama4",
-        "text_config": {"model_type": "llama4_text", "head_dim": 64, "rope_theta": 4e5},
-    },
-    "bailing, whose class has another theta": {
-        "model_type": "bailing_hybrid",
-        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-    },
+    "dbrx under its own names": of("dbrx", d_model=96, n_heads=3, max_seq_len=1234),
+    "llama4, multimodal": of("llama4", text_config=of("llama4_text", head_dim=64, rope_theta=4e5)),
+    "bailing, whose class has another theta": of("bailing_hybrid", rope_scaling=LINEAR),
     "qwen2-vl style mrope": LLAMA
     | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}, "rope_theta": 1e6},
 }
@@ -160,8 +138,8 @@ def test_the_geometry_is_the_one_that_the_configuration_states(name):
 def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     full = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
     both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    plain = read_rope({"model_type": "gemma4_text", "rope_parameters": both})["full_attention"]
-    scaled = {"model_type": "gemma4_text", "rope_parameters": both | {"full_attention": {**full, "factor": 8.0}}}
+    plain = read_rope(of("gemma4_text", rope_parameters=both))["full_attention"]
+    scaled = of("gemma4_text", rope_parameters=both | {"full_attention": {**full, "factor": 8.0}})
     assert not plain.is_scaled and read_rope(scaled)["full_attention"].is_scaled
     assert (plain.pairs, plain.rotated_pairs) == (256, 64)
 
@@ -180,7 +158,7 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     ],
 )
 def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(lacking, named):
-    config = {k: v for k, v in (LLAMA | {"model_type": "brandnew", "rope_theta": 1e4}).items() if k not in lacking}
+    config = {key: value for key, value in UNKNOWN.items() if key not in lacking}
     with pytest.raises(ConfigError, match="'brandnew', whose defaults ropescale does not know") as caught:
         read_rope(config)
     assert named in str(caught.value)
@@ -188,36 +166,27 @@ def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(l
 
 THETA_INSIDE = {"rope_type": "default", "rope_theta": 1e6}
 YARN_SNIPPET = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+YARN_INSIDE = YARN_SNIPPET | {"rope_theta": 1e6}
 CONTRADICTIONS = {
     "the model card's snippet pasted into a v5 file": (
-        {k: v for k, v in QWEN3.items() if k != "rope_theta"}
-        | {"rope_parameters": THETA_INSIDE, "rope_scaling": YARN_SNIPPET},
+        without(QWEN3, "rope_theta") | {"rope_parameters": THETA_INSIDE, "rope_scaling": YARN_SNIPPET},
         ("in rope_parameters", "in rope_scaling"),
     ),
     "the same scaling, but v4's theta is gone": (
-        {k: v for k, v in QWEN3.items() if k != "rope_theta"}
-        | {"rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6}, "rope_scaling": YARN_SNIPPET},
+        without(QWEN3, "rope_theta") | {"rope_parameters": YARN_INSIDE, "rope_scaling": YARN_SNIPPET},
         ("rope_theta is 1000000.0 in rope_parameters", "10000.0 in rope_scaling"),
     ),
     "an attention factor that v4's key lacks, and which would be lost": (
         LLAMA
-        | {
-            "rope_theta": 1e6,
-            "rope_scaling": YARN_SNIPPET,
-            "rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6, "attention_factor": 1.0},
-        },
+        | {"rope_theta": 1e6, "rope_scaling": YARN_SNIPPET, "rope_parameters": YARN_INSIDE | {"attention_factor": 1.0}},
         ("attention_factor is 1.0 in rope_parameters", "None in rope_scaling"),
     ),
     "two partial factors": (
-        {
-            "model_type": "stablelm",
-            "partial_rotary_factor": 0.25,
-            "rope_parameters": THETA_INSIDE | {"partial_rotary_factor": 0.5},
-        },
+        of("stablelm", partial_rotary_factor=0.25, rope_parameters=THETA_INSIDE | {"partial_rotary_factor": 0.5}),
         ("partial_rotary_factor is 0.5", "0.25 at the top level"),
     ),
     "two thetas under GPT-NeoX's name": (
-        {"model_type": "gpt_neox", "rotary_emb_base": 1e4, "rope_parameters": THETA_INSIDE},
+        of("gpt_neox", rotary_emb_base=1e4, rope_parameters=THETA_INSIDE),
         ("rope_theta is 1000000.0", "rotary_emb_base is 10000.0 at the top level"),
     ),
     "two thetas for the sliding layers": (
@@ -229,7 +198,7 @@ CONTRADICTIONS = {
         ("original_max_position_embeddings is 4096 at the top level", "8192 inside"),
     ),
     "a trained length that phi3's class overrides": (
-        {k: v for k, v in PHI3_128K.items() if k != "original_max_position_embeddings"}
+        without(PHI3_128K, "original_max_position_embeddings")
         | {"rope_scaling": {"type": "longrope", **LISTS, "original_max_position_embeddings": 8192}},
         ("4096 by phi3's default", "8192 inside"),
     ),
@@ -238,7 +207,7 @@ CONTRADICTIONS = {
         ("rope_type 'dynamic'", "type 'linear'"),
     ),
     "flat rope_parameters on a model with a table per layer type": (
-        GEMMA3 | {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}},
+        GEMMA3 | {"rope_parameters": LINEAR | {"rope_theta": 1e6}},
         ("gemma3_text keeps rope_parameters per layer type", "flat", "ignored by transformers"),
     ),
     "nested rope_parameters on a model with one table": (
@@ -246,11 +215,11 @@ CONTRADICTIONS = {
         ("llama keeps one table", "full_attention"),
     ),
     "rope_scaling where the class does not read it": (
-        {"model_type": "cohere2_moe", "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        of("cohere2_moe", rope_scaling=LINEAR),
         ("cohere2_moe does not read rope_scaling",),
     ),
     "a theta of their own for some layers": (
-        {"model_type": "granite_swa", "rope_theta": 1e4, "layer_rope_theta": [1e4, 5e5, 0]},
+        of("granite_swa", rope_theta=1e4, layer_rope_theta=[1e4, 5e5, 0]),
         ("layer_rope_theta", "500000.0", "rope_theta 10000.0"),
     ),
 }
@@ -302,7 +271,6 @@ def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
 
 HALF_TURNS = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 10000.0}
 SLICED = {"qk_rope_head_dim": 8, "hidden_size": 64, "num_attention_heads": 4}
-UNKNOWN = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4}
 
 
 @pytest.mark.parametrize(
