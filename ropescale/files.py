@@ -198,8 +198,8 @@ def atomic_write(path: Path, content: bytes | str) -> None:
     Raises:
         OSError: writing failed; the old file is unchanged.
     """
-    with atomic_path(path) as beside:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -223,29 +223,29 @@ def atomic_path(path: Path, *, new: bool = False, check: Callable[[Path], None] 
         FileExistsError: the path exists with ``new``, or was created by another process at the last moment.
         OSError: writing failed.
     """
-    with hidden_path(path) as beside:
-        beside.touch(exist_ok=False)
-        yield beside
-        with open(beside, "rb") as file:
+    with hidden_path(path) as temporary:
+        temporary.touch(exist_ok=False)
+        yield temporary
+        with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         with deferred():
             if new or (check and not os.path.lexists(path)):
-                _link(beside, path)
+                _link(temporary, path)
                 return
             if check:
                 check(path)
-            os.replace(beside, path)
+            os.replace(temporary, path)
 
 
-def _link(beside: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> None:
     """Gives the temporary file its final name by a hard link, which fails if the name is taken."""
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
         path.touch(exist_ok=False)
-        os.replace(beside, path)
+        os.replace(temporary, path)
 
 
 def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
@@ -279,8 +279,8 @@ def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]
     """Writes a file atomically and returns its path; takes ``check`` and raises errors like :func:`writable_file`."""
     path = writable_file(out, check)
     try:
-        with atomic_path(path, check=check) as beside:
-            beside.write_bytes(content)
+        with atomic_path(path, check=check) as temporary:
+            temporary.write_bytes(content)
     except CheckpointError:
         raise
     except OSError as error:

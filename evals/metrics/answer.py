@@ -63,8 +63,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
         remarks = {of_schedules: f", {_undecided(stored, not_apart, ppl) or apart}"}
     shown = [label for label in others if label in (stored.baseline, _changed(stored, ppl), TRUNCATION)]
     parts = [f"{names[label]}: {digits(ppl[label], 4)}{remarks.get(label, '')}" for label in shown]
-    beside = f" ({'; '.join(parts)})" if parts else ""
-    figures = f"{digits(ppl[first], 4)}{beside}"
+    figures = digits(ppl[first], 4) + (f" ({'; '.join(parts)})" if parts else "")
     if not others:
         return f"At {longest:,} tokens, {name} has a perplexity of {figures}"
     if few or rivals:

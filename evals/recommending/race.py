@@ -99,14 +99,14 @@ def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequen
 
 
 def share_kept(
-    candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], besides: float = 0.0
+    candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], further_windows: float = 0.0
 ) -> float:
     """Returns the largest share of candidates that survives a round; see :data:`MOST`.
 
     Args:
-        besides: further tokens to feed, as a number of windows.
+        further_windows: tokens to feed outside the race and the comparison, as a number of windows.
     """
-    limit = QUARTER * candidates * len({*race, *held_out}) - besides
+    limit = QUARTER * candidates * len({*race, *held_out}) - further_windows
     fits = (share for share in MOST if expected(candidates, always, race, held_out, share) <= limit)
     return next(fits, MOST[-1])
 

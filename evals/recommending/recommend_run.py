@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def prepare(
     checkpoint: Checkpoint, source: TextSource, target: int, bos: str | int, options: RecommendOptions, here: World
 ) -> RecommendRun:
-    """Prepares a recommendation: first reads and checks everything that is cheap to read, and last the weights.
+    """Prepares a recommendation: validates cheap inputs first, and loads the weights last.
 
     Raises:
         RopescaleError: something cannot be read or measured.

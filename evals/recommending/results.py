@@ -61,7 +61,7 @@ def draw_front(stored: Recommendation) -> Figure:
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
-        note = f", {left_out} far worse ones outside" if left_out else ""
+        note = f", {left_out} far worse candidates outside" if left_out else ""
         against = short(stored.named(rows[0].baseline), 24)
         title = f"Every candidate against {against}; lower left is better\n{Path(stored.model['path']).name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
@@ -109,7 +109,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:
-        """Returns whether there are candidates besides the unchanged model."""
+        """Returns whether there are candidates other than the unchanged model."""
         return len(self.rows(stored)) > 1
 
 
@@ -286,7 +286,9 @@ class Recommendation(Saved):
         protocol, number = self.protocol, self.data["documents"]
         rounds = ", ".join(f"{candidates} schedules on {windows} windows" for candidates, windows in protocol["rounds"])
         share = protocol["tokens_fed"] / protocol["grid_tokens"]
-        race = f"Race: {rounds}, new ones in each round; {share:.0%} of the tokens of all schedules on all the text. "
+        race = (
+            f"Race: {rounds}, new windows in each round; {share:.0%} of the tokens of all schedules on all the text. "
+        )
         return (
             f"{race if rounds else ''}{number} document{'s' * (number != 1)}: {protocol['race_windows']:,} windows of "
             f"the race, {protocol['held_out_windows']:,} others that decide; equally good: within "

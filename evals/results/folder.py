@@ -1,7 +1,7 @@
 """The files of a run's folder, and the rules for replacing them and moving them aside.
 
-``results.json`` lists every file beside it with its sha256. While results are being replaced, it lists the new hash and
-then the old hash, so that the files are still recognized if the process is killed. A run replaces its own files.
+``results.json`` lists every file next to it with its sha256. While results are being replaced, it lists the new hash
+and then the old hash, so that the files are still recognized if the process is killed. A run replaces its own files.
 Foreign files with the same names, and edited files, are renamed to ``NAME~``, with a note on stderr. Replacing results
 of a different text or model, or replacing results by fewer results, requires ``force``.
 """
@@ -215,7 +215,7 @@ _IDENTITY = {
 
 
 def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes], force: bool = False) -> None:
-    """Writes ``results.json`` and the files beside it, each by renaming a temporary file.
+    """Writes ``results.json`` and the files next to it, each by renaming a temporary file.
 
     Raises:
         CheckpointError: the folder contains more results or different ones, or the files cannot be written.

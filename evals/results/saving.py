@@ -121,7 +121,7 @@ class Saved(Measured, ABC):
         return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
     def _other_files(self) -> dict[str, bytes]:
-        """Returns the content of further files besides results.csv, REPORT.md and the plots, by name."""
+        """Returns the content of further files, in addition to results.csv, REPORT.md and the plots, by name."""
         return {}
 
     def _pictures(self) -> list[Picture[Any]]:

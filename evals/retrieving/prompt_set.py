@@ -94,7 +94,7 @@ class RetrievalPrompts:
         bos: the id in front of every prompt, or None.
         prompts: the prompts of each length, ascending.
         source: the name of the file, or "generated".
-        protocol: the part of "protocol" in results.json that is about the prompts.
+        protocol: the entries of "protocol" in results.json that describe the prompts.
         skipped: the number of omitted rows of a file, by reason.
     """
 
@@ -139,7 +139,7 @@ def make_prompts(
     depths: str | int | Iterable[float],
     options: RetrievalOptions,
 ) -> RetrievalPrompts:
-    """Makes the prompts of a task, or reads those of a file.
+    """Generates the prompts, or reads them from a file.
 
     Args:
         lengths: the lengths of the prompts in positions, including BOS and the answer.

@@ -55,8 +55,8 @@ class Answer:
 
     Attributes:
         schedule: the schedule's label.
-        length: positions of the prompt, including BOS and the answer; for a prompt from a file, the length it belongs
-            to.
+        length: the number of positions of the prompt with BOS and the answer; for a prompt from a file, the length it
+            was assigned to.
         task: the name of the task.
         depth: the requested depth; None for a prompt from a file.
         prompt: the number of the prompt among the prompts of this length.
@@ -169,7 +169,7 @@ class EffectiveRow:
     """The longest length up to which a schedule's score reaches a threshold at every length, or None.
 
     The threshold of ``length`` is ``needed``, a share of the baseline's score at the shortest length (0 if that score
-    is 0). The threshold of ``ruler`` is RULER's own, 0.856; it is None for the generated tasks.
+    is 0). The threshold of ``ruler`` is RULER's own, 0.856; it is None for generated prompts.
     """
 
     schedule: str

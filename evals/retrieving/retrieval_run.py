@@ -95,8 +95,8 @@ class RetrievalRun(ABC):
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Asks all prompts under every schedule. :attr:`answers` contains the complete parts, also after an
-        interruption.
+        """Asks all prompts under every schedule. :attr:`answers` contains all complete parts, even if the run is
+        interrupted.
 
         Args:
             store: the store of finished batches, which are not asked again.

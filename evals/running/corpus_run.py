@@ -67,7 +67,7 @@ def task_of(
 
     Args:
         finish: called with the losses of each document.
-        facts: further facts that determine the losses, besides the length, the tables and the plan.
+        facts: further facts that determine the losses, in addition to the length, the tables and the plan.
     """
     tables, plan = job.tables, job.plan
 
@@ -97,8 +97,8 @@ class CorpusRun(ABC):
         trained_length: the model's trained context, if known.
         title: the title, if this measurement is a round of a larger run, which prints all other notes; else "".
         about: additional facts that the next run in the same folder is compared with.
-        besides: the number of positions that the larger run feeds outside this round, which are added to the cost that
-            truncation may have.
+        further_positions: the number of positions that the larger run feeds outside this round, which are added to
+            the cost that truncation may have.
         protocol: additional entries of the "protocol" part of results.json.
         facts: the facts that determine the numbers of all passes; each pass has additional facts.
         model_facts: the "model" part of results.json.
@@ -113,7 +113,7 @@ class CorpusRun(ABC):
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
         self.baseline, self.trained_length = baseline, trained
         self.batch_tokens = 1
-        self.title, self.besides = "", 0
+        self.title, self.further_positions = "", 0
         self.about, self.protocol = dict[str, object](), dict[str, object]()
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
@@ -201,7 +201,7 @@ class CorpusRun(ABC):
             else:  # as few passes as the tables allow
                 jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
         compared = self._comparing(jobs)
-        rest = self.besides + sum(job.plan.positions for job in distinct(jobs))
+        rest = self.further_positions + sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
             self.corpus, self.trained_length, self.as_trained, rest, self.batch_tokens, self._stride
         )

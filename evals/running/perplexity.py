@@ -272,4 +272,4 @@ def comparing(
         finish(found)
 
     facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
-    return Task("short-context cost", plan, facts, score, complete, values=VALUES, besides=1, nll=False)
+    return Task("short-context cost", plan, facts, score, complete, values=VALUES, further_passes=1, nll=False)

@@ -44,7 +44,7 @@ class Task:
         finish: called with the finished batches of each pass once all are finished.
         live: returns a context in which the task's tables are live.
         values: the number of stored numbers per scored token.
-        besides: the number of forward passes of a batch in addition to one per pass.
+        further_passes: the number of forward passes of a batch in addition to one per pass.
         nll: whether the numbers are NLLs, so that progress can show the perplexity.
         stream: scores several batches concurrently, and yields each when it is finished; used instead of ``score``.
         confirm: verifies that scoring a finished batch again would give the same numbers.
@@ -57,7 +57,7 @@ class Task:
     finish: Callable[[Sequence[FinishedBatches]], None]
     live: Callable[[], AbstractContextManager[object]] = nullcontext
     values: int = 1
-    besides: int = 0
+    further_passes: int = 0
     nll: bool = True
     stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Scored]]] | None = None
     confirm: Callable[[Batch, Scored], None] | None = None
@@ -86,7 +86,7 @@ class _Assigned:
 
     def passes(self, batch: Batch) -> int:
         """Returns the number of forward passes that a batch still needs."""
-        return self.task.besides + len(self.lacking(batch))
+        return self.task.further_passes + len(self.lacking(batch))
 
 
 class Runner:

@@ -47,8 +47,8 @@ def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Tria
     """
     point, starts = space.start, [space.start, *space.later_starts]
     compared = samples[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))]
-    besides = len(starts) * len(compared) + CHECKS * budget.held_out
-    steps = max(0, (budget.windows - besides) // BATCH)
+    set_aside = len(starts) * len(compared) + CHECKS * budget.held_out
+    steps = max(0, (budget.windows - set_aside) // BATCH)
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
 
     checks = [trials.check(space.start)]

@@ -181,7 +181,7 @@ class FoundRow:
     ``verdict`` compares the schedule with the baselines, and names the one to use; ``note`` explains the tables.
     ``changes`` has the loss at the target minus that of the start, of the unchanged model and of truncation, in nats,
     each with bounds that hold for all of them together. The bounds are None if the same documents chose the schedule.
-    ``beside`` is the number of tokens that the comparison fed.
+    ``comparison_tokens`` is the number of tokens that the comparison fed.
     """
 
     spec: str
@@ -189,7 +189,7 @@ class FoundRow:
     verdict: str
     note: str
     changes: dict[str, list[float | None]]
-    beside: int
+    comparison_tokens: int
 
     @property
     def said(self) -> list[str]:

@@ -84,7 +84,7 @@ class Finding(Metric["SearchResult", FoundRow]):
         how = {"unmoved": unmoved, "kept": kept, "held": stored.held, "short": short}
         said = stored.guessed() or verdict(changes, stored.lengths, stored.judges, **how)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
-        return [FoundRow(search.spec, search.spent, said, note, figures, stored.beside)]
+        return [FoundRow(search.spec, search.spent, said, note, figures, stored.comparison_tokens)]
 
     def to_markdown(self, stored: SearchResult) -> list[str]:
         """Returns the conclusion, the commands to use the schedule, and remarks."""
@@ -148,7 +148,7 @@ class SearchResult(Saved, ABC):
 
     @property
     @abstractmethod
-    def beside(self) -> int:
+    def comparison_tokens(self) -> int:
         """The number of tokens that the comparison fed, in addition to those of the search."""
 
     @property
@@ -272,8 +272,8 @@ class SearchResult(Saved, ABC):
         p, start = self.protocol, escaped(self.search.start)
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: "
-            f"{self.search.spent:,} tokens in {self._fed}, and {self.beside:,} more to measure it, seed {p['seed']}. "
-            f"{self._judged}."
+            f"{self.search.spent:,} tokens in {self._fed}, and {self.comparison_tokens:,} more to measure it, "
+            f"seed {p['seed']}. {self._judged}."
         )
 
     @property
@@ -312,7 +312,7 @@ class TextSearch(SearchResult, Result):
     held = "text"
 
     @property
-    def beside(self) -> int:
+    def comparison_tokens(self) -> int:
         return sum(each["positions"] for each in self.cost)  # type: ignore[misc]
 
     @property
@@ -371,7 +371,7 @@ class AnswerSearch(SearchResult, Retrieval):
     held = "prompts"
 
     @property
-    def beside(self) -> int:
+    def comparison_tokens(self) -> int:
         return self.judges * sum(length for length, _ in {(n, table) for (_, n), table in self.tables.items()})
 
     @property

@@ -293,7 +293,7 @@ class TextData(SearchData):
             corpus.options, batch_tokens=self.target, short_context=False, path=options.path, progress=options.progress
         )
         run = PerplexityRun(model, corpus, schedules, corpus.options)
-        run.besides, run.model_facts = self.budget.most, facts
+        run.further_positions, run.model_facts = self.budget.most, facts
         return run
 
     def _weighted(self, number: int, trained: int) -> Sample:

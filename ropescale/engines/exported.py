@@ -123,7 +123,7 @@ def scaling_option(request: Request) -> tuple[str, ...]:
 
 
 def applied_options(request: Request) -> tuple[str, ...]:
-    """Returns the options of ``ropescale patch``, besides the schedule, that make the same request."""
+    """Returns the options of ``ropescale patch``, except the schedule, that make the same request."""
     given = {
         "--original-length": request.original_length,
         "--layers": None if request.layers == "full" else request.layers,

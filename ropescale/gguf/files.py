@@ -120,7 +120,7 @@ class GgufFile:
         Raises:
             CheckpointError: reading or writing failed, or the target exists; no partial file is left.
         """
-        with translated(target), atomic_path(target, new=True) as beside, beside.open("wb") as file:
+        with translated(target), atomic_path(target, new=True) as temporary, temporary.open("wb") as file:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
             added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
             file.write(self._header(keys, kept, added))

@@ -138,8 +138,8 @@ def save(figure: Figure, path: str | Path) -> None:
     try:
         path = path.resolve() if path.is_symlink() else path  # replace the link's target, not the link
         _check_ours(path)
-        with _loading(), atomic_path(path, check=_check_ours) as beside:
-            figure.savefig(beside, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
+        with _loading(), atomic_path(path, check=_check_ours) as temporary:
+            figure.savefig(temporary, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
     except CheckpointError:
         raise
     except (OSError, ValueError) as error:  # a null byte in the name raises ValueError
