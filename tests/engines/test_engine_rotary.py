@@ -146,7 +146,7 @@ def is_as_asked(answer: dict[str, Any], positions: list[int], table: Frequencies
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(engine: str, tmp_path: Path) -> None:
+def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(engine, tmp_path):
     prepared = []
     for name, label in CASES:
         config, spec = CONFIGS[name], SPECS.get(label, label)
@@ -163,7 +163,7 @@ def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(
     assert {honoured for _, _, _, honoured, _ in prepared} == {True, False}
 
 
-def test_these_types_are_those_that_the_table_calls_run() -> None:
+def test_these_types_are_those_that_the_table_calls_run():
     assert {CONFIGS[name]["model_type"] for name, _ in CASES} == {*vllm.ENGINE.run} == {*sglang.ENGINE.run}
 
 
@@ -173,7 +173,7 @@ PLAIN = ropescale.frequencies(LLAMA, "base")["all"]
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("weights", [{}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale_all_dim": 1.0}])
-def test_the_engines_yarn_for_latent_attention_has_the_scale_that_we_say(engine: str, weights: dict[str, Any]) -> None:
+def test_the_engines_yarn_for_latent_attention_has_the_scale_that_we_say(engine, weights):
     parameters = YARN | weights
     extra = {"attention_factor": 3.0, "truncate": False}  # which that type does not take
     [answer] = run(engine, [asking("llama", parameters | extra | {"rope_type": "deepseek_yarn"}, 16384, 16384)])
@@ -182,7 +182,7 @@ def test_the_engines_yarn_for_latent_attention_has_the_scale_that_we_say(engine:
     assert is_as_asked(answer, [1, 17, 1000, 4095, 4096, 16383], wanted)
 
 
-def test_a_dynamic_folder_is_base_rope_in_vllm_and_the_longest_table_in_sglang() -> None:
+def test_a_dynamic_folder_is_base_rope_in_vllm_and_the_longest_table_in_sglang():
     parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     sent = asking("llama", parameters, 4096, 4096)
     [answer] = run("vllm", [sent])
@@ -192,21 +192,21 @@ def test_a_dynamic_folder_is_base_rope_in_vllm_and_the_longest_table_in_sglang()
     assert is_as_asked(answer, sent["positions"], ropescale.frequencies(LLAMA, "dynamic:factor=4", 16384)["all"])
 
 
-def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length() -> None:
+def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length():
     sent = asking("llama", YARN | {"mrope_section": [8, 12, 12]}, 16384, 16384)
     [answer] = run("vllm", [sent])
     stretched = ropescale.frequencies(LLAMA | {"max_position_embeddings": 16384}, "yarn:factor=4")["all"]
     assert is_as_asked(answer, sent["positions"], stretched)
 
 
-def test_vllm_takes_no_whole_number_for_the_factor_of_linear() -> None:
+def test_vllm_takes_no_whole_number_for_the_factor_of_linear():
     parameters = {"rope_type": "linear", "factor": 4, "rope_theta": 10000.0}
     [answer] = run("vllm", [asking("llama", parameters, 4096, 16384)])
     assert answer == {"error": "TypeError: 'int' object is not iterable"}
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_vllm_takes_no_proportional_rope_without_a_pair_that_turns_and_no_factor(share: float) -> None:
+def test_vllm_takes_no_proportional_rope_without_a_pair_that_turns_and_no_factor(share):
     parameters = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": share, "factor": 4.0}
     sent = asking("llama", parameters, 16384, 16384)
     [answer] = run("vllm", [sent])

@@ -157,7 +157,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "spec", "said"), WARNINGS)
-def test_each_engines_difference_is_said_where_it_is_and_only_there(name: str, spec: Any, said: list[str]) -> None:
+def test_each_engines_difference_is_said_where_it_is_and_only_there(name, spec, said):
     config = CONFIGS.get(name, LLAMA | {"model_type": name})
     layers = "all" if name in ("cohere2_moe", "llama4_text") else "full"  # whose full-attention layers do not rotate
     found = engine_warnings(make_plan(config, spec, replace_scaling=True, layers=layers))
@@ -191,7 +191,7 @@ def test_the_lists_of_models_are_those_of_the_engines_sources():
     assert generate_model_code.generate() == model_code.load()
 
 
-def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
+def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path):
     plan = make_plan(LLAMA, f"{own_schedules.__file__}::Half:factor=4")
     text = card(tmp_path / "README.md", plan, "org/name").decode()
     command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
@@ -204,7 +204,7 @@ def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_
     assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
 
 
-def test_the_card_of_a_repository_has_its_name_in_every_command() -> None:
+def test_the_card_of_a_repository_has_its_name_in_every_command():
     text = card_of(LLAMA, "ntk-su:factor=4", "org/base", "me/long")
     assert "PATH" not in text
     for command in ("vllm serve me/long ", "--model-path me/long ", "`ropescale verify me/long`", "-o long-16384.gguf"):
@@ -212,7 +212,7 @@ def test_the_card_of_a_repository_has_its_name_in_every_command() -> None:
     assert text.count('from_pretrained("me/long")') == 2
 
 
-def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> None:
+def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own():
     auto_map = {"auto_map": {"AutoModelForCausalLM": "modeling.My"}}
     own = card_of(LLAMA | auto_map | {"model_type": "my"}, "yarn:factor=4", "a")
     assert own.count('from_pretrained("PATH", trust_remote_code=True)') == 2
@@ -222,7 +222,7 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> Non
     assert "trust" not in stock
 
 
-def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path: Path) -> None:
+def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path):
     before, after = card_of(LLAMA, "dynamic:factor=4").split("Some engines differ from the requested schedule:")
     assert "vllm serve PATH" in before and "* vLLM: computes one static table" in after
     ropescale.patch_checkpoint(
@@ -235,7 +235,7 @@ def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_doe
     assert record["spec"]["all"].startswith("table:")
 
 
-def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch) -> None:
+def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch):
     page = (repository / "docs" / "llama.cpp.md").read_text()
     [code] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)

@@ -99,9 +99,7 @@ SGLANG_DOES_NOT_SCALE = ("dbrx", "mixtral")
 
 @pytest.mark.parametrize(("name", "spec"), OVERRIDES)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_overrides_give_stock_transformers_the_table_asked_for(
-    name: str, spec: Any, engine: str, tmp_path: Path
-) -> None:
+def test_the_overrides_give_stock_transformers_the_table_asked_for(name, spec, engine, tmp_path):
     options = {"replace_scaling": True}
     done = exported(name, engine, spec, tmp_path, **options)
     if engine == "sglang" and name in SGLANG_DOES_NOT_SCALE:
@@ -130,9 +128,7 @@ def test_the_overrides_give_stock_transformers_the_table_asked_for(
         ("phi3", FACTORS | {"attention_factor": 1.0}, None, "4096"),
     ],
 )
-def test_the_maximum_is_what_each_engine_makes_the_length_of(
-    engine: str, name: str, spec: Any, positions: int | None, length: str, tmp_path: Path
-) -> None:
+def test_the_maximum_is_what_each_engine_makes_the_length_of(engine, name, spec, positions, length, tmp_path):
     done = exported(name, engine, spec, tmp_path)
     assert overridden(done).get("max_position_embeddings") == positions
     assert option(done, "--max-model-len" if engine == "vllm" else "--context-length") == length
@@ -151,16 +147,14 @@ def patched(name: str, spec: Any, path: Path) -> Path:
     ("stated", "said"),
     [({"dtype": "float32"}, True), ({"torch_dtype": "float32"}, True), ({"dtype": "bfloat16"}, False), ({}, False)],
 )
-def test_a_float32_checkpoint_is_halved_by_vllm_and_the_command_says_so(
-    stated: dict[str, str], said: bool, tmp_path: Path
-) -> None:
+def test_a_float32_checkpoint_is_halved_by_vllm_and_the_command_says_so(stated, said, tmp_path):
     folder = write_checkpoint(tmp_path, LLAMA | stated)
     assert ("--dtype float32" in export(folder, "vllm").commands[0].note) is said
     assert "--dtype" not in words_of(export(folder, "vllm"))
 
 
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", FACTORS])
-def test_a_patched_folder_needs_a_length_and_nothing_else(spec: Any, tmp_path: Path) -> None:
+def test_a_patched_folder_needs_a_length_and_nothing_else(spec, tmp_path):
     folder = patched("llama", spec, tmp_path)
     length = "4096" if spec == FACTORS else "16384"
     assert words_of(export(folder, "vllm")) == ["vllm", "serve", str(folder), "--max-model-len", length]
@@ -172,7 +166,7 @@ def test_a_patched_folder_needs_a_length_and_nothing_else(spec: Any, tmp_path: P
         assert "config" not in command.text
 
 
-def test_a_model_as_its_makers_scaled_it_is_served_as_it_is_and_a_patched_one_from_its_original(tmp_path: Path) -> None:
+def test_a_model_as_its_makers_scaled_it_is_served_as_it_is_and_a_patched_one_from_its_original(tmp_path):
     folder = write_checkpoint(tmp_path / "scaled", CONFIGS["llama 3.1"])
     assert words_of(export(folder, "vllm"))[2:] == [str(folder), "--max-model-len", "131072"]
     assert export(folder, "vllm").rows == []
@@ -180,7 +174,7 @@ def test_a_model_as_its_makers_scaled_it_is_served_as_it_is_and_a_patched_one_fr
     assert told["rope_parameters"] == make_plan(LLAMA, "yarn:factor=4").config["rope_parameters"]
 
 
-def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp_path: Path) -> None:
+def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp_path):
     done = export(patched("llama", "dynamic:factor=4", tmp_path), "vllm")
     assert overridden(done)["rope_parameters"]["max_trained_positions"] == 4096
     assert overridden(done)["max_position_embeddings"] == 16384
@@ -188,7 +182,7 @@ def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp
     assert (switch.status, switch.computes) == ("recomputed", "one table, for 16,384 tokens")
 
 
-def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_path: Path) -> None:
+def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_path):
     folder = patched("phi3", "ntk-su:factor=4", tmp_path)
     done = export(folder, "vllm")
     assert overridden(done)["max_position_embeddings"] == 16384
@@ -227,7 +221,7 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize(("name", "spec", "engine"), DIFFERENT)
-def test_the_rows_that_are_not_honoured_are_these(name: str, spec: str, engine: str, tmp_path: Path) -> None:
+def test_the_rows_that_are_not_honoured_are_these(name, spec, engine, tmp_path):
     done = exported(name, engine, spec, tmp_path, replace_scaling=True)
     assert {row.field: (row.status, row.computes) for row in done.rows} == DIFFERENT[name, spec, engine]
     assert done.refusal is None
@@ -247,8 +241,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "spec", "engine", "workaround"), REFUSED)
 def test_where_an_engine_cannot_there_is_no_command_but_a_way_out_that_leads_out(
-    name: str, spec: Any, engine: str, workaround: str, tmp_path: Path
-) -> None:
+    name, spec, engine, workaround, tmp_path
+):
     done = exported(name, engine, spec, tmp_path, replace_scaling=True)
     assert done.commands == []
     assert done.refusal and workaround in done.refusal
@@ -286,9 +280,7 @@ _YARN = {
         ),
     ],
 )
-def test_llama_cpp_is_told_the_schedule_and_the_length_in_the_keys_of_its_files(
-    name: str, spec: str, betas: str, keys: dict[str, str], tmp_path: Path
-) -> None:
+def test_llama_cpp_is_told_the_schedule_and_the_length_in_the_keys_of_its_files(name, spec, betas, keys, tmp_path):
     """By --rope-freq-base and its like the windows of Gemma 2 keep their theta, and llama-server the trained length."""
     done = exported(name, "llama.cpp", spec, tmp_path / "made")
     keys = keys | {"context_length": f"int:{done.length}"}
@@ -297,7 +289,7 @@ def test_llama_cpp_is_told_the_schedule_and_the_length_in_the_keys_of_its_files(
     assert words_of(done) == ["llama-server", "-m", "made.gguf", "-c", str(done.length), *options]
 
 
-def test_what_llama_cpps_options_cannot_say_is_written_into_a_gguf(tmp_path: Path) -> None:
+def test_what_llama_cpps_options_cannot_say_is_written_into_a_gguf(tmp_path):
     done = exported("llama", "llama.cpp", "ntk-su:factor=4", tmp_path / "made")
     write, serve = (shlex.split(command.text.replace("\\\n", "")) for command in done.commands)
     assert write == ["ropescale", "gguf", "made.gguf", "-o", "made-16384.gguf", "--schedule", "ntk-su:factor=4"]
@@ -313,9 +305,7 @@ def test_what_llama_cpps_options_cannot_say_is_written_into_a_gguf(tmp_path: Pat
     "spec",
     ["ntk-by-parts:factor=4", "llama3:factor=4", "yarn:factor=4,truncate=false,beta_fast=4", "half.py::Half:factor=4"],
 )
-def test_the_gguf_command_writes_the_table_asked_for(
-    spec: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gguf_command_writes_the_table_asked_for(spec, how, tmp_path, monkeypatch):
     config = LLAMA | {"hidden_size": 16, "num_attention_heads": 1, "head_dim": 16, "max_position_embeddings": 256}
     monkeypatch.chdir(tmp_path)
     shutil.copy(own_schedules.__file__, "half.py")
@@ -337,7 +327,7 @@ def test_the_gguf_command_writes_the_table_asked_for(
 
 
 @pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4"])
-def test_transformers_5s_code_runs_and_its_model_has_the_table(spec: str) -> None:
+def test_transformers_5s_code_runs_and_its_model_has_the_table(spec):
     done = export(CHECKPOINT, "transformers5", spec)
     names: dict[str, Any] = {}
     with quiet():
@@ -345,7 +335,7 @@ def test_transformers_5s_code_runs_and_its_model_has_the_table(spec: str) -> Non
     assert_same_tables(ropescale.frequencies(CHECKPOINT, spec), tables_of(names["model"].model.rotary_emb))
 
 
-def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp_path: Path) -> None:
+def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp_path):
     [command] = exported("gpt_neox", "transformers4", "yarn:factor=4", tmp_path).commands
     assert "text.rope_scaling = {'rope_type': 'yarn', 'factor': 4.0," in command.text
     assert "rope_parameters" not in command.text
@@ -358,7 +348,7 @@ def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp
 
 @pytest.mark.engines
 @pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4", "llama3:factor=4"])
-def test_transformers_4s_code_runs_there_and_its_model_has_the_table(spec: str) -> None:
+def test_transformers_4s_code_runs_there_and_its_model_has_the_table(spec):
     python = environment("transformers", f"transformers=={transformers4.ENGINE.version}")
     shown = "rotary = model.model.rotary_emb\nprint(json.dumps([rotary.inv_freq.tolist(), rotary.attention_scaling]))"
     code = f"import json\n{export(CHECKPOINT, 'transformers4', spec).commands[0].text}\n{shown}"
@@ -373,7 +363,7 @@ def test_transformers_4s_code_runs_there_and_its_model_has_the_table(spec: str) 
 # The command
 
 
-def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path: Path, ran: Any) -> None:
+def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path, ran):
     folder = write_checkpoint(tmp_path / "qwen2", CONFIGS["qwen2"])
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false"]
     out, err = ran(*words)
@@ -398,7 +388,7 @@ def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path
     assert "| layers " in ran(*words, code=1).out
 
 
-def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path, ran: Any) -> None:
+def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
     folder = str(write_checkpoint(tmp_path, LLAMA))
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
     out, err = ran(*words, code=1)
@@ -419,7 +409,7 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
         (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can express"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_one_line(words: list[str], message: str, tmp_path: Path, ran: Any) -> None:
+def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
     out, err = ran("export", str(write_checkpoint(tmp_path, LLAMA)), *words, code=2)
     assert out == ""
     assert err.startswith("error: ") and message in err and err.count("\n") == 1

@@ -33,7 +33,7 @@ def _folder(config: dict[str, Any], path: Path) -> Path:
 
 @pytest.mark.parametrize("spec", ["yarn:factor=8", "linear:factor=8", MSCALE, "ntk-su:factor=4"])
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"])
-def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type: str, spec: str, tmp_path: Path) -> None:
+def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type, spec, tmp_path):
     done = export(_folder(DEEPSEEK | {"model_type": model_type}, tmp_path), "llama.cpp", spec)
     assert done.commands == [] and done.refusal and "use another rope_theta (ntk, abf)" in done.refusal
     if spec == "yarn:factor=8" and model_type.startswith("deepseek"):
@@ -41,12 +41,12 @@ def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type: str, spe
 
 
 @pytest.mark.parametrize("spec", ["ntk:factor=4", "abf:rope_theta=1000000"])
-def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) -> None:
+def test_another_theta_is_what_a_deepseek_file_takes(spec, tmp_path):
     done = export(_folder(DEEPSEEK, tmp_path), "llama.cpp", spec)
     assert _as_asked(done) and "deepseek2.rope.freq_base=float:" in done.commands[0].text
 
 
-def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_path: Path) -> None:
+def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_path):
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, "yarn:factor=8"), "org/name").decode()
     assert "llama-server" not in text and "llama.cpp cannot compute this schedule (yarn for deepseek_v3)" in text
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()  # converted as it lies
@@ -54,7 +54,7 @@ def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_pat
     assert "llama-server -m PATH.gguf -c 32768\n" in text
 
 
-def test_patch_says_what_converting_a_deepseek_would_do() -> None:
+def test_patch_says_what_converting_a_deepseek_would_do():
     warned = {
         spec: "\n".join(engine_warnings(make_plan(DEEPSEEK, spec)))
         for spec in ("yarn:factor=8", "ntk:factor=4", MSCALE)
@@ -81,9 +81,7 @@ def test_patch_says_what_converting_a_deepseek_would_do() -> None:
     ],
     ids=lambda config: config["model_type"],
 )
-def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_flags(
-    config: dict[str, Any], tmp_path: Path
-) -> None:
+def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_flags(config, tmp_path):
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=32", replace_scaling=True)
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))
     assert words[:3] == ["ropescale", "gguf", "made.gguf"] and words[-1] == "--replace-scaling"
@@ -91,9 +89,7 @@ def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_f
     assert _as_asked(done)
 
 
-def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     makers = {"type": "yarn", "factor": 16.0, "original_context_length": 16384, "yarn_log_multiplier": 1.0}
     keys = {f"rope.scaling.{name}": value for name, value in makers.items()}
@@ -108,20 +104,20 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(
     assert written["mistral3.rope.scaling.factor"].value == 32
 
 
-def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path: Path) -> None:
+def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path):
     for model_type in ("ministral3", "deepseek_v3", "llama"):
         done = export(_folder({"model_type": model_type}, tmp_path), "llama.cpp")
         assert _as_asked(done)
         assert done.commands[0].text == f"llama-server -m made.gguf -c {done.length}"
 
 
-def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path: Path) -> None:
+def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path):
     config = {"model_type": "mistral3", "text_config": {"model_type": "mistral", "max_position_embeddings": 8192}}
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=4,attention_factor=1.5")
     assert "mistral3.rope.scaling.attn_factor=float:1.3173" in done.commands[0].text
 
 
-def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path):
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
     facts = ("llama.cpp cannot", "yarn for helium", "converter does not support helium", "serve it with transformers")
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)

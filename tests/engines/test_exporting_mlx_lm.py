@@ -50,8 +50,8 @@ def told(done: Export) -> dict[str, Any]:
     [(4096, 1), (8192, 2), (32768, 8), (131072, 32)],
 )
 def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_the_wanted_one(
-    target: int, stretched: int, tmp_path: Path
-) -> None:
+    target, stretched, tmp_path
+):
     computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
     text = f"computes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
     supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` supplies it"
@@ -65,7 +65,7 @@ def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplie
 
 @pytest.mark.parametrize("scale", [0.8, 1.0, 1.5])
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale: float, weight: float, tmp_path: Path) -> None:
+def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale, weight, tmp_path):
     spec = f"yarn:factor=8,attention_factor={scale},mscale_all_dim={weight}"
     done = exported(LLAMA, spec, tmp_path)
     assert changed(done) == {}
@@ -74,7 +74,7 @@ def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale: float, weight: 
     assert (slope * mscale + 1) / (slope * under + 1) == pytest.approx(scale, rel=1e-12)
 
 
-def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path: Path) -> None:
+def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path):
     below = FACTORS | {"attention_factor": 0.9}
     done = exported(LLAMA, below, tmp_path, target_length="16k")
     assert done.commands == [] and done.refusal is not None
@@ -83,7 +83,7 @@ def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path: Path) -> No
     assert "(0.9 requested)" in warning
 
 
-def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path: Path) -> None:
+def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path):
     source = write_checkpoint(tmp_path / "in", LLAMA)
     done = ropescale.patch_checkpoint(source, tmp_path / "out", FACTORS, target_length="16k")
     [warning] = [text for text in done.warnings if text.startswith("mlx-lm")]
@@ -98,7 +98,7 @@ def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path
 
 
 @pytest.mark.parametrize("model_type", ["phi3", "phimoe"])
-def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type: str, tmp_path: Path) -> None:
+def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type, tmp_path):
     """phimoe's code reads ``long_mscale``, and phi3's maximum is chosen so that the closed form gives the scale."""
     config = LLAMA | {"model_type": model_type}
     assert changed(exported(config, FACTORS, tmp_path, target_length="16k")) == {}
@@ -129,7 +129,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> None:
+def test_the_rows_that_are_not_honoured_are_these(case, tmp_path):
     config, spec, rows = ROWS[case]
     done = exported(config, spec, tmp_path)
     assert changed(done) == rows
@@ -154,12 +154,12 @@ def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> 
         ),
     ],
 )
-def test_what_is_not_computed_is_refused(config: dict[str, Any], spec: Any, said: str, tmp_path: Path) -> None:
+def test_what_is_not_computed_is_refused(config, spec, said, tmp_path):
     done = exported(config, spec, tmp_path)
     assert done.refusal and said in done.refusal and done.refusal.endswith("serve it with transformers")
 
 
-def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_path: Path) -> None:
+def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_path):
     """Its layer turns ``int(head_dim * rope_scaling["partial_rotary_factor"])`` coordinates."""
     spec = "proportional:partial_rotary_factor=0.5,factor=2"
     assert told(exported(LLAMA, spec, tmp_path / "in"))["partial_rotary_factor"] == 0.5
@@ -171,7 +171,7 @@ def test_the_share_of_proportional_rope_is_where_the_factory_looks_for_it(tmp_pa
     assert changed(export(tmp_path / "out", "mlx-lm")) == {}
 
 
-def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
+def test_a_patched_folder_is_served_by_its_name_alone(tmp_path):
     source, out = write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "it's out"
     ropescale.patch_checkpoint(source, out, "yarn:factor=4")
     server, generate = (shlex.split(command.text.replace("\\\n", "")) for command in export(out, "mlx-lm").commands)
@@ -179,7 +179,7 @@ def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_without_a_patched_folder_python_changes_the_keys_that_mlx_lm_reads(wrapped: bool, tmp_path: Path) -> None:
+def test_without_a_patched_folder_python_changes_the_keys_that_mlx_lm_reads(wrapped, tmp_path):
     config = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}} if wrapped else LLAMA
     done = exported(config, "yarn:factor=4", tmp_path)
     [command], changes = done.commands, changes_of(done)
@@ -193,7 +193,7 @@ def test_without_a_patched_folder_python_changes_the_keys_that_mlx_lm_reads(wrap
     assert f"load({str(tmp_path)!r}, model_config=changes)" in command.text
 
 
-def test_what_transformers_5_alone_has_written_is_not_read(tmp_path: Path) -> None:
+def test_what_transformers_5_alone_has_written_is_not_read(tmp_path):
     rest = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
     scaled = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 1024}
     done = exported(rest | {"rope_parameters": scaled}, None, tmp_path)

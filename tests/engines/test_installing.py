@@ -133,7 +133,7 @@ def complete(without_extras: Bare, index: str) -> Bare:
     return without_extras
 
 
-def test_the_readme_runs_where_only_the_release_is_installed(complete: Bare, repository: Path) -> None:
+def test_the_readme_runs_where_only_the_release_is_installed(complete, repository):
     blocks = blocks_of(repository / "README.md")
     for line in (line for language, text in blocks if language == "sh" for line in text.strip().splitlines()):
         words = shlex.split(line, comments=True)
@@ -147,22 +147,20 @@ def test_the_readme_runs_where_only_the_release_is_installed(complete: Bare, rep
     assert {"Qwen3-8B-128k", "CKPT-8x", "RUN", "report.html"} <= made
 
 
-def test_the_demo_runs_where_only_the_release_is_installed(complete: Bare) -> None:
+def test_the_demo_runs_where_only_the_release_is_installed(complete):
     done = complete.run("ropescale", "demo")
     assert done.returncode == 0 and "live: yes" in done.stderr, done.stderr
     assert re.search(r"^\| yarn:factor=8 +\|", done.stdout, re.MULTILINE)
     assert (complete.place / "ropescale-demo" / "ppl_vs_length.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_version_names_what_is_installed(complete: Bare) -> None:
+def test_the_version_names_what_is_installed(complete):
     first, *rest = complete.run("ropescale", "--version").stdout.splitlines()
     assert first == f"ropescale {ropescale.__version__}"
     assert re.search("transformers 5[.]", rest[1]) and re.search("matplotlib .*gguf .*plotly .*peft ", rest[2])
 
 
-def test_the_sdist_installs_what_the_wheel_installs(
-    complete: Bare, index: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_sdist_installs_what_the_wheel_installs(complete, index, tmp_path_factory):
     bare = make_bare(tmp_path_factory.mktemp("from-sdist"))
     said = bare.install(
         "--extra-index-url", index, "--no-deps", "--no-compile", "--no-binary", "ropescale", "ropescale"

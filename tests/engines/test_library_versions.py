@@ -118,7 +118,7 @@ FAULTS = {
 """Tests of what transformers itself did wrong in that version; ``patch`` warns of Gemma 3's and Phi-3's."""
 
 
-def test_the_suite_passes_with_the_lowest_versions_of_everything(repository: Path, tmp_path: Path) -> None:
+def test_the_suite_passes_with_the_lowest_versions_of_everything(repository, tmp_path):
     lines = (repository / "constraints-lowest.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     python = environment("lowest", *[f"{name}=={version}" for name, version in pins.items()])
@@ -129,7 +129,7 @@ def test_the_suite_passes_with_the_lowest_versions_of_everything(repository: Pat
     assert passed(python, repository, tmp_path, tuple(left_out)) > 500
 
 
-def test_what_the_extras_add_may_be_as_low_as_is_said(repository: Path, tmp_path: Path) -> None:
+def test_what_the_extras_add_may_be_as_low_as_is_said(repository, tmp_path):
     extras = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]
@@ -143,7 +143,7 @@ def test_what_the_extras_add_may_be_as_low_as_is_said(repository: Path, tmp_path
     assert passed(python, repository, tmp_path, tests=OF_EXTRAS) > 50
 
 
-def test_the_suite_passes_with_the_newest_versions_of_everything(repository: Path, tmp_path: Path) -> None:
+def test_the_suite_passes_with_the_newest_versions_of_everything(repository, tmp_path):
     """With the versions that pip would install for the dependencies where there is none of them yet."""
     asked = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", *asked]

@@ -105,9 +105,7 @@ def computed(python: Path, folder: Path, beside: Path, **more: Any) -> Any:
 
 @pytest.mark.engines
 @pytest.mark.parametrize(("family", "route"), CASES)
-def test_mlx_lm_gives_the_log_probabilities_of_stock_transformers(
-    family: str, route: str, found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
-) -> None:
+def test_mlx_lm_gives_the_log_probabilities_of_stock_transformers(family, route, found, folders, table, tmp_path):
     wanted = expected(folders[family] / route)
     assert isinstance(found[family, route], list), found[family, route]
     apart = table[family, route] = Apart.between(found[family, route], wanted)
@@ -123,9 +121,7 @@ def test_mlx_lm_gives_the_log_probabilities_of_stock_transformers(
 
 @pytest.mark.engines
 @pytest.mark.parametrize("name", SCALED)
-def test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads(
-    name: str, python: Path, folders: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads(name, python, folders, tmp_path):
     folder = patched(folders["llama"] / "original", tmp_path / "patched", SCALED[name])
     told = arguments(export(folder, "mlx-lm"))
     answer = computed(python, told.pop("path_or_hf_repo"), tmp_path, **told)
@@ -133,9 +129,7 @@ def test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads(
 
 
 @pytest.mark.engines
-def test_a_schedule_searched_for_every_engine_is_rounded_as_the_rows_say(
-    python: Path, folders: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_schedule_searched_for_every_engine_is_rounded_as_the_rows_say(python, folders, tmp_path):
     """mlx-lm rounds the ends of the ramp; the scale is carried."""
     source = folders["llama"] / "original"
     done = export(patched(source, tmp_path / "patched", SEARCHED["all"]), "mlx-lm")
@@ -148,9 +142,7 @@ def test_a_schedule_searched_for_every_engine_is_rounded_as_the_rows_say(
 
 
 @pytest.mark.engines
-def test_without_those_keys_the_scale_is_the_one_that_the_warning_says(
-    python: Path, folders: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_without_those_keys_the_scale_is_the_one_that_the_warning_says(python, folders, tmp_path):
     """The folder as it lies, against a table whose scale is the number in the warning."""
     plain = computed(python, folders["llama"] / "per pair", tmp_path)
     assert Apart.between(plain, expected(folders["llama"] / "per pair")).largest > 100 * TOLERANCE
@@ -160,7 +152,7 @@ def test_without_those_keys_the_scale_is_the_one_that_the_warning_says(
 
 
 @pytest.mark.engines
-def test_gpt_neox_whose_scaling_is_not_read_is_refused(python: Path, tmp_path: Path) -> None:
+def test_gpt_neox_whose_scaling_is_not_read_is_refused(python, tmp_path):
     source = original("gpt_neox", tmp_path / "original")
     folder = patched(source, tmp_path / "patched", ROUTES["yarn"])
     done = export(folder, "mlx-lm")
@@ -169,13 +161,13 @@ def test_gpt_neox_whose_scaling_is_not_read_is_refused(python: Path, tmp_path: P
 
 
 @pytest.mark.engines
-def test_olmo_1_which_does_not_load_is_refused(python: Path, tmp_path: Path) -> None:
+def test_olmo_1_which_does_not_load_is_refused(python, tmp_path):
     source = original("olmo", tmp_path / "original")
     assert export(source, "mlx-lm").refusal is not None
     assert "error" in computed(python, source, tmp_path)
 
 
-def test_what_export_says_was_run_ran() -> None:
+def test_what_export_says_was_run_ran():
     ran: dict[str, set[str]] = {}
     for family, route in CASES:
         ran.setdefault(family, set()).add(kind(family, route))

@@ -486,9 +486,7 @@ def present(reading: Reading, checkpoints: tuple[Path, list[Written]]) -> list[W
 
 
 @pytest.mark.engines
-def test_every_version_computes_what_was_asked_or_what_is_known_of_it(
-    version: str, reading: Reading, present: list[Written]
-) -> None:
+def test_every_version_computes_what_was_asked_or_what_is_known_of_it(version, reading, present):
     faults = {written.case.name: _fault(version, reading, written) for written in present}
     assert {name: fault for name, fault in faults.items() if fault} == {}
 
@@ -505,9 +503,7 @@ def _fault(version: str, reading: Reading, written: Written) -> str:
 
 
 @pytest.mark.engines
-def test_latent_attention_scales_its_logits_as_the_mscales_say(
-    version: str, reading: Reading, present: list[Written]
-) -> None:
+def test_latent_attention_scales_its_logits_as_the_mscales_say(version, reading, present):
     latent = [written for written in present if reading.index[written.case.name].get("scales")]
     assert latent
     for written in latent:
@@ -518,9 +514,7 @@ def test_latent_attention_scales_its_logits_as_the_mscales_say(
 
 
 @pytest.mark.engines
-def test_patch_warns_of_a_version_exactly_where_it_computes_something_else(
-    version: str, present: list[Written]
-) -> None:
+def test_patch_warns_of_a_version_exactly_where_it_computes_something_else(version, present):
     silent, needless = [], []
     for written in present:
         warned = any(mentions(sentence, version) for sentence in written.patched.warnings)
@@ -533,8 +527,8 @@ def test_patch_warns_of_a_version_exactly_where_it_computes_something_else(
 
 @pytest.mark.engines
 def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_asked(
-    version: str, reading: Reading, present: list[Written], checkpoints: tuple[Path, list[Written]], tmp_path: Path
-) -> None:
+    version, reading, present, checkpoints, tmp_path
+):
     current = read(CURRENT, checkpoints[0], tmp_path)
     same = [
         written
@@ -570,16 +564,16 @@ OF_TYPES = {
 
 
 @pytest.mark.parametrize(("model_type", "spec"), OF_TYPES)
-def test_what_versions_make_of_a_type_of_their_own_way_is_said(model_type: str, spec: str) -> None:
+def test_what_versions_make_of_a_type_of_their_own_way_is_said(model_type, spec):
     common = {} if model_type == "dbrx" else _COMMON
     plan = make_plan({"model_type": model_type} | common | (NAMED | OTHERS)[model_type], spec)
     assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == OF_TYPES[model_type, spec]
 
 
-def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here() -> None:
+def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here():
     assert set(NAMED | OTHERS | USUAL) == transformers4.RUN
 
 
-def test_the_lowest_version_tried_is_the_lowest_that_the_package_accepts(repository: Path) -> None:
+def test_the_lowest_version_tried_is_the_lowest_that_the_package_accepts(repository):
     assert f'"transformers>={LOWEST.removesuffix(".0")},<' in (repository / "pyproject.toml").read_text()
     assert LOWEST in VERSIONS

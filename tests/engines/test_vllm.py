@@ -111,9 +111,7 @@ def found(
 
 @pytest.mark.engines
 @pytest.mark.parametrize(("family", "route"), CASES)
-def test_vllm_gives_the_log_probabilities_of_stock_transformers(
-    family: str, route: str, found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
-) -> None:
+def test_vllm_gives_the_log_probabilities_of_stock_transformers(family, route, found, folders, table, tmp_path):
     is_frozen = route == "dynamic" and family not in BY_TRANSFORMERS
     wanted = expected(folders[family] / ("frozen" if is_frozen else route))
     assert isinstance(found[family, route], list), found[family, route]
@@ -129,9 +127,7 @@ def test_vllm_gives_the_log_probabilities_of_stock_transformers(
 
 
 @pytest.mark.engines
-def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(
-    found: Any, folders: Mapping[str, Path]
-) -> None:
+def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(found, folders):
     """As ``patch`` warns: vLLM takes four times the trained length, and has a table of the trained length alone."""
     base = expected(folders["llama"] / "base")
     inside, past = found[AS_IT_LIES]
@@ -149,9 +145,7 @@ def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(
         ("proportional", *PROPORTIONAL.values()),
     ],
 )
-def test_other_schedules_are_computed_as_stock_transformers_does(
-    name: str, right: str, wrong: str, found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
-) -> None:
+def test_other_schedules_are_computed_as_stock_transformers_does(name, right, wrong, found, folders, table, tmp_path):
     source = folders["llama"] / "original"
     wanted, other = (expected(patched(source, tmp_path / kind, kind)) for kind in (right, wrong))
     apart = table["llama", name] = Apart.between(found["llama", name], wanted)
@@ -159,7 +153,7 @@ def test_other_schedules_are_computed_as_stock_transformers_does(
     assert Apart.between(found["llama", name], other).largest > 100 * TOLERANCE
 
 
-def test_what_export_says_was_served_was_served(tmp_path: Path) -> None:
+def test_what_export_says_was_served_was_served(tmp_path):
     served: dict[str, set[str]] = {}
     for family, route in CASES:
         served.setdefault(family, set()).add(kind(family, route))

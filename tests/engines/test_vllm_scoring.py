@@ -73,7 +73,7 @@ def documents(family: str, source: Path) -> list[list[int]]:
 
 @pytest.mark.parametrize("family", ["bundled", "qwen3"])
 @pytest.mark.parametrize("name", SPECS)
-def test_a_served_model_is_measured_as_the_loaded_one(family: str, name: str, python: Path, tmp_path: Path) -> None:
+def test_a_served_model_is_measured_as_the_loaded_one(family, name, python, tmp_path):
     source, spec = checkpoint(family, tmp_path / "original"), SPECS[name]
     folder = tmp_path / "patched"
     length = {} if "factor=" in spec else {"target_length": LENGTHS[-1]}
@@ -99,7 +99,7 @@ def test_a_served_model_is_measured_as_the_loaded_one(family: str, name: str, py
         assert mine.ppl_high == pytest.approx(row.ppl_high, rel=1e-4)
 
 
-def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(python: Path, tmp_path: Path) -> None:
+def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(python, tmp_path):
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     other = tmp_path / "other"
@@ -114,7 +114,7 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
     assert verdicts == {"right": [LIVE, NEITHER], "unscaled": [NOT_LIVE, NOT_LIVE]}
 
 
-def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) -> None:
+def test_a_served_model_answers_as_the_loaded_one(python, tmp_path):
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
@@ -133,9 +133,7 @@ def test_a_served_model_answers_as_the_loaded_one(python: Path, tmp_path: Path) 
     assert max(gaps) < 10 * TOLERANCE
 
 
-def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_writes(
-    python: Path, tmp_path: Path
-) -> None:
+def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_writes(python, tmp_path):
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)

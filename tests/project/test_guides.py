@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -140,7 +139,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_line_is_understood(page, capsys):
     refused = [words for words, printed in sessions(text_of(page)) if printed.startswith("error:")]
     for line in command_lines(text_of(page)):
         if shlex.split(line, comments=True) not in refused:  # what is said of these is compared below
@@ -150,7 +149,7 @@ def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_example_in_the_help_is_understood(name: str, ran: Any) -> None:
+def test_every_example_in_the_help_is_understood(name, ran):
     shown = ran(name, "-h").out.partition("Example")[2]
     examples = re.findall(r"^ {4}(ropescale (?:.*\\\n)*.*)$", shown, re.MULTILINE)
     assert ("ropescale" in shown) == bool(examples)
@@ -289,7 +288,7 @@ RUN = {
 }
 
 
-def test_every_block_runs_or_is_listed() -> None:
+def test_every_block_runs_or_is_listed():
     with_blocks = {
         page for page in PAGES if any(language in SHELLS | {"python"} for language, _ in blocks_of(PAGES[page]))
     }
@@ -330,7 +329,7 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_blocks_of_a_guide_run(page, workplace, capsys):
     guide = RUN[page]
     given = guide.prepare()
     for language, text in blocks_of(PAGES[page]):
@@ -346,7 +345,7 @@ def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.Ca
     assert all(said in printed.out for said in guide.said), printed.out
 
 
-def test_the_notebook_runs_and_shows_its_plots(workplace: Path) -> None:
+def test_the_notebook_runs_and_shows_its_plots(workplace):
     cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
     names_so_far: dict[str, object] = {}
     for cell in cells:
@@ -358,7 +357,7 @@ def test_the_notebook_runs_and_shows_its_plots(workplace: Path) -> None:
     assert [line.split()[-1] for line in stored] == ["False", "True"]
 
 
-def test_the_table_of_schedules_is_what_there_is() -> None:
+def test_the_table_of_schedules_is_what_there_is():
     section = text_of("schedules").split("# The schedules")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([^|]*) \|", section, re.MULTILINE)
     assert [name for name, _ in rows] == names()

@@ -12,7 +12,7 @@ import ropescale
 from ropescale.request import Request, RequestOptions
 
 
-def test_the_typed_keywords_of_a_request_are_its_fields() -> None:
+def test_the_typed_keywords_of_a_request_are_its_fields():
     assert ["spec", *RequestOptions.__annotations__] == [field.name for field in dataclasses.fields(Request)]
 
 
@@ -20,7 +20,7 @@ FUNCTIONS = ["patch", "patch_checkpoint", "patch_gguf", "frequencies", "verify",
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "evals.perplexity", "evals.retrieval", "evals.search"])
-def test_a_misspelt_keyword_names_the_function_that_was_called(name: str) -> None:
+def test_a_misspelt_keyword_names_the_function_that_was_called(name):
     function: Any = ropescale
     for part in name.split("."):
         function = getattr(function, part)

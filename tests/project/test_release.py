@@ -21,7 +21,7 @@ NOT_IN_THE_SDIST = {".gitignore"}
 Build = Callable[[Path, str], Path]
 
 
-def test_the_changelog_the_citation_and_the_package_name_one_version(repository: Path) -> None:
+def test_the_changelog_the_citation_and_the_package_name_one_version(repository):
     text = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     version, date = re.findall(r"^## (\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)[0]
     citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def sdist(checkout: Path, build: Build) -> Path:
 
 
 @pytest.mark.slow
-def test_the_sdist_is_what_is_under_version_control(sdist: Path, tracked: list[str]) -> None:
+def test_the_sdist_is_what_is_under_version_control(sdist, tracked):
     with tarfile.open(sdist) as archive:
         packed = {each.name.partition("/")[2] for each in archive if each.isfile()}
     ours = {name for name in packed if name.partition("/")[0] not in MADE_BY_SETUPTOOLS}
@@ -65,9 +65,7 @@ def test_the_sdist_is_what_is_under_version_control(sdist: Path, tracked: list[s
 
 
 @pytest.mark.slow
-def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout_byte_for_byte(
-    sdist: Path, checkout: Path, build: Build, tmp_path: Path
-) -> None:
+def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout_byte_for_byte(sdist, checkout, build, tmp_path):
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [unpacked] = tmp_path.iterdir()
@@ -77,7 +75,7 @@ def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout_byte_for_byte(
     assert first == second
 
 
-def test_a_release_is_not_made_of_what_is_not_committed(repository: Path, tmp_path: Path) -> None:
+def test_a_release_is_not_made_of_what_is_not_committed(repository, tmp_path):
     if shutil.which("git") is None:
         pytest.skip("needs git")
     (tmp_path / ".ci").mkdir()

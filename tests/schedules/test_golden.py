@@ -241,14 +241,14 @@ def listed(entries: list[Entry]) -> list[Any]:
 
 
 @pytest.mark.parametrize("entry", listed([e for e in ENTRIES if e["id"] not in DOCUMENTED]))
-def test_frequencies_and_attention_scale_are_the_peers(entry: Entry) -> None:
+def test_frequencies_and_attention_scale_are_the_peers(entry):
     result, rtol = ours(entry), tolerance(entry)
     assert list(result.inv_freq) == pytest.approx(entry["inv_freq"], rel=rtol, abs=0)
     assert result.attention_scale == pytest.approx(entry["attention_factor"], rel=rtol)
 
 
 @pytest.mark.parametrize("entry", listed([BY_ID[key] for key in DOCUMENTED]))
-def test_a_documented_difference_really_exists(entry: Entry) -> None:
+def test_a_documented_difference_really_exists(entry):
     result = ours(entry)
     if entry["quirk"] == "partial-ignored":
         whole = rope_of(entry)
@@ -258,13 +258,13 @@ def test_a_documented_difference_really_exists(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", listed([BY_ID[key] for key, (_, misread) in DOCUMENTED.items() if misread]))
-def test_a_documented_difference_is_explained_by_the_misreading_it_names(entry: Entry) -> None:
+def test_a_documented_difference_is_explained_by_the_misreading_it_names(entry):
     misread = DOCUMENTED[entry["id"]][1]
     assert misread is not None
     assert agrees(entry, misread(entry, rope_of(entry)))
 
 
-def test_every_entry_is_matched_or_documented() -> None:
+def test_every_entry_is_matched_or_documented():
     assert len(ENTRIES) == len(BY_ID) == LISTED
     assert {entry["schedule"] for entry in ENTRIES} == set(MADE_BY)
     assert set(DOCUMENTED) | set(SPECIAL) <= set(BY_ID)
@@ -272,7 +272,7 @@ def test_every_entry_is_matched_or_documented() -> None:
     assert len(DOCUMENTED) == 14
 
 
-def test_nested_truncate_false_as_asked_differs_from_what_transformers_reads() -> None:
+def test_nested_truncate_false_as_asked_differs_from_what_transformers_reads():
     entry = BY_ID["33568683d8e7"]
     asked = compute(Yarn(8, truncate=False), rope_of(entry))
     assert not agrees(entry, asked)

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,13 +86,13 @@ def ratios(schedule: Callable[..., Any], rope: Rope = ROPE, length: int | None =
     return [b / f for b, f in zip(geometric(rope), compute(schedule, rope, length).inv_freq)]
 
 
-def test_every_registered_schedule_has_its_case_here() -> None:
+def test_every_registered_schedule_has_its_case_here():
     assert names() == list(EXAMPLES)
     assert all(type(schedule) is lookup(name) for name, schedule in EXAMPLES.items())
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
-def test_a_schedule_says_what_it_does_survives_json_and_looks_at_the_length_only_where_it_says_so(name: str) -> None:
+def test_a_schedule_says_what_it_does_survives_json_and_looks_at_the_length_only_where_it_says_so(name):
     cls, schedule = lookup(name), EXAMPLES[name].bound(ROPE)
     assert cls.paper and len((cls.__doc__ or "").splitlines()) > 2
     assert all(f"{field.name}:" in (cls.__doc__ or "") for field in dataclasses.fields(cls))  # type: ignore[arg-type]
@@ -104,7 +103,7 @@ def test_a_schedule_says_what_it_does_survives_json_and_looks_at_the_length_only
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe"}))
 @pytest.mark.parametrize("length", [1, 4096, 4097, 131_072])
-def test_pairs_stay_in_order_and_never_turn_faster(name: str, length: int) -> None:
+def test_pairs_stay_in_order_and_never_turn_faster(name, length):
     inv_freq = list(compute(EXAMPLES[name], ROPE, length).inv_freq)
     assert inv_freq == sorted(inv_freq, reverse=True)
     assert all(f <= b * (1 + 1e-15) for f, b in zip(inv_freq, ROPE.inv_freq()))
@@ -114,14 +113,14 @@ ONE = [NtkCritical(1), Proportional(1, 1), LongRope(ONES, ONES, factor=1), Table
 FACTOR_ONE = ["linear", "ntk", "ntk-su", "ntk-mixed", "dynamic", "ntk-by-parts", "yarn", "llama3"]
 
 
-def test_factor_one_is_base_bit_for_bit() -> None:
+def test_factor_one_is_base_bit_for_bit():
     for schedule in ONE:
         assert compute(schedule, ROPE) == Frequencies(ROPE.inv_freq(), 1.0)
     for name, factor, rope in itertools.product(FACTOR_ONE, (1, 1.0), GEOMETRIES):
         assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0), (name, rope)
 
 
-def test_base_linear_and_abf_are_the_geometric_series() -> None:
+def test_base_linear_and_abf_are_the_geometric_series():
     assert list(compute(Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
     assert ratios(Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
     assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
@@ -129,14 +128,14 @@ def test_base_linear_and_abf_are_the_geometric_series() -> None:
 
 @pytest.mark.parametrize("rope", GEOMETRIES[:3], ids=str)
 @pytest.mark.parametrize("factor", [2, 8, 31.5])
-def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope: Rope, factor: float) -> None:
+def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope, factor):
     slower = ratios(Ntk(factor), rope)
     assert slower[0] == 1.0
     assert slower[-1] == pytest.approx(factor, rel=1e-13)
     assert slower == pytest.approx([factor ** (2 * i / (rope.rotary_dim - 2)) for i in range(rope.pairs)], rel=1e-13)
 
 
-def test_ntk_su_divides_the_first_pair_too_and_ntk_mixed_lies_between_it_and_linear() -> None:
+def test_ntk_su_divides_the_first_pair_too_and_ntk_mixed_lies_between_it_and_linear():
     assert ratios(NtkSu(8))[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
     assert ratios(NtkSu(8))[-1] == pytest.approx(8, rel=1e-13)
     assert ratios(NtkMixed(8, b=0)) == pytest.approx(ratios(Linear(8)), rel=1e-13)
@@ -144,19 +143,19 @@ def test_ntk_su_divides_the_first_pair_too_and_ntk_mixed_lies_between_it_and_lin
     assert ratios(NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
 
 
-def test_ntk_critical_is_the_published_theta_for_llama_3_at_128k() -> None:
+def test_ntk_critical_is_the_published_theta_for_llama_3_at_128k():
     form = NtkCritical(16).rope_parameters(Rope(128, 5e5, 8192))
     assert form is not None
     assert form["rope_theta"] == pytest.approx(7.98e7, rel=1e-3)  # LongRoPE2, section 2
 
 
-def test_ntk_critical_divides_the_critical_pair_by_exactly_the_factor() -> None:
+def test_ntk_critical_divides_the_critical_pair_by_exactly_the_factor():
     slower = ratios(NtkCritical(8, critical_pair=20))
     assert slower == pytest.approx([8 ** (i / 20) for i in range(PAIRS)], rel=1e-13)
     assert ratios(NtkCritical(8)) == pytest.approx([8 ** (i / ROPE.pair_at(1)) for i in range(PAIRS)], rel=1e-13)
 
 
-def test_cope_multiplies_the_slow_pairs_by_half_a_cosine() -> None:
+def test_cope_multiplies_the_slow_pairs_by_half_a_cosine():
     slow = [pair for pair, turns in enumerate(ROPE.turns()) if turns < 1]
     before, after = geometric(ROPE), list(compute(Cope(), ROPE).inv_freq)
     assert len(slow) == 9
@@ -167,7 +166,7 @@ def test_cope_multiplies_the_slow_pairs_by_half_a_cosine() -> None:
     assert after[-1] == 0
 
 
-def test_cope_leaves_out_pairs_that_never_turn() -> None:
+def test_cope_leaves_out_pairs_that_never_turn():
     rope = Rope(64, 10_000.0, 4096, rotated_pairs=16)
     after = compute(Cope(clipped_pairs=4), rope).inv_freq
     assert list(after[:13]) == rope.inv_freq()[:13]
@@ -175,12 +174,12 @@ def test_cope_leaves_out_pairs_that_never_turn() -> None:
     assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 
-def test_dynamic_grows_from_base_at_the_trained_length() -> None:
+def test_dynamic_grows_from_base_at_the_trained_length():
     assert compute(Dynamic(2), ROPE, 4096) == compute(Base(), ROPE)
     assert ratios(Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
 
 
-def test_ntk_by_parts_is_linear_in_turns() -> None:
+def test_ntk_by_parts_is_linear_in_turns():
     theta = 4.0
     rope = Rope(8, theta, 16)  # pairs turn 16/(2 pi), /sqrt 2 each: 2.546, 1.801, 1.273, 0.900
     slower = ratios(NtkByParts(4, beta_fast=2, beta_slow=1), rope)
@@ -188,20 +187,20 @@ def test_ntk_by_parts_is_linear_in_turns() -> None:
     assert slower == pytest.approx([1, *(1 / (k + (1 - k) / 4) for k in kept), 4], rel=1e-13)
 
 
-def test_yarn_of_factor_one_is_written_as_plain_rope_unless_it_scales_attention() -> None:
+def test_yarn_of_factor_one_is_written_as_plain_rope_unless_it_scales_attention():
     assert Yarn(1).rope_parameters(ROPE) == {"rope_type": "default"}
     for scaled in (Yarn(2, attention_factor=1), Yarn(1, attention_factor=2)):
         assert (scaled.rope_parameters(ROPE) or {})["rope_type"] == "yarn"
     assert compute(Yarn(8, mscale=2), ROPE) == compute(Yarn(8), ROPE)  # DeepSeek's ratio takes both
 
 
-def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment() -> None:
+def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment():
     for length in (1, 4096):
         assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
     assert compute(DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == compute(Yarn(5, beta_fast=16), ROPE)
 
 
-def test_longrope_switches_one_token_past_the_trained_length() -> None:
+def test_longrope_switches_one_token_past_the_trained_length():
     schedule = EXAMPLES["longrope"]
     assert ratios(schedule, length=4096) == pytest.approx([1.0] * PAIRS, rel=1e-14)
     assert ratios(schedule, length=4097) == pytest.approx(GROWING, rel=1e-14)
@@ -209,18 +208,18 @@ def test_longrope_switches_one_token_past_the_trained_length() -> None:
     assert compute(schedule, ROPE, 1).attention_scale == compute(schedule, ROPE, 9999).attention_scale == scale
 
 
-def test_longrope_with_one_list_does_not_depend_on_the_length() -> None:
+def test_longrope_with_one_list_does_not_depend_on_the_length():
     assert LongRope.length_dependent is True
     assert LongRope(GROWING, GROWING).length_dependent is False
     assert LongRope(list(GROWING), GROWING).length_dependent is False  # type: ignore[arg-type]
 
 
-def test_proportional_stops_the_slow_pairs_and_spreads_over_the_head() -> None:
+def test_proportional_stops_the_slow_pairs_and_spreads_over_the_head():
     inv_freq = compute(Proportional(0.5, 2), ROPE).inv_freq
     assert list(inv_freq) == pytest.approx([*(b / 2 for b in geometric(ROPE)[:16]), *[0.0] * 16], rel=1e-15)
 
 
-def test_giraffe_truncates_at_the_wavelengths_its_paper_gives() -> None:
+def test_giraffe_truncates_at_the_wavelengths_its_paper_gives():
     cutoff = 2 * math.pi / 2048
     for before, after in zip(geometric(ROPE), compute(Giraffe(truncate=2048), ROPE).inv_freq):
         expected = before if before >= cutoff else cutoff / 16 if before >= cutoff / 8 else 0
@@ -230,7 +229,7 @@ def test_giraffe_truncates_at_the_wavelengths_its_paper_gives() -> None:
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
-def test_resonance_rounds_every_wavelength_of_any_schedule(name: str) -> None:
+def test_resonance_rounds_every_wavelength_of_any_schedule(name):
     below, above = (compute(s, ROPE, 9000) for s in (EXAMPLES[name], Resonance(EXAMPLES[name])))
     assert above.attention_scale == below.attention_scale
     for slow, rounded in zip(below.inv_freq, above.inv_freq):
@@ -242,7 +241,7 @@ def test_resonance_rounds_every_wavelength_of_any_schedule(name: str) -> None:
             assert abs(tokens - 2 * math.pi / slow) <= 0.5 + 1e-9
 
 
-def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_twice_per_token() -> None:
+def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_twice_per_token():
     halves = Table(inv_freq=tuple(2 * math.pi / w for w in (6.5, 7.5)))
     result = compute(Resonance(halves), Rope(4, 1e4, 64)).inv_freq
     assert [round(2 * math.pi / f, 9) for f in result] == [6, 8]
@@ -250,7 +249,7 @@ def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_t
         compute(Resonance(Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
 
 
-def test_resonance_follows_the_length_where_what_it_holds_does() -> None:
+def test_resonance_follows_the_length_where_what_it_holds_does():
     assert Resonance(Dynamic(2)).length_dependent is True
     assert Resonance(Yarn(2)).length_dependent is False
     dynamic_there = replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})
@@ -258,7 +257,7 @@ def test_resonance_follows_the_length_where_what_it_holds_does() -> None:
     assert Resonance(AsIs()).bound(ROPE).length_dependent is False
 
 
-def test_as_is_follows_the_length_where_what_is_there_does() -> None:
+def test_as_is_follows_the_length_where_what_is_there_does():
     assert AsIs().bound(replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})).length_dependent is True
     assert AsIs().bound(replace(ROPE, scaling={"rope_type": "linear", "factor": 2.0})).length_dependent is False
     assert AsIs().length_dependent is True  # unbound: taking it for static could be wrong
@@ -266,7 +265,7 @@ def test_as_is_follows_the_length_where_what_is_there_does() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe", "proportional"}))
-def test_a_schedule_composes_on_a_table_that_is_there(name: str) -> None:
+def test_a_schedule_composes_on_a_table_that_is_there(name):
     # The table is theta's own series, halved: what goes by pair is halved, what goes by turns shifts.
     halved = replace(ROPE, table=tuple(b / 2 for b in ROPE.inv_freq()), table_scale=1.5)
     plain, on_top = (compute(EXAMPLES[name], rope, 9000) for rope in (ROPE, halved))
@@ -280,7 +279,7 @@ def test_a_schedule_composes_on_a_table_that_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [Ntk(2), Dynamic(2)], ids=lambda s: s.name)
-def test_a_rotary_dim_of_two_has_no_ntk_base(schedule: BuiltIn) -> None:
+def test_a_rotary_dim_of_two_has_no_ntk_base(schedule):
     with pytest.raises(ScheduleError, match=r"rotary dim above 2.* 2"):
         compute(schedule, Rope(2, 1e4, 128), 256)
 
@@ -288,7 +287,7 @@ def test_a_rotary_dim_of_two_has_no_ntk_base(schedule: BuiltIn) -> None:
 @pytest.mark.parametrize(
     "schedule", [Linear(4), NtkSu(4), NtkMixed(4), Yarn(4), NtkByParts(4), Llama3(4)], ids=lambda s: s.name
 )
-def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(schedule: BuiltIn) -> None:
+def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(schedule):
     # One turn per 6.28 tokens: 0.8 turns in 5 tokens, below every schedule's slow end. YaRN clamps its ramp to pair 0.
     expected = 1.0 if schedule.name == "yarn" else 0.25
     assert list(compute(schedule, Rope(2, 1e4, 5)).inv_freq) == pytest.approx([expected], rel=1e-14)
@@ -311,7 +310,7 @@ def fields_of(name: str) -> dict[str, Any]:
         (True, "factor must be a number, not True"),
     ],
 )
-def test_a_factor_that_cannot_be_is_one_clear_sentence(name: str, value: Any, problem: str) -> None:
+def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
     fields = fields_of(name) | {"factor": value}
     for make in (lambda: create(name, **fields), lambda: lookup(name)(**fields)):
         with pytest.raises(ScheduleError, match=f"^{name}: {problem}$"):
@@ -340,7 +339,7 @@ def test_a_factor_that_cannot_be_is_one_clear_sentence(name: str, value: Any, pr
         (lambda: create("resonance", over=3), "over takes the name of a schedule, not 3"),
     ],
 )
-def test_what_cannot_be_built_says_what_to_do(make: Callable[[], Any], message: str) -> None:
+def test_what_cannot_be_built_says_what_to_do(make, message):
     with pytest.raises(ScheduleError) as caught:
         make()
     assert message in str(caught.value)
@@ -355,13 +354,13 @@ def test_what_cannot_be_built_says_what_to_do(make: Callable[[], Any], message: 
         (LongRope((1.0,) * 32, (1.0,) * 64), "longrope: long_factor has 64 numbers"),
     ],
 )
-def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule: BuiltIn, message: str) -> None:
+def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule, message):
     for length in (1, 100_000):
         with pytest.raises(ScheduleError, match=message):
             compute(schedule, ROPE, length)
 
 
-def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(tmp_path: Path) -> None:
+def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(tmp_path):
     wanted = compute(EXAMPLES["giraffe"], ROPE)
     assert 0.0 in wanted.inv_freq
     assert len({create("table", factors=[1.0, 2.0]), Table(factors=(1.0, 2.0))}) == 1
@@ -371,7 +370,7 @@ def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(
     assert read.attention_scale == 1.25
 
 
-def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path):
     with pytest.raises(CheckpointError, match=r"cannot be written: No such file or directory"):
         Table(factors=(1.0,)).save(tmp_path / "missing" / "factors.json")
     (tmp_path / "yarn.json").write_text('{"name": "yarn", "factor": 8}')
@@ -391,7 +390,7 @@ def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) ->
         (Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_users_schedule_returns_is_checked(returned: Any, message: str) -> None:
+def test_what_a_users_schedule_returns_is_checked(returned, message):
     def mine(rope: Rope, length: int) -> Any:
         return returned
 
@@ -400,7 +399,7 @@ def test_what_a_users_schedule_returns_is_checked(returned: Any, message: str) -
     assert message in str(caught.value)
 
 
-def test_a_users_schedule_that_raises_is_named() -> None:
+def test_a_users_schedule_that_raises_is_named():
     def mine(*given: Any) -> Frequencies:
         raise ZeroDivisionError("no")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -119,11 +118,11 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         ('{"name": "table", "factors": [1, 2], "attention_factor": null}', Table(factors=(1, 2))),
     ],
 )
-def test_a_spec_names_a_schedule_and_its_fields(text: str, schedule: Any) -> None:
+def test_a_spec_names_a_schedule_and_its_fields(text, schedule):
     assert parse(text).build() == schedule
 
 
-def test_python_objects_pass_through() -> None:
+def test_python_objects_pass_through():
     schedule = Yarn(8)
     assert parse(schedule).build() is schedule
     assert resolve(schedule, ROPE) is schedule
@@ -169,7 +168,7 @@ def test_python_objects_pass_through() -> None:
         ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', "over takes the name of a schedule, not {"),
     ],
 )
-def test_bad_syntax_is_one_clear_sentence(text: str, message: str) -> None:
+def test_bad_syntax_is_one_clear_sentence(text, message):
     with pytest.raises(ScheduleError) as caught:
         parse(text).build()
     assert message in str(caught.value)
@@ -177,7 +176,7 @@ def test_bad_syntax_is_one_clear_sentence(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 8, 2.5, ["yarn"], b"yarn"])
-def test_what_is_no_schedule_at_all_is_refused(thing: Any) -> None:
+def test_what_is_no_schedule_at_all_is_refused(thing):
     with pytest.raises(ScheduleError, match="a name, a JSON object or a callable"):
         parse(thing)
 
@@ -185,7 +184,7 @@ def test_what_is_no_schedule_at_all_is_refused(thing: Any) -> None:
 # -------------------------------------------------------------------------------------------------- own files
 
 
-def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(own: Path) -> None:
+def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(own):
     text = "factor=4,mode=fast,note=a b,pairs=[[1,2],[3]],weights=[0.5,1],loud=true,source=~/x,count=3.0"
     schedule = parse(f"{own}::Half:{text}").build()
     assert vars(schedule) == {
@@ -206,7 +205,7 @@ def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(o
     assert json.loads(json.dumps(to_dict(spec.build())))["factor"] == 4
 
 
-def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -> None:
+def test_a_class_without_dataclass_takes_what_its_constructor_takes(own):
     schedule = parse(f"{own}::Plain:factor=2,quick=true").build()
     assert (schedule.factor, schedule.quick) == (2.0, True)
     assert describe(schedule) == "Plain:factor=2,quick=true"
@@ -216,7 +215,7 @@ def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -
         parse(f"{own}::Plain:factr=2")
 
 
-def test_a_function_in_a_file_is_a_schedule_without_fields(own: Path) -> None:
+def test_a_function_in_a_file_is_a_schedule_without_fields(own):
     schedule = parse(f"{own}::doubled").build()
     assert list(compute(schedule, ROPE).inv_freq) == [2 * f for f in ROPE.inv_freq()]
     assert describe(schedule) == "doubled"
@@ -224,7 +223,7 @@ def test_a_function_in_a_file_is_a_schedule_without_fields(own: Path) -> None:
         parse(f"{own}::doubled:factor=2")
 
 
-def test_a_schedule_may_hold_another_also_one_from_a_file(own: Path) -> None:
+def test_a_schedule_may_hold_another_also_one_from_a_file(own):
     around = parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
     assert (around.held, around.times) == (Yarn(8), 2)
     schedule = parse(f"resonance:over={own}::Half,factor=4").build()
@@ -232,7 +231,7 @@ def test_a_schedule_may_hold_another_also_one_from_a_file(own: Path) -> None:
     assert [round(w, 9) for w in compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
 
 
-def test_a_class_in_an_installed_module_is_a_schedule(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_in_an_installed_module_is_a_schedule(own, monkeypatch):
     monkeypatch.syspath_prepend(str(own.parent))
     monkeypatch.delitem(sys.modules, "own", raising=False)
     assert parse("own::Half:factor=4").build().factor == 4.0
@@ -252,9 +251,7 @@ def test_a_class_in_an_installed_module_is_a_schedule(own: Path, monkeypatch: py
         ("class Broken: ...\n", "Broken", "class Broken has no __call__(self, rope, length)"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_clear_sentence(
-    tmp_path: Path, content: str, name: str, message: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, name, message):
     path = tmp_path / "own.py"
     path.write_text(content)
     with pytest.raises(ScheduleError) as caught:
@@ -278,7 +275,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(
         ("{tmp}/nan.json", "nan.json contains NaN, which is not a finite number"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_path_that_leads_nowhere_is_named(tmp_path, text, message):
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
     with pytest.raises(ScheduleError) as caught:
@@ -287,7 +284,7 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: 
 
 
 @pytest.mark.parametrize("folder", ["a=b", "a,b", "a b", "a:b"])
-def test_a_path_may_hold_the_signs_that_separate_fields(tmp_path: Path, folder: str) -> None:
+def test_a_path_may_hold_the_signs_that_separate_fields(tmp_path, folder):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "own.py").write_text(OWN)
     (tmp_path / folder / "saved.json").write_text('{"name": "yarn", "factor": 8}')
@@ -295,7 +292,7 @@ def test_a_path_may_hold_the_signs_that_separate_fields(tmp_path: Path, folder: 
     assert parse(f"{tmp_path}/{folder}/saved.json:factor=3").build() == Yarn(3)
 
 
-def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path: Path) -> None:
+def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path):
     path = tmp_path / "one, two.json"
     path.write_text('{"name": "yarn", "factor": 8}')
     assert parse(str(path)).build() == Yarn(8)
@@ -312,7 +309,7 @@ def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------- what the options add
 
 
-def test_the_factor_comes_from_the_spec_the_option_or_the_target_length() -> None:
+def test_the_factor_comes_from_the_spec_the_option_or_the_target_length():
     for schedule in (
         resolve("yarn:factor=8", ROPE),
         resolve("yarn", ROPE, factor=8),
@@ -330,7 +327,7 @@ def test_the_factor_comes_from_the_spec_the_option_or_the_target_length() -> Non
     assert resolve("yarn:factor=1.220703125", ROPE, target_length=40_000) == Yarn(1.220703125)
 
 
-def test_the_factor_reaches_the_schedule_that_another_holds() -> None:
+def test_the_factor_reaches_the_schedule_that_another_holds():
     assert resolve("resonance:over=yarn", ROPE, factor=8) == Resonance(Yarn(8))
     assert resolve("resonance:over=yarn", ROPE, target_length=65_536) == Resonance(Yarn(2))
     assert resolve("resonance:over=yarn", ROPE, factor=8, overrides={"beta_fast": "16"}) == Resonance(
@@ -342,11 +339,11 @@ def test_the_factor_reaches_the_schedule_that_another_holds() -> None:
 
 
 @pytest.mark.parametrize("spec", ["base", "as-is", "abf:rope_theta=1e6", "giraffe:scale_power=0.1", "dynamic-yarn"])
-def test_a_target_length_is_fine_where_no_factor_is_asked_for(spec: str) -> None:
+def test_a_target_length_is_fine_where_no_factor_is_asked_for(spec):
     assert resolve(spec, ROPE, target_length=65_536) == parse(spec).build()
 
 
-def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> None:
+def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none():
     longrope = resolve("longrope:short_factor=[1,1,1,1],long_factor=[1,1,2,2]", ROPE, target_length=65_536)
     assert longrope == LongRope((1, 1, 1, 1), (1, 1, 2, 2), factor=2)
     assert resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == Proportional(0.5)
@@ -372,7 +369,7 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> No
         ("yarn", {"factor": 8, "overrides": {"beta_fst": "2"}}, "no field 'beta_fst'; did you mean 'beta_fast'?"),
     ],
 )
-def test_options_that_do_not_fit_together_say_so(spec: Any, options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_together_say_so(spec, options, message):
     with pytest.raises(ScheduleError) as caught:
         resolve(spec, ROPE, **options)
     assert message in str(caught.value)
@@ -393,20 +390,20 @@ def test_options_that_do_not_fit_together_say_so(spec: Any, options: dict[str, A
         (Resonance(Yarn(8, beta_fast=16)), "resonance:over=yarn,factor=8,beta_fast=16"),
     ],
 )
-def test_a_description_shows_what_is_not_default_and_reads_back(schedule: Any, line: str) -> None:
+def test_a_description_shows_what_is_not_default_and_reads_back(schedule, line):
     assert describe(schedule) == line
     assert parse(line).build() == schedule
     assert parse(line).text == line
 
 
-def test_long_lists_are_described_by_count_and_fingerprint() -> None:
+def test_long_lists_are_described_by_count_and_fingerprint():
     one, other = (describe(Table(factors=(1.0,) * 31 + (last,))) for last in (2.0, 3.0))
     assert one.startswith("table:factors=[32 numbers, sha256 ")
     assert one != other
     assert len(one) < 60
 
 
-def test_a_schedule_as_json_lists_what_decides_its_numbers() -> None:
+def test_a_schedule_as_json_lists_what_decides_its_numbers():
     assert to_dict(Yarn(8)) == {
         "name": "yarn",
         "factor": 8,

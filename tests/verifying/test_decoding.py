@@ -63,7 +63,7 @@ def naive(model: Any, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 @pytest.mark.parametrize("kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
-def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyond(kind: str) -> None:
+def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyond(kind):
     changes = {"mistral": {"sliding_window": 16}, "recurrent_gemma": {"num_hidden_layers": 3}}
     model = build(kind, **changes.get(kind, {}))
     for stretch in compare(model, TRAINED, 4 * TRAINED):
@@ -77,7 +77,7 @@ def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyo
 
 
 @pytest.mark.parametrize(("kind", "parameters"), [("llama", DYNAMIC), ("llama", TWO_LISTS), ("qwen2", TWO_LISTS)])
-def test_a_length_dependent_schedule_differs_by_what_a_naive_loop_finds(kind: str, parameters: dict[str, Any]) -> None:
+def test_a_length_dependent_schedule_differs_by_what_a_naive_loop_finds(kind, parameters):
     model = build(kind, rope_parameters=parameters, max_position_embeddings=TRAINED)
     below, across, above = compare(model, TRAINED, 256, text=ids)
     assert parameters is DYNAMIC or above.verdict == EQUAL  # one list serves the prompt and decoding
@@ -92,7 +92,7 @@ def test_a_length_dependent_schedule_differs_by_what_a_naive_loop_finds(kind: st
     assert apart[: TRAINED - across.first + 1].max() < 1e-4  # up to the switch there is nothing to find
 
 
-def test_phi3_generates_exactly_across_its_switch_because_it_computes_its_cache_anew() -> None:
+def test_phi3_generates_exactly_across_its_switch_because_it_computes_its_cache_anew():
     model = build("phi3", **PHI3, rope_parameters=TWO_LISTS)
     across = compare(model, TRAINED, 256, text=ids)[1]
     assert (across.verdict, across.changes) == (EQUAL, TRAINED + 1)
@@ -100,7 +100,7 @@ def test_phi3_generates_exactly_across_its_switch_because_it_computes_its_cache_
     assert (cached - whole).abs().max() > 0.1
 
 
-def test_what_the_switch_explains_does_not_excuse_what_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_switch_explains_does_not_excuse_what_comes_before_it(monkeypatch):
     model = build(rope_parameters=DYNAMIC)
     monkeypatch.setattr(DynamicLayer, "update", rounding_keys)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)[:2]} == {DIFFERS}
@@ -116,9 +116,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "changes"), FROZEN)
-def test_a_frozen_checkpoint_decodes_exactly_across_the_switch(
-    kind: str, spec: Any, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_frozen_checkpoint_decodes_exactly_across_the_switch(kind, spec, changes, tmp_path):
     build(kind, **changes).save_pretrained(tmp_path / "in")
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, freeze_at=256)
     report = ropescale.verify(tmp_path / "out", generate=True)
@@ -139,7 +137,7 @@ STOCK_UPDATE = DynamicLayer.update
 
 
 @pytest.mark.parametrize("kind", ["llama", pytest.param("glm4", marks=pytest.mark.slow)])
-def test_a_broken_cache_differs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_cache_differs(kind, monkeypatch):
     model = build(kind)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
     monkeypatch.setattr(DynamicLayer, "update", rounding_keys)
@@ -157,7 +155,7 @@ def forgetting_the_prompt(self: Any, keys: torch.Tensor, values: torch.Tensor, *
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
 )
-def test_a_lost_cache_differs_in_every_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_cache_differs_in_every_dtype(dtype, monkeypatch):
     model = build(initializer_range=0.1).to(dtype)
     with ropescale.patch(model, "linear:factor=4"):
         assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
@@ -165,7 +163,7 @@ def test_a_lost_cache_differs_in_every_dtype(dtype: torch.dtype, monkeypatch: py
         assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {DIFFERS}
 
 
-def test_a_position_that_is_one_off_while_decoding_differs() -> None:
+def test_a_position_that_is_one_off_while_decoding_differs():
     model = build()
     with ropescale.patch(model, "yarn:factor=4"):
         assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
@@ -178,7 +176,7 @@ def one_further(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return args, {**kwargs, "position_ids": positions + (positions.shape[1] == 1 and int(positions.max()) > 0)}
 
 
-def test_a_model_whose_whole_passes_differ_among_themselves_cannot_be_judged() -> None:
+def test_a_model_whose_whole_passes_differ_among_themselves_cannot_be_judged():
     model = build()
     model.model.register_forward_hook(brighter_with_more_text)
     report = ropescale.verify(model, generate=True)
@@ -191,7 +189,7 @@ def brighter_with_more_text(module: Any, args: Any, out: Any) -> Any:
     return out
 
 
-def test_a_model_that_cannot_be_compared_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compared_is_one_sentence(monkeypatch):
     broken, nan, uncached = build(), build(), build()
     broken.model.layers[1].register_forward_hook(lambda *args: 1 / 0)
     nan.lm_head.weight.data[3] = float("nan")
@@ -210,7 +208,7 @@ def test_a_model_that_cannot_be_compared_is_one_sentence(monkeypatch: pytest.Mon
         ropescale.verify(build(), generate=True)
 
 
-def test_masked_logits_do_not_widen_what_is_allowed() -> None:
+def test_masked_logits_do_not_widen_what_is_allowed():
     model = build()
     plain = compare(model, TRAINED, TRAINED)
     bias = torch.zeros(VOCABULARY)
@@ -226,7 +224,7 @@ def test_masked_logits_do_not_widen_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("parameters", [DYNAMIC, TWO_LISTS, None])
-def test_the_model_is_left_as_it_was_bit_for_bit(parameters: dict[str, Any] | None) -> None:
+def test_the_model_is_left_as_it_was_bit_for_bit(parameters):
     changes: dict[str, Any] = {"rope_parameters": parameters} if parameters else {}
     model = build(**changes).train()
     model.model.layers[0].eval()  # each module keeps its own mode
@@ -243,13 +241,13 @@ def test_the_model_is_left_as_it_was_bit_for_bit(parameters: dict[str, Any] | No
     assert settings.eos_token_id == [3]
 
 
-def test_settings_of_generation_do_not_interfere() -> None:
+def test_settings_of_generation_do_not_interfere():
     model = build(vocab_size=3)  # every token of which ends the text, begins it or fills it up
     model.generation_config.update(eos_token_id=[0, 1, 2], repetition_penalty=5.0, num_beams=3, do_sample=True)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
 
 
-def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(monkeypatch):
     said: list[str] = []
     found = compare(build(), TRAINED, 256, say=said.append)
     assert [(s.region, s.first, s.last) for s in found] == [("below", 28, 36), ("across", 60, 68), ("above", 248, 256)]
@@ -274,9 +272,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "plain"
 
 
-def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(folder, tmp_path, capsys):
     ropescale.patch_checkpoint(folder, tmp_path / "out", "dynamic:factor=4")
     assert main(["verify", str(tmp_path / "out"), "--generate", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -286,9 +282,7 @@ def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(
     assert "freeze the schedule at one length for one table at every length" in err
 
 
-def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_exits_with_one_where_a_fixed_schedule_differs(folder, tmp_path, capsys, monkeypatch):
     ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
     words = ["verify", str(tmp_path / "out"), "--generate", "--length", "128"]
     assert main(words) == 0
@@ -314,16 +308,12 @@ def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
         (["--generate", "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )
-def test_options_that_cannot_be_are_wrong_input(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_options_that_cannot_be_are_wrong_input(folder, capsys, words, said):
     assert main(["verify", str(folder), *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_own_dtype_on_request(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_own_dtype_on_request(tmp_path):
     build(initializer_range=0.1).to(torch.bfloat16).save_pretrained(tmp_path)
     sharp, own = (ropescale.verify(tmp_path, generate=True, device="cpu", dtype=kind) for kind in (None, "auto"))
     assert max(stretch.tolerance for stretch in sharp.generation) < 1e-4
@@ -345,7 +335,7 @@ by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no roun
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if class_defaults.load().get(kind)])
-def test_every_architecture_decodes_within_half_of_what_is_allowed(kind: str, tmp_path: Path) -> None:
+def test_every_architecture_decodes_within_half_of_what_is_allowed(kind, tmp_path):
     if kind.endswith("_assistant"):
         pytest.skip("a drafter: it decodes on the states of another model")
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(kind)))

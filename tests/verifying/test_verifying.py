@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "spec", ["ntk:factor=4", "dynamic:factor=4", "yarn:factor=4", "yarn:factor=4,extrapolation_factor=0.5"]
 )
-def test_a_patched_checkpoint_is_live(folder: Path, tmp_path: Path, spec: str) -> None:
+def test_a_patched_checkpoint_is_live(folder, tmp_path, spec):
     ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
     report = ropescale.verify(tmp_path / "out")
     assert [(m.name, m.pairs, m.dtype) for m in report.modules] == [("model.rotary_emb", 4, "float32")]
@@ -55,9 +55,7 @@ YARN_BY_HAND = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embed
         ),
     ],
 )
-def test_a_folder_edited_by_hand_is_not_live(
-    kind: str, spec: str | None, inside: dict[str, Any], beside: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_a_folder_edited_by_hand_is_not_live(kind, spec, inside, beside, words, tmp_path):
     build(kind).save_pretrained(tmp_path / "in")
     assert {m.layer_type for m in ropescale.verify(tmp_path / "in").modules} == (
         {"full_attention", "sliding_attention"} if kind == "gemma3_text" else {"all"}
@@ -72,16 +70,14 @@ def test_a_folder_edited_by_hand_is_not_live(
         ropescale.verify(folder)
 
 
-def test_a_model_of_671_billion_parameters_is_verified_without_weights(tmp_path: Path) -> None:
+def test_a_model_of_671_billion_parameters_is_verified_without_weights(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
     report = ropescale.verify(tmp_path)
     assert [(m.pairs, m.attention_scale) for m in report.modules] == [(32, 1.0)]
     assert report.softmax_factor == pytest.approx(1.8739, rel=3e-5)  # by the configuration, without a record
 
 
-def test_the_command_exits_with_one_and_the_reason(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_exits_with_one_and_the_reason(folder, tmp_path, capsys):
     ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
     assert main(["verify", str(tmp_path / "out")]) == 0
     assert "live: yes (all: yarn:factor=4, at 256 tokens)" in capsys.readouterr().out
@@ -98,7 +94,7 @@ def test_the_command_exits_with_one_and_the_reason(
     assert main(["verify", str(tmp_path / "out")]) == 2 and "gpt2" in capsys.readouterr().err
 
 
-def test_a_loaded_model_is_live_and_says_what_is_installed() -> None:
+def test_a_loaded_model_is_live_and_says_what_is_installed():
     model = build()
     found = ropescale.verify(model)
     assert (found.intended, found.length) == ("all: default of 64", 64)
@@ -109,7 +105,7 @@ def test_a_loaded_model_is_live_and_says_what_is_installed() -> None:
         assert ropescale.verify(model).length == 100
 
 
-def test_tables_rounded_by_a_cast_are_named() -> None:
+def test_tables_rounded_by_a_cast_are_named():
     model = build().to(torch.bfloat16)
     with pytest.raises(VerificationError, match="rounded to bfloat16"):
         ropescale.verify(model)
@@ -117,7 +113,7 @@ def test_tables_rounded_by_a_cast_are_named() -> None:
         assert ropescale.verify(model).modules[0].dtype == "float32"
 
 
-def test_a_configuration_or_a_table_changed_after_loading_is_not_live() -> None:
+def test_a_configuration_or_a_table_changed_after_loading_is_not_live():
     model = build()
     with ropescale.patch(model, "yarn:factor=4"):
         model.model.rotary_emb.inv_freq.mul_(0.5)
@@ -131,7 +127,7 @@ def test_a_configuration_or_a_table_changed_after_loading_is_not_live() -> None:
         ropescale.verify(build())
 
 
-def test_a_table_of_a_module_that_nobody_calls_is_named() -> None:
+def test_a_table_of_a_module_that_nobody_calls_is_named():
     model, linear = build(), build(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0})
     model.model.layers[0].self_attn.rotary_emb = linear.model.rotary_emb
     assert "layers.0.self_attn.rotary_emb is never called" in examine(model).problems[-1]
@@ -139,7 +135,7 @@ def test_a_table_of_a_module_that_nobody_calls_is_named() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("spec", [None, "yarn:factor=4"])
-def test_a_table_or_scale_that_is_no_number_is_not_live(bad: float, spec: str | None) -> None:
+def test_a_table_or_scale_that_is_no_number_is_not_live(bad, spec):
     model = build()
     if spec:
         ropescale.patch(model, spec)
@@ -164,7 +160,7 @@ TWO_LISTS = {
 
 
 @pytest.mark.parametrize(("name", "length"), [("short_factor", 64), ("long_factor", 65)])
-def test_both_lists_of_a_loaded_model_are_checked(name: str, length: int) -> None:
+def test_both_lists_of_a_loaded_model_are_checked(name, length):
     model = build()
     ropescale.patch(model, TWO_LISTS)
     assert ropescale.verify(model).live
@@ -177,7 +173,7 @@ def test_both_lists_of_a_loaded_model_are_checked(name: str, length: int) -> Non
 @pytest.mark.parametrize(
     "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear,factor=4", TWO_LISTS]
 )
-def test_a_patched_model_is_live_before_and_after_long_inputs(spec: Any, length: int | None) -> None:
+def test_a_patched_model_is_live_before_and_after_long_inputs(spec, length):
     model = build()
     with ropescale.patch(model, spec, length=length):
         assert ropescale.verify(model).live
@@ -185,7 +181,7 @@ def test_a_patched_model_is_live_before_and_after_long_inputs(spec: Any, length:
         assert ropescale.verify(model).live
 
 
-def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
+def test_the_tables_of_an_image_encoder_are_not_the_language_models():
     model, tower, rotary = build(), torch.nn.Module(), torch.nn.Module()
     rotary.register_buffer("inv_freq", torch.ones(4), persistent=False)
     tower.rotary, tower.config = rotary, LlamaConfig()
@@ -195,7 +191,7 @@ def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
 
 
 @pytest.mark.parametrize("held", [None, 256])
-def test_a_forward_that_ignores_the_table_is_not_live(held: int | None) -> None:
+def test_a_forward_that_ignores_the_table_is_not_live(held):
     model, base = build(), build()
     with ropescale.patch(model, "dynamic:factor=4" if held else "yarn:factor=4", length=held):
         assert ropescale.verify(model).live
@@ -229,9 +225,7 @@ def tiny_mla(kind: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("kind", MLA)
 @pytest.mark.parametrize(("weights", "softmax", "attention"), MSCALES)
-def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(
-    kind: str, weights: str, softmax: float, attention: float, tmp_path: Path
-) -> None:
+def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(kind, weights, softmax, attention, tmp_path):
     model, spec = tiny_mla(kind), f"yarn:factor=40,{weights}"
     model.save_pretrained(tmp_path / "in")
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec)
@@ -248,7 +242,7 @@ def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(
     assert ropescale.verify(model).softmax_factor == 1.0
 
 
-def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path) -> None:
+def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path):
     tiny_mla("deepseek_v3").save_pretrained(tmp_path / "in")
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=40,mscale=1,mscale_all_dim=1")
     # which leaves the table and the attention scale as they are
@@ -257,7 +251,7 @@ def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path)
         ropescale.verify(tmp_path / "out")
 
 
-def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own(tmp_path: Path) -> None:
+def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own(tmp_path):
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64}
     parameters = {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}
     tiny_mla("deepseek_v3", rope_parameters=parameters, max_position_embeddings=2560).save_pretrained(tmp_path / "in")
