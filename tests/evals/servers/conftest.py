@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
+from importlib.util import find_spec
+
 import pytest
-from fake_hub import share_ssl_context
 
 from ropescale.evals.servers import client
+
+CONTEXT = ssl.create_default_context()
+"""Shared by all clients, because reading all certificates takes longer than any request here."""
 
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSE", 0.01)
-    share_ssl_context(monkeypatch)
+    if find_spec("httpcore2"):
+        monkeypatch.setattr("httpcore2.default_ssl_context", lambda **_: CONTEXT)
     monkeypatch.delenv(client.KEY, raising=False)
