@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +81,12 @@ def repository(name: str, *, private: bool = False, ask: bool = True) -> Reposit
         return Repository(name, private)
     to = Repository(name, private, token=_token())
     info = None
-    with _translated(to), suppress(RepositoryNotFoundError):
-        info = to.api().model_info(name, timeout=PATIENCE)
+    with _translated(to):
+        try:
+            info = to.api().model_info(name, timeout=PATIENCE)
+        except RepositoryNotFoundError as error:
+            if error.response.status_code == 401:  # a rejected token, whatever the client makes of it
+                raise
     if info is None:
         return to
     if private and not info.private:

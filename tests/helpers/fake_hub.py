@@ -21,7 +21,7 @@ from huggingface_hub.utils import _http, close_session
 httpx = vars(_http).get("httpx2") or vars(_http)["httpx"]  # which of the two depends on huggingface_hub's version
 
 TOKEN = "hf_RecognisableFakeTokenXyzzy0123456789"
-URL = "http://hub.test"
+URL = "https://hub.test"
 
 
 @dataclass
