@@ -396,10 +396,14 @@ def test_restoring_gives_back_every_byte_however_often_it_was_patched(source):
     edit(source, "tokenizer_config.json", model_max_length=512)
     (source / "config.json").chmod(0o600)
     before = tree(source)
-    for factor, limit in ((2, 512), (8, 2048)):
-        assert patch_checkpoint(source, None, f"yarn:factor={factor}", in_place=True).folder == source
+    for spec, on_top, limit in (
+        ("yarn:factor=2", False, 512),
+        ("yarn:factor=8", False, 2048),
+        ("linear:factor=2", True, 4096),
+    ):
+        assert patch_checkpoint(source, None, spec, in_place=True, on_top=on_top).folder == source
         assert read(source / "tokenizer_config.json")["model_max_length"] == limit
-        assert read(source / "config.json")["rope_parameters"]["factor"] == factor
+    assert read(source / "ropescale.json")["beneath"] == {"all": "yarn x8 of 256"}
     after = tree(source)
     changed = {name for name in after if after[name] != before.get(name) and not name.startswith(backups.BACKUP)}
     assert changed == {"config.json", "ropescale.json", "README.md", "tokenizer_config.json"}

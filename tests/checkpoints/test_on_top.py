@@ -78,14 +78,3 @@ def test_every_way_to_ask_builds_on_the_same_ground(source, tmp_path, ran):
         for folder, more in ((own, asked), (out, ["--json"]))
     ]
     assert served[0]["length"] == served[1]["length"] == 512
-
-
-def test_on_top_in_place_is_taken_back_byte_for_byte(source, tmp_path, ran):
-    own = Path(shutil.copytree(source, tmp_path / "own"))
-    before = (own / "config.json").read_bytes()
-    ropescale.patch_checkpoint(own, None, "yarn:factor=4", in_place=True)
-    said = ran("patch", own, "--in-place", "--schedule", "linear:factor=2", "--on-top")
-    assert "before (yarn:factor=4); the new schedule goes on top" in said.err
-    assert read(own / "ropescale.json")["beneath"] == {"all": "yarn x4 of 64"}
-    ropescale.restore(own)
-    assert (own / "config.json").read_bytes() == before

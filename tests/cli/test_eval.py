@@ -33,9 +33,7 @@ def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_s
     out, err = evaluate(*words)
     found = json.loads(out)["rows"]
     assert {row["schedule"] for row in found} == {"as-is", "yarn:factor=2.5", "linear:factor=3"}
-    assert (
-        "note: yarn: no factor is given; uses 2.5, the largest length divided by the trained length (160 / 64)" in err
-    )
+    assert "note: yarn: no factor is given; uses 2.5, the largest length divided by the trained length" in err
     same = json.loads(evaluate(*words[:2], "--schedule", "yarn:factor=2.5", "--json").out)["rows"]
     assert [row for row in found if "linear" not in row["schedule"]] == same
 
@@ -113,42 +111,32 @@ def test_json_has_every_digit_and_equals_the_naive_loop_in_the_dtype_asked_for(e
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--lengths", "64,1k"], "no document has the 1,023 tokens needed; the longest"),
-        (["--lengths", "1"], "length 1 leaves no token to score"),
-        (["--lengths", "64", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
-        (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
-        (
-            ["--lengths", "64", "--schedule", "yarn:factor=2", "--factor", "2,4"],
-            "has its own factor, and factors 2,4 are",
-        ),
-        (["--lengths", "64", "--factor", "2,4"], "no schedule takes a factor; name one, such as yarn"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--schedule", "runs/a.txt"], "a schedule's file must end in .json or .py"),
-        (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
-        (["--lengths", "64", "--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--lengths", "64", "--dtype", "float23"], "did you mean 'float32'?"),
-        (
-            ["--lengths", "64", "--schedule", "linear:factor=2", "--freeze-at", "128"],
-            "leave freeze_at out (--freeze-at)",
-        ),
-        (
-            ["--lengths", "64", "--schedule", "linear:factor=2", "--set", "beta_fast=16"],
-            "none of the given schedules has the field 'beta_fast'",
-        ),
+        ("--lengths 1k", "no document has the 1,023 tokens needed; the longest"),
+        ("--lengths 1", "length 1 leaves no token to score"),
+        ("--schedule yran:factor=2", "did you mean 'yarn'"),
+        ("--schedule yarn", "yarn needs a factor"),
+        ("--schedule yarn:factor=2 --factor 2,4", "has its own factor, and factors 2,4 are"),
+        ("--factor 2,4", "no schedule takes a factor; name one, such as yarn"),
+        ("--schedule yarn:factor=4 --target-length 128", "factor 4 x trained length 64"),
+        ("--schedule yarn --target-length 32", "shorter than the trained length 64"),
+        ("--schedule runs/a.txt", "a schedule's file must end in .json or .py"),
+        ("--schedule linear:factor=2 --freeze-at 128", "or leave freeze_at out (--freeze-at)"),
+        ("--schedule linear:factor=2 --set beta_fast=16", "none of the given schedules has the field 'beta_fast'"),
+        ("--bos 257", "bos id 257 is outside"),
+        ("--device abacus", "device 'abacus' cannot be used"),
+        ("--dtype float23", "did you mean 'float32'?"),
+        ("-o FILE/out", "is a file; choose another folder"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, words, sentence):
-    assert sentence in refused("eval", checkpoint, "--data", texts, *words)
+    given = words.replace("FILE", str(texts / "a.txt")).split()
+    assert sentence in refused("eval", checkpoint, "--data", texts, "--lengths", "64", *given)
 
 
-def test_missing_things_are_one_sentence(refused, checkpoint, texts, tmp_path):
+def test_missing_things_are_one_sentence(refused, checkpoint, texts):
     assert "no file or folder at" in refused("eval", checkpoint, "--data", "./nowhere", "--lengths", "64")
     assert "does not exist" in refused("eval", "./nowhere", "--data", texts, "--lengths", "64")
     assert "missing option '--data'" in refused("eval", checkpoint, "--lengths", "64")
-    (tmp_path / "file").write_text("")
-    words = ["--data", texts, "--lengths", "64", "-o", str(tmp_path / "file" / "out")]
-    assert "is a file; choose another folder" in refused("eval", checkpoint, *words)
 
 
 def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(refused, texts, tmp_path):

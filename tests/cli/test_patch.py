@@ -141,6 +141,8 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     )
     assert rows(captured.out)["max_position_embeddings"] == "1024 -> 256"
     assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
+    said = ran("patch", "out", "-o", "top", "--schedule", "linear:factor=2", "--on-top").err
+    assert "before (yarn:factor=4); the new schedule goes on top" in said
     summary = rows(patch("--schedule", "linear:factor=2", out="fresh").out)
     assert summary["max_position_embeddings"] == "256, unchanged"
     assert config("again") == config("fresh")
