@@ -281,8 +281,8 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     if owner not in _BY_OWNER:
         what = f"a server of {named(owner)}" if owner else "a server of an unknown engine"
         raise ServerError(
-            f"{client.url} is {what}; only vLLM (vllm serve) and SGLang can score a prompt; or measure the checkpoint "
-            f"itself: ropescale eval MODEL"
+            f"{client.url} is {what}; only vLLM (vllm serve) and SGLang can score a prompt; serve the model with one "
+            f"of them, or measure the checkpoint itself: ropescale eval MODEL"
         )
     matching = [card for card in cards if wanted in (None, card.id)]
     if not matching:

@@ -67,7 +67,7 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 _BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, which lacks mlx-lm's own keys for this schedule"
 
 _NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
-"""Types whose pairs are neighbouring coordinates, unlike in the layer for per-pair factors."""
+"""Types that rotate pairs of neighbouring coordinates, which mlx-lm's layer for per-pair factors does not support."""
 
 
 class MlxLmEngine(Engine):
