@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import math
 import pickle
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
 from ropescale.inspecting import Geometry
 from ropescale.inspecting.drawing import draw
-from ropescale.schedules import Yarn
+from ropescale.schedules import Linear, Yarn
 
 pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
 
 from ropescale.output import plotting
 
@@ -64,6 +66,24 @@ def test_a_pair_is_a_whole_number_on_the_axis_and_those_that_never_turn_are_left
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
+def test_a_short_axis_of_divisors_has_plain_numbers():
+    scheduled = [Geometry("all", ROPE, f"linear:factor={x}", Linear(factor=x)(ROPE, 320), 320) for x in (1.5, 1.25)]
+    figure = draw({"all": scheduled})
+    figure.canvas.draw()
+    ticks = [text.get_text() for text in figure.axes[1].get_yticklabels()]
+    assert len(ticks) >= 3 and all(float(tick) > 0 for tick in ticks)
+
+
+def test_of_a_single_length_the_points_stand_beside_each_other_each_with_its_interval():
+    schedules = ["yarn:factor=2", "ntk:factor=2"]
+    run = ropescale.evals.perplexity(tiny.llama(), tiny.documents(6, 128), [128], schedules, truncation=True)
+    (axes,) = run.plot().axes
+    places = [each.lines[0].get_xdata()[0] for each in axes.containers]
+    assert len(set(places)) == len(places) == 3 and places == sorted(places)
+    low, high = axes.get_xlim()
+    assert low < 128 / 1.4 and high > 128 * 1.4
+
+
 def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
     left, right = draw({"all": [SCHEDULED]}).axes
     found = curves(left)
@@ -100,8 +120,6 @@ def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, nam
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
 def test_a_plot_replaces_a_picture_of_ours_and_nothing_else(tmp_path, ending):
-    from matplotlib.figure import Figure
-
     path = tmp_path / f"rope.{ending}"
     path.touch()
     plotting.save(Figure((1, 1)), path)
@@ -111,8 +129,6 @@ def test_a_plot_replaces_a_picture_of_ours_and_nothing_else(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture_of_somebody_elses_is_named_and_left(model, capsys, ending):
-    from matplotlib.figure import Figure
-
     path = Path(f"photo.{ending}")
     figure = Figure((1, 1))
     figure.text(0, 0, "made with ropescale")
@@ -128,8 +144,6 @@ def test_a_picture_of_somebody_elses_is_named_and_left(model, capsys, ending):
 
 
 def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_is_made_alike_again():
-    from matplotlib.figure import Figure
-
     content, again = (plotting.drawn(lambda: Figure((2, 1))) for _ in range(2))
     assert content == again
     Figure((2, 1)).savefig(plain := io.BytesIO(), format="png", dpi=160)
@@ -139,13 +153,7 @@ def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
         draw({"all": [SCHEDULED]})
