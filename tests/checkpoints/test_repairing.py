@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny.llama()
     with ropescale.patch(model, "yarn:factor=4"):
         return tiny.checkpoint(tmp_path_factory.mktemp("saved") / "model", model)
-
-
-@pytest.fixture
-def folder(saved: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
 def test_live_frequencies_and_a_limit_that_is_too_low_are_told_apart(saved, ran):
@@ -49,15 +43,6 @@ def test_as_is_writes_what_is_lacking_and_what_patching_the_source_would_have_wr
     assert set(done.changes) == {"config.json", "tokenizer_config.json", "ropescale.json"}
     with pytest.raises(ScheduleError, match="no file is written"):
         ropescale.patch_checkpoint(tmp_path / "out", tmp_path / "again", "as-is")
-
-
-def test_as_is_in_place_is_shown_before_and_undone_after(folder, ran):
-    before = (folder / "config.json").read_bytes()
-    assert '+  "model_max_length": 256' in ran("patch", folder, "--schedule", "as-is", "--dry-run").out
-    ropescale.patch_checkpoint(folder, None, "as-is", in_place=True)
-    assert ropescale.verify(folder).length == 256
-    ropescale.restore(folder)
-    assert (folder / "config.json").read_bytes() == before
 
 
 def test_as_is_keeps_the_record_of_a_patched_checkpoint(tmp_path):

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from configurations import edit
+from crashing import unchanged
 from gguf_models import write_gguf
 from tiny import TEXT
 from transformers import AutoModelForCausalLM
@@ -180,3 +181,22 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(words, refus
     named = {"CHECKPOINT": checkpoint, "TEXT": texts, "MODEL.gguf": tmp_path / "model.gguf"}
     said = refused(*(named.get(word, word) for word in words.split()))
     assert "/proc/new" in said and ("cannot write" in said or "cannot be written" in said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "eval MODEL --data TEXT --lengths 32",
+        "retrieval MODEL --lengths 32",
+        "recommend MODEL --data TEXT --target-length 128",
+        "search MODEL --data TEXT --target-length 128",
+        "demo",
+    ],
+)
+def test_a_run_is_not_written_into_a_models_folder(words, refused, copied, texts, tmp_path):
+    model = copied.rename(tmp_path / "q-search")
+    (model / "model.safetensors").write_bytes(b"whoever reads this fails")
+    out, named = tmp_path / "q.json" if "search" in words else model, {"MODEL": model, "TEXT": texts}
+    with unchanged(tmp_path):
+        said = refused(*(named.get(word, word) for word in words.split()), "-o", out)
+    assert said == f"error: cannot write into {model}: it holds a model (config.json) and no run; choose another folder"

@@ -409,7 +409,7 @@ def test_stock_dynamic_depends_on_what_ran_before_and_as_is_makes_it_stateless()
 
 
 @pytest.mark.parametrize("name", VARYING)
-def test_frozen_at_a_length_every_document_gets_the_table_of_that_length(name):
+def test_frozen_at_a_length_every_document_gets_the_table_of_that_length_and_freeze_at_saves_it(name, tmp_path):
     model = build()
     spec = spec_for(model, name)
     with ropescale.patch(model, spec):
@@ -422,6 +422,11 @@ def test_frozen_at_a_length_every_document_gets_the_table_of_that_length(name):
         assert torch.equal(tables(model)[0][1], held)
     with ropescale.patch(model, spec, length=TRAINED):
         assert torch.equal(logits(model, 40), at_40)
+    with ropescale.patch(model, spec, freeze_at=100) as patch:
+        assert not patch.length_dependent
+        frozen = logits(model, 100)
+        torch.testing.assert_close(frozen, at_100, rtol=0, atol=2e-4)
+        assert torch.equal(frozen, logits(reloaded(model, tmp_path), 100))
 
 
 def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_path):
@@ -431,19 +436,6 @@ def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_
             scale = tables(model)[0][2]
             assert scale == pytest.approx(0.1 * math.log(length / 4096) + 1, rel=1e-5)
             assert scale == tables(reloaded(model, tmp_path))[0][2]
-
-
-@pytest.mark.parametrize("name", VARYING)
-def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name, tmp_path):
-    model = build()
-    spec = spec_for(model, name)
-    with ropescale.patch(model, spec, length=200):
-        at_200 = logits(model, 200)
-    with ropescale.patch(model, spec, freeze_at=200) as patch:
-        assert not patch.length_dependent
-        frozen = logits(model, 200)
-        torch.testing.assert_close(frozen, at_200, rtol=0, atol=2e-4)
-        assert torch.equal(frozen, logits(reloaded(model, tmp_path), 200))
 
 
 def test_what_no_configuration_can_say_is_not_saved_and_the_newest_patch_decides(tmp_path):

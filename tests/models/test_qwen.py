@@ -43,6 +43,10 @@ def test_images_keep_their_three_axes_under_the_schedule(folder, load):
     positions = torch.tensor([[[0, 5, 300_000]], [[0, 70, 1_000]], [[0, 9, 40]]])  # [axis, 1, token]
     cos, sin = rotary(torch.zeros(1, 3, 1), positions)
     frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 262_144)
+    before, after = (read(folder / name / "config.json") for name in ("model", "long"))
+    rope = after["text_config"]["rope_parameters"]
+    assert (rope["mrope_section"], rope["rope_type"]) == (SECTIONS, "yarn")
+    assert after["vision_config"] == before["vision_config"] and "rope_parameters" not in after
     axes = [axis_of(pair) for pair in range(8)]
     assert axes == [0, 1, 2, 0, 1, 2, 0, 0]
     for token in range(3):
@@ -50,15 +54,6 @@ def test_images_keep_their_three_axes_under_the_schedule(folder, load):
         for found, expected in ((cos, angles.cos()), (sin, angles.sin())):
             # a position of 300,000 times a float32 frequency is exact to 0.02 of a turn's radian
             assert torch.allclose(found[0, token].double(), scale * expected, atol=0.03 if token == 2 else 1e-5)
-
-
-def test_the_sections_and_what_belongs_to_vision_are_as_before(folder):
-    before, after = (read(folder / name / "config.json") for name in ("model", "long"))
-    assert after["vision_config"] == before["vision_config"]
-    rope = after["text_config"]["rope_parameters"]
-    assert (rope["mrope_section"], rope["mrope_interleaved"], rope["rope_type"]) == (SECTIONS, True, "yarn")
-    assert after["text_config"]["max_position_embeddings"] == 1_048_576
-    assert "rope_parameters" not in after
 
 
 def test_text_is_computed_alike_by_the_whole_model_and_by_its_text_part(folder):
