@@ -15,13 +15,6 @@ from ropescale.evals import reference
 
 
 @pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT * 4)
-    return str(path)
-
-
-@pytest.fixture
 def evaluate(ran, tmp_path):
     """Runs ``ropescale eval --config`` on a file of this content."""
 
@@ -41,8 +34,8 @@ def evaluate(ran, tmp_path):
         "retrieval --lengths 200 --depths 0,0.5 --trials 2 --schedule linear:factor=4",
     ],
 )
-def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, text, tmp_path):
-    words = [text if word == "TEXT" else word for word in words.split()]
+def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, texts, tmp_path):
+    words = [texts / "a.txt" if word == "TEXT" else word for word in words.split()]
     ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
     again = ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
     assert "written to" in again.err
@@ -51,8 +44,14 @@ def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint,
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
 
-def test_the_command_line_goes_before_the_file(evaluate, checkpoint, text):
-    given = {"model": checkpoint, "data": text, "lengths": [32], "schedule": ["yarn:factor=2"], "truncation": False}
+def test_the_command_line_goes_before_the_file(evaluate, checkpoint, texts):
+    given = {
+        "model": checkpoint,
+        "data": f"{texts}/a.txt",
+        "lengths": [32],
+        "schedule": ["yarn:factor=2"],
+        "truncation": False,
+    }
     out, _ = evaluate(given, "--schedule", "linear:factor=2", "--lengths", "64")
     assert "linear:factor=2" in out and "yarn" not in out
     assert "| perplexity " in out and " 64 |" in out and " 32 |" not in out
@@ -96,9 +95,9 @@ def test_the_file_of_a_run_finds_its_data_from_another_working_directory(ran, ch
     assert ran("eval", "--config", "moved.yaml").out.split("All tables")[0] == one.out.split("All tables")[0]
 
 
-def test_a_schedule_of_ones_own_is_asked_for_on_the_command_line(ran, refused, checkpoint, text, tmp_path):
+def test_a_schedule_of_ones_own_is_asked_for_on_the_command_line(ran, refused, checkpoint, texts, tmp_path):
     own = f"{own_schedules.__file__}::Half"
-    words = ("eval", checkpoint, "--data", text, "--lengths", "32", "--trust-remote-code")
+    words = ("eval", checkpoint, "--data", texts / "a.txt", "--lengths", "32", "--trust-remote-code")
     ran(*words, "--schedule", own, "-o", tmp_path / "out")
     made = tmp_path / "out" / "run.yaml"
     assert "is code, which a file cannot run" in refused("eval", "--config", made, "--trust-remote-code")

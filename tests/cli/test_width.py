@@ -4,8 +4,9 @@ import json
 import re
 
 import pytest
+from configurations import write_files
 from fake_engine import serving
-from tiny import byte_tokenizer, llama, naive_nll
+from tiny import checkpoint, llama, naive_nll
 
 from ropescale.evals import reference
 
@@ -18,14 +19,10 @@ TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^ *`?[a-z
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("width")
-    llama(vocab_size=259).save_pretrained(folder / "model")
-    byte_tokenizer().save_pretrained(folder / "model")
-    for number in range(10):
-        (folder / "texts").mkdir(exist_ok=True)
-        (folder / "texts" / f"{number}.txt").write_text(f"{number} {TEXT[number:]}" * 4)
+    checkpoint(folder / "model", llama(vocab_size=259))
     rows = [{"input": f"{TEXT}The code {n} is", "outputs": [str(n)], "task": f"a task {n % 2}"} for n in range(6)]
-    (folder / "prompts.jsonl").write_text("\n".join(json.dumps(each) for each in rows))
-    return folder
+    files = {f"texts/{number}.txt": f"{number} {TEXT[number:]}" * 4 for number in range(10)}
+    return write_files(folder, files | {"prompts.jsonl": "\n".join(map(json.dumps, rows))})
 
 
 SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]

@@ -100,7 +100,7 @@ KERNELS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def loadable(trap: None) -> Path:
     """A model that loads, and a text to measure it on."""
-    Path("text.txt").write_text("".join(chr(32 + 7 * i * i % 90) for i in range(300)))
+    Path("text.txt").write_text(tiny.TEXT * 4)
     return tiny.checkpoint(Path("model"), tiny.llama(vocab_size=258))
 
 

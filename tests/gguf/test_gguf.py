@@ -119,20 +119,17 @@ def test_llama3_becomes_the_divisors_of_transformers_own_table():
     assert keys[S + "type"] == "none"
 
 
-def test_a_table_goes_into_both_lists_where_there_is_no_other_place():
-    keys = patched({"name": "table", "factors": HALVED}, arch="phi3", target_length=512)
-    assert factors_of("out.gguf", "rope_factors_long.weight") == HALVED
-    assert factors_of("out.gguf", "rope_factors_short.weight") == HALVED
-    assert (keys[S + "type"], keys[S + "original_context_length"]) == ("longrope", 256)
-
-
-def test_longrope_keeps_its_two_lists():
+def test_longrope_keeps_its_two_lists_and_a_table_goes_into_both_where_there_is_no_other_place():
     asked = {"name": "longrope", "short_factor": [1.0] * 8, "long_factor": HALVED, "factor": 4}
     keys = patched(asked)
     assert factors_of("out.gguf", "rope_factors_long.weight") == HALVED
     assert factors_of("out.gguf", "rope_factors_short.weight") == [1.0] * 8
     assert keys[S + "attn_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(256)), rel=1e-7)
     assert (keys[S + "type"], keys["context_length"]) == ("longrope", 1024)
+    keys = patched({"name": "table", "factors": HALVED}, arch="phi3", out="table.gguf", target_length=512)
+    assert factors_of("table.gguf", "rope_factors_long.weight") == HALVED
+    assert factors_of("table.gguf", "rope_factors_short.weight") == HALVED
+    assert (keys[S + "type"], keys[S + "original_context_length"]) == ("longrope", 256)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from configurations import edit, read
+from configurations import edit, read, write_files
 from refusing import one_error
 from tiny import byte_tokenizer, checkpoint, llama, naive_nll
 from transformers import AutoModelForCausalLM, dynamic_module_utils
@@ -64,9 +64,8 @@ def folder(plain: Path, tmp_path: Path, marker: Path) -> Path:
     own = Path(shutil.copytree(plain, tmp_path / "own"))
     named = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     edit(own, model_type="own_llama", architectures=["OwnForCausalLM"], auto_map=named)
-    (own / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(marker)))
-    (own / "modeling_own.py").write_text(MODELING)
-    return own
+    code = {"configuration_own.py": CONFIGURATION.format(marker=str(marker)), "modeling_own.py": MODELING}
+    return write_files(own, code)
 
 
 @pytest.fixture
@@ -76,13 +75,8 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def patched(folder: Path, tmp_path: Path) -> Path:
-    assert main(["patch", str(folder), "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]) == 0
-    return tmp_path / "out"
-
-
 def test_patching_and_inspecting_run_no_code_and_carry_it_along(folder: Path, tmp_path: Path, marker: Path) -> None:
-    out = patched(folder, tmp_path)
+    out = ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4").folder
     assert main(["inspect", str(out)]) == 0
     assert not marker.exists()
     for name in ("configuration_own.py", "modeling_own.py"):
@@ -104,7 +98,7 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
 def test_with_the_option_it_is_verified_generated_from_and_evaluated(
     folder: Path, plain: Path, tmp_path: Path, text: Path, marker: Path, ran: Any
 ) -> None:
-    out = patched(folder, tmp_path)
+    out = ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4").folder
     ran("verify", out, "--trust-remote-code")
     assert marker.exists()
     said = ran("verify", out, "--trust-remote-code", "--generate").out
@@ -132,8 +126,6 @@ def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
     named = {"AutoTokenizer": ["own.OwnTokenizer", None]}
     edit(plain, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=named)
     (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")
-    assert (
-        "allow it if you trust it (--trust-remote-code)"
-        in ran("eval", plain, "--data", text, "--lengths", "64", code=2).err
-    )
+    said = ran("eval", plain, "--data", text, "--lengths", "64", code=2).err
+    assert "allow it if you trust it (--trust-remote-code)" in said
     assert not marker.exists()
