@@ -158,35 +158,30 @@ def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_
 def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, tmp_path):
     model = loaded(source)
     (tmp_path / "there").mkdir()
-    with pytest.raises(RopescaleError, match="carries no schedule"):
-        ropescale.save(model, tmp_path / "out")
-    with pytest.raises(RopescaleError, match="give a transformers model"):
-        ropescale.save("source", tmp_path / "out")
-    for spec, options, reason in [
-        ("dynamic-yarn", {}, "freeze it at a length"),
-        ("dynamic:factor=4", {"length": 99}, "frozen at 99"),
-    ]:
-        with ropescale.patch(model, spec, **options), pytest.raises(RopescaleError, match=reason):
-            ropescale.save(model, tmp_path / "out")
+
+    def refused(reason: str, given: Any = model, out: Path = tmp_path / "out") -> None:
+        with pytest.raises(RopescaleError, match=reason):
+            ropescale.save(given, out)
+
+    refused("carries no schedule")
+    refused("give a transformers model", given="source")
+    with ropescale.patch(model, "dynamic-yarn"):
+        refused("freeze it at a length")
+    with ropescale.patch(model, "dynamic:factor=4", length=99):
+        refused("frozen at 99")
     with ropescale.patch(model, "yarn:factor=4"):
-        with pytest.raises(CheckpointError, match="there exists already"):
-            ropescale.save(model, tmp_path / "there")
-        with pytest.raises(CheckpointError, match="overlap"):
-            ropescale.save(model, source / "out")
+        refused("there exists already", out=tmp_path / "there")
+        refused("overlap", out=source / "out")
         model.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="some"))
-        with pytest.raises(CheckpointError, match="cannot be saved: The model is quantized with some"):
-            ropescale.save(model, tmp_path / "out")
+        refused("cannot be saved: The model is quantized with some")
         del model.hf_quantizer
         model.lm_head.weight.full_tensor = None  # as of one that several processes share
-        with pytest.raises(CheckpointError, match="spread over several processes"):
-            ropescale.save(model, tmp_path / "out")
+        refused("spread over several processes")
         del model.lm_head.weight.full_tensor
         model.generation_config.temperature = -1.0  # which transformers refuses to write
-        with pytest.raises(RopescaleError, match="cannot be saved"):
-            ropescale.save(model, tmp_path / "out")
+        refused("cannot be saved")
         model.model.rotary_emb.inv_freq.mul_(2)
-        with pytest.raises(VerificationError, match="no longer live"):
-            ropescale.save(model, tmp_path / "out")
+        refused("no longer live")
     assert sorted(os.listdir(tmp_path)) == ["source", "there"] and not os.listdir(tmp_path / "there")
 
 
