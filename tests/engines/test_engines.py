@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import generate_model_code
-import gguf
 import own_schedules
 import pytest
 from configurations import DEEPSEEK_V3, GPT_OSS, LLAMA, MINISTRAL3, QWEN3, write_checkpoint
 from coverage_models import SEEING
-from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
@@ -29,6 +26,7 @@ CONFIGS = {
     "gpt_oss": GPT_OSS,
     "deepseek_v3": DEEPSEEK_V3,
     "gemma3_text": {"model_type": "gemma3_text", "head_dim": 128, "max_position_embeddings": 8192},
+    "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "attn_config": {"rope_theta": 1e4}},
     "lfm3": {"model_type": "lfm3", "max_position_embeddings": 8192},
     "llama4_text": LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1},
     "qwen2_vl_text": LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": MROPE},
@@ -55,7 +53,7 @@ ROWS = "vLLM and SGLang: cannot use the three rows of positions of qwen2_vl_text
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
 WARNINGS: list[tuple[str, Any, list[str]]] = [
-    *(("llama", spec, []) for spec in ("yarn:factor=4", "llama3:factor=4", "ntk:factor=4")),
+    *(("llama", spec, []) for spec in ("yarn:factor=4", "yarn:factor=3.3", "llama3:factor=4", "ntk:factor=4")),
     ("llama", "linear:factor=4", [RAISES]),
     ("llama", "yarn:factor=4,truncate=false", ["llama.cpp and mlx-lm: always round the ramp"]),
     ("llama", "yarn:factor=4,attention_factor=1", [
@@ -126,6 +124,23 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "llama.cpp: ignores the factor of proportional RoPE",
         "transformers 4: lacks lfm3",
     ]),
+    ("mistral", "linear:factor=4", [RAISES]),
+    ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1", [
+        "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5",
+    ]),
+    ("deepseek_v3", "ntk:factor=4", []),
+    ("dbrx", "ntk:factor=4", []),
+    ("dbrx", "linear:factor=4", [
+        RAISES, "SGLang: does not scale dbrx, silently", "mlx-lm: reads no scaling for dbrx",
+        "transformers 4: ignores rope_scaling for dbrx",
+    ]),
+    ("olmo3", "ntk:factor=4", ["transformers 4: has one theta for all layers of olmo3, so the other layers change"]),
+    ("gemma3_text", PER_PAIR, [
+        SERVES, DROPS, "mlx-lm: computes the attention factor",
+        "transformers 5: before 5.21, the second text past 8,192 tokens stops with an error (full_attention)",
+    ]),
+    ("olmo2", "linear:factor=4", [RAISES]),
+    ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"]),
     ("olmo2", PER_PAIR, [
         SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2",
     ]),
@@ -233,15 +248,3 @@ def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_doe
     record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
     assert record["frozen"] == {"all": "dynamic:factor=4 frozen at 16384 tokens"}
     assert record["spec"]["all"].startswith("table:")
-
-
-def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch):
-    page = (repository / "docs" / "llama.cpp.md").read_text()
-    [code] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    write_keys(Path("llama.gguf"))
-    names: dict[str, Any] = {}
-    exec(compile(code, "llama.cpp.md", "exec"), names)
-    assert names["done"].path.resolve() == (tmp_path / "llama-8k.gguf").resolve()
-    fields = gguf.GGUFReader("llama-8k.gguf").fields
-    assert fields["llama.rope.scaling.factor"].contents() == 32.0

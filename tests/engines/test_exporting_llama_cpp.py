@@ -13,7 +13,6 @@ from planning import make_plan
 
 from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
-from ropescale.engines import engine_warnings
 from ropescale.exporting import Export, export
 
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
@@ -52,19 +51,6 @@ def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_pat
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()  # converted as it lies
     assert "# PATH.gguf is the output of llama.cpp's convert_hf_to_gguf.py for PATH\n" in text
     assert "llama-server -m PATH.gguf -c 32768\n" in text
-
-
-def test_patch_says_what_converting_a_deepseek_would_do():
-    warned = {
-        spec: "\n".join(engine_warnings(make_plan(DEEPSEEK, spec)))
-        for spec in ("yarn:factor=8", "ntk:factor=4", MSCALE)
-    }
-    text = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.459 instead of 1)"
-    assert (
-        [text in said for said in warned.values()]
-        == ["llama.cpp" in said for said in warned.values()]
-        == [True, False, False]
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------

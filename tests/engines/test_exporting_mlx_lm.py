@@ -45,10 +45,7 @@ def told(done: Export) -> dict[str, Any]:
     return changes_of(done)["rope_scaling"]
 
 
-@pytest.mark.parametrize(
-    ("target", "stretched"),
-    [(4096, 1), (8192, 2), (32768, 8), (131072, 32)],
-)
+@pytest.mark.parametrize(("target", "stretched"), [(4096, 1), (8192, 2), (32768, 8), (131072, 32)])
 def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_the_wanted_one(
     target, stretched, tmp_path
 ):
@@ -108,11 +105,7 @@ def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type, tm
 
 ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "yarn": (LLAMA, "yarn:factor=8", {}),
-    "no rounding": (
-        LLAMA,
-        "yarn:factor=8,truncate=false",
-        {"truncate": ("dropped", "true")},
-    ),
+    "no rounding": (LLAMA, "yarn:factor=8,truncate=false", {"truncate": ("dropped", "true")}),
     "linear": (LLAMA, "linear:factor=4", {}),
     "llama3": (LLAMA, "llama3:factor=4", {}),
     "theta": (LLAMA, "ntk:factor=4", {}),
@@ -139,11 +132,7 @@ def test_the_rows_that_are_not_honoured_are_these(case, tmp_path):
 @pytest.mark.parametrize(
     ("config", "spec", "said"),
     [
-        (
-            LLAMA | {"model_type": "mixtral"},
-            "yarn:factor=4",
-            "reads no scaling for mixtral, silently leaving base",
-        ),
+        (LLAMA | {"model_type": "mixtral"}, "yarn:factor=4", "reads no scaling for mixtral, silently leaving base"),
         (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
         (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
         (LLAMA | {"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),

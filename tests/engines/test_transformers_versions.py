@@ -25,14 +25,13 @@ import pytest
 import rotary_reader
 import tiny_models
 from environments import environment
-from planning import make_plan
 
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.checkpoints.patching import PatchedCheckpoint
 from ropescale.configs.class_defaults import ALL_LAYERS
 from ropescale.configs.configuration import read_rope
-from ropescale.engines import engine_warnings, transformers4
+from ropescale.engines import transformers4
 from ropescale.schedules import LongRope, Schedule
 
 CURRENT = importlib.metadata.version("transformers")
@@ -60,10 +59,7 @@ _THETA = {"rope_theta": 20000.0}
 _HEAD = {"head_dim": 32}
 _HALF = {"partial_rotary_factor": 0.5}
 _EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_MIXED = {
-    "sliding_window": 16,
-    "layer_types": ["sliding_attention", "full_attention"],
-}
+_MIXED = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 _FULL = {"layer_types": ["full_attention", "full_attention"]}
 
 
@@ -540,34 +536,6 @@ def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_as
         for call in range(3):
             key = written.case.name, call
             np.testing.assert_allclose(reading.logits[key], current.logits[key], atol=1e-5, err_msg=str(key))
-
-
-OF_TYPES = {
-    ("mistral", "linear:factor=4"): [],
-    ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
-        "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
-    ],
-    ("olmo2", "linear:factor=4"): [],
-    ("olmo2", "yarn:factor=4"): ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"],
-    ("nemotron", "yarn:factor=4"): ["transformers 4: ignores rope_scaling for nemotron; load it with transformers 5"],
-    ("dbrx", "ntk:factor=4"): [],
-    ("dbrx", "linear:factor=4"): ["transformers 4: ignores rope_scaling for dbrx; load it with transformers 5"],
-    ("olmo3", "ntk:factor=4"): [
-        "transformers 4: has one theta for all layers of olmo3, so the other layers change as well; load it with "
-        "transformers 5"
-    ],
-    ("gemma3_text", "ntk-su:factor=4"): [
-        "transformers 5: before 5.21, the second text past 64 tokens stops with an error (full_attention)"
-    ],
-    ("llama", "yarn:factor=3.3"): [],
-}
-
-
-@pytest.mark.parametrize(("model_type", "spec"), OF_TYPES)
-def test_what_versions_make_of_a_type_of_their_own_way_is_said(model_type, spec):
-    common = {} if model_type == "dbrx" else _COMMON
-    plan = make_plan({"model_type": model_type} | common | (NAMED | OTHERS)[model_type], spec)
-    assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == OF_TYPES[model_type, spec]
 
 
 def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here():
