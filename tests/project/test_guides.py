@@ -123,10 +123,7 @@ def options_of(name: str) -> set[str]:
 
 NOT_RUN = {
     "engines": {"make engines": "installs engines of some GB"},
-    "intervals": {
-        "intervals.py documents": "takes minutes",
-        "intervals.py windows": "takes minutes",
-    },
+    "intervals": {"intervals.py documents": "takes minutes", "intervals.py windows": "takes minutes"},
     "measuring": {"against_truncation.py": "takes minutes"},
     "training": {"--steps 400": "takes hours; adapting.md has the same with 2 steps"},
     "versions": {"pip install": "installs libraries"},
@@ -165,49 +162,41 @@ class Guide:
     """What a page's blocks need, write and print.
 
     Attributes:
-        prepare: makes what the page takes for granted, and returns the names that it leaves to the reader.
+        prepare: makes what the page takes for granted, and returns the names that it leaves to the reader, if any;
+            ``dict`` where nothing is needed.
         made: files that there are afterwards.
         said: what is printed among other things.
     """
 
-    prepare: Callable[[], Names]
+    prepare: Callable[[], Names | None]
     made: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
 
 
-def nothing() -> Names:
-    return {}
-
-
-def a_patched_folder() -> Names:
+def a_patched_folder() -> None:
     assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k"]) == 0
-    return {}
 
 
-def texts_in_a_folder() -> Names:
+def texts_in_a_folder() -> None:
     Path("texts").mkdir()
     for number, text in enumerate(texts()):
         (Path("texts") / f"{number}.txt").write_text(text[:1100], encoding="utf-8")
-    return {}
 
 
-def a_run() -> Names:
+def a_run() -> None:
     assert main(["eval", "CKPT", "--data", "book.txt", "--lengths", "256,2k", "--windows", "1", "-o", "OUT"]) == 0
-    return {}
 
 
-def a_configuration() -> Names:
+def a_configuration() -> None:
     config = LlamaConfig(hidden_size=4096, num_attention_heads=32, max_position_embeddings=4096)
     config.save_pretrained("llama")
-    return {}
 
 
-def a_gguf_file() -> Names:
+def a_gguf_file() -> None:
     write_gguf(AutoModelForCausalLM.from_pretrained("CKPT"), Path("llama.gguf"))
-    return {}
 
 
-def models_of_a_reader() -> Names:
+def models_of_a_reader() -> None:
     """A chat model with long conversations, a fine-tuned model, and a GGUF file."""
     a_gguf_file()
     assert main(["patch", "CKPT", "-o", "TUNED", "--schedule", "yarn", "--target-length", "2k"]) == 0
@@ -220,7 +209,6 @@ def models_of_a_reader() -> Names:
     tokenizer.save_pretrained("CHAT")
     turns = [{"role": role, "content": texts()[0][:200]} for role in ("user", "assistant") * 2]
     Path("chats.jsonl").write_text(f"{json.dumps({'messages': turns})}\n", encoding="utf-8")
-    return {}
 
 
 def a_trainer() -> Names:
@@ -247,11 +235,10 @@ def a_trainer() -> Names:
     }
 
 
-def codes() -> Names:
+def codes() -> None:
     """A prompt and its answer, as the page shows them."""
     rows = re.findall(r"^\{.*\}$", (ROOT / "docs" / "retrieval.md").read_text(encoding="utf-8"), re.MULTILINE)
     Path("codes.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    return {}
 
 
 def texts() -> list[str]:
@@ -260,20 +247,20 @@ def texts() -> list[str]:
 
 RUN = {
     "README": Guide(
-        nothing,
+        dict,
         ("CKPT-2k/ropescale.json", "Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"),
         ("vllm serve CKPT-2k",),
     ),
-    "patching": Guide(nothing, ("CKPT-2k/ropescale.json",), ("live: yes",)),
+    "patching": Guide(dict, ("CKPT-2k/ropescale.json",), ("live: yes",)),
     "serving": Guide(a_patched_folder, (), ("--context-length 2048",)),
     "retrieval": Guide(codes, ("KEYS/results.json", "CODES/results.json"), ("| accuracy", "| score")),
-    "adapting": Guide(nothing, ("CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"), ("live: yes",)),
-    "searching": Guide(nothing, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
+    "adapting": Guide(dict, ("CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"), ("live: yes",)),
+    "searching": Guide(dict, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
     "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
     "qwen": Guide(
-        nothing,
+        dict,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
         ("32,768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "vllm serve Qwen3.5-9B-1m"),
     ),
@@ -283,7 +270,7 @@ RUN = {
         ("vllm serve Qwen3-8B-128k", "| yarn:factor=16"),
     ),
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2,048 tokens>",)),
-    "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
+    "saving": Guide(dict, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
 
@@ -331,7 +318,7 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_a_guide_run(page, workplace, capsys):
     guide = RUN[page]
-    given = guide.prepare()
+    given = guide.prepare() or {}
     for language, text in blocks_of(PAGES[page]):
         if listed(page, text) is None and language == "python":
             run_python(text, dict(given))

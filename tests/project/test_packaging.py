@@ -60,28 +60,20 @@ def test_the_packages_listed_are_the_packages_in_the_tree(repository, settings):
     assert set(settings["tool"]["setuptools"]["packages"]) == tree_packages(repository)
 
 
-def test_the_wheel_holds_only_ropescale_at_its_top(wheel):
-    tops = {name.partition("/")[0] for name in wheel.namelist()}
-    assert {re.sub(r"-[\d.]+\.dist-info$", ".dist-info", top) for top in tops} == {"ropescale", "ropescale.dist-info"}
-
-
-def test_the_wheel_holds_every_source_file_and_all_data_byte_for_byte(wheel, clone):
+def test_the_wheel_holds_every_source_file_and_all_data_byte_for_byte_and_is_a_command_with_a_licence(wheel, clone):
     expected = {
         f"{package.replace('.', '/')}/{file.relative_to(clone / folder).as_posix()}": file
         for package, folder in FOLDERS.items()
         for file in (clone / folder).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    inside = {name for name in wheel.namelist() if name.startswith("ropescale/") and not name.endswith("/")}
+    names = [name for name in wheel.namelist() if not name.endswith("/")]
+    about = {name for name in names if re.match(r"ropescale-[\d.]+\.dist-info/", name)}
     assert "ropescale/py.typed" in expected
-    assert inside == set(expected)
+    assert set(names) - about == set(expected)
     assert [name for name, file in expected.items() if wheel.read(name) != file.read_bytes()] == []
-
-
-def test_the_wheel_carries_the_licence_and_the_entry_point(wheel):
-    names = wheel.namelist()
-    assert [name for name in names if name.endswith("licenses/LICENSE")]
-    entry = next(name for name in names if name.endswith("entry_points.txt"))
+    assert [name for name in about if name.endswith("licenses/LICENSE")]
+    [entry] = [name for name in about if name.endswith("entry_points.txt")]
     assert "ropescale = ropescale.cli.main:main" in wheel.read(entry).decode()
 
 
