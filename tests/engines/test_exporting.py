@@ -13,7 +13,7 @@ import gguf
 import own_schedules
 import pytest
 import torch
-from configurations import DEEPSEEK, LLAMA, in_v5, write_checkpoint
+from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpoint
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
@@ -25,24 +25,14 @@ from ropescale.engines import transformers4
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export, export
 
-SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
-    "llama 3.1": LLAMA
-    | {"rope_scaling": SCALED | {"original_max_position_embeddings": 8192}, "max_position_embeddings": 131072},
+    "llama 3.1": LLAMA31,
     "qwen3": {"model_type": "qwen3", "max_position_embeddings": 8192, "head_dim": 64},
-    "gpt_neox": {
-        "model_type": "gpt_neox",
-        "hidden_size": 256,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 2048,
-        "rotary_pct": 0.25,
-        "rotary_emb_base": 10000,
-    },
+    "gpt_neox": plain("gpt_neox", 256, 2, 2048, rotary_pct=0.25, rotary_emb_base=10000),
     "phi3": LLAMA | {"model_type": "phi3"},
-    "mixtral": {"model_type": "mixtral", "hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096}
-    | {"head_dim": None},
+    "mixtral": plain("mixtral", 128, 2, 4096, 1e6, head_dim=None),
     "gemma3_text": GEMMA3,
     "gemma3": {"model_type": "gemma3", "text_config": GEMMA3},
     "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},

@@ -151,12 +151,7 @@ def test_a_table_or_scale_that_is_no_number_is_not_live(bad, spec):
         ropescale.verify(model)
 
 
-TWO_LISTS = {
-    "name": "longrope",
-    "short_factor": [1.0] * 4,
-    "long_factor": [1.0, 2.0, 3.0, 4.0],
-    "factor": 4.0,
-}
+TWO_LISTS = {"name": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0], "factor": 4.0}
 
 
 @pytest.mark.parametrize(("name", "length"), [("short_factor", 64), ("long_factor", 65)])
@@ -205,12 +200,7 @@ def test_a_forward_that_ignores_the_table_is_not_live(held):
 
 
 EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "topk_group": 1, "n_group": 1}
-MLA = {
-    "deepseek_v2": EXPERTS,
-    "deepseek_v3": EXPERTS,
-    "minicpm3": {},
-    "youtu": {},
-}
+MLA = {"deepseek_v2": EXPERTS, "deepseek_v3": EXPERTS, "minicpm3": {}, "youtu": {}}
 MSCALES = [  # factor 40: the softmax factor and the attention scale that transformers' classes were seen to have
     ("mscale=1,mscale_all_dim=1", 1.8739, 1.0),
     ("mscale=1,mscale_all_dim=0.5", 1.4029, 1.1557),
