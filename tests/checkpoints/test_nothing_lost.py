@@ -388,10 +388,7 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     [
         (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
         (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
-        (
-            lambda backup: (backup / "manifest.json").unlink(),
-            "manifest.json is missing, which would list config.json",
-        ),
+        (lambda backup: (backup / "manifest.json").unlink(), "manifest.json is missing, which would list config"),
     ],
 )
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):

@@ -61,10 +61,7 @@ def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
         (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
         (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
         (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
-        (
-            ["eval", "m", "--factor", "128k"],
-            "invalid value for '--factor': '128k' is not a factor; write 4, or ",
-        ),
+        (["eval", "m", "--factor", "128k"], "invalid value for '--factor': '128k' is not a factor; write 4, or "),
         (["inspect", "m", "--set", "factor"], "invalid value for '--set': 'factor' is not key=value; see `ropescale "),
         (["inspect", "m", "--set", "a=1", "--set", "a=2"], "invalid value for '--set': a is set 2 times; set it once"),
     ],
