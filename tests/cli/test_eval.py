@@ -17,6 +17,7 @@ from refusing import one_error
 from tiny import TEXT, byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
+import ropescale
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
 from ropescale.evals.scoring.scorer import Scorer
@@ -196,9 +197,7 @@ def tables(evaluate, *words):
 
 
 def expected(spec, **request):
-    from ropescale import frequencies
-
-    (found,) = frequencies(llama(vocab_size=257).config.to_dict(), spec, **request).values()
+    (found,) = ropescale.frequencies(llama(vocab_size=257).config.to_dict(), spec, **request).values()
     return list(found.inv_freq)
 
 

@@ -17,6 +17,7 @@ from crashing import raising
 import ropescale
 from ropescale import errors
 from ropescale.cli import main as shell
+from ropescale.schedules import names
 
 
 @pytest.fixture
@@ -110,8 +111,6 @@ def test_a_reader_that_leaves_early_is_not_an_error(python):
 
 
 def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(ran):
-    from ropescale.schedules import names
-
     lines = ran("schedules").out.splitlines()
     assert {len(line) for line in lines} <= set(range(101)), "a hundred columns suffice"
     assert len({len(line) for line in lines}) == 1, "the table's columns line up"

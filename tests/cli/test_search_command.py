@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from configurations import read
+from configurations import read, write_files
 from launching import HELPERS
 from searching import stop_after
 
@@ -29,11 +29,8 @@ def longer(tmp_path_factory):
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """Ten documents of two windows and more."""
-    folder = tmp_path_factory.mktemp("texts")
-    for number in range(10):
-        words = " ".join(str(each) for each in torch.randperm(90 + number).tolist())
-        (folder / f"{number:02d}.txt").write_text(words)
-    return str(folder)
+    words = {f"{n:02d}.txt": " ".join(map(str, torch.randperm(90 + n).tolist())) for n in range(10)}
+    return str(write_files(tmp_path_factory.mktemp("texts"), words))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import tiny
 import torch
@@ -131,7 +132,6 @@ class Hostile:
 
 @pytest.fixture
 def adapter(loadable: Path) -> Path:
-    peft = pytest.importorskip("peft")
     lora = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
     peft.get_peft_model(tiny.llama(vocab_size=258), lora).save_pretrained("adapter")
     edit(Path("adapter"), "adapter_config.json", base_model_name_or_path=str(loadable))

@@ -504,9 +504,7 @@ def naive_llama(model: Any, ids: torch.Tensor, angles: list[float]) -> torch.Ten
 
 def naive_attention(x: torch.Tensor, here: dict[str, torch.Tensor], rotor: torch.Tensor) -> torch.Tensor:
     """Causal attention, 4 heads of 8 over 2 KV heads, one head after the other."""
-    q, k, v = (
-        (x @ here[f"self_attn.{name}_proj.weight"].T).unflatten(-1, (-1, 8)).transpose(0, 1) for name in ("q", "k", "v")
-    )
+    q, k, v = ((x @ here[f"self_attn.{n}_proj.weight"].T).unflatten(-1, (-1, 8)).transpose(0, 1) for n in "qkv")
     mixed = []
     for head in range(4):
         query, key = rotated(q[head], rotor), rotated(k[head // 2], rotor)
