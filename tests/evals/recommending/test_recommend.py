@@ -8,9 +8,8 @@ import shlex
 
 import numpy as np
 import pytest
-import torch
 from losses import reseal
-from tiny import documents, llama
+from tiny import documents, llama, naive_nll
 
 import ropescale
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
@@ -36,10 +35,8 @@ def found(model):
 
 def naive(model, ids, schedule, length):
     """The mean NLL of the first tokens by stock transformers, in fp64 from its logits."""
-    with torch.no_grad(), ropescale.patch(model, schedule):
-        logits = model(torch.tensor([ids[:length]])).logits[0].double()
-    chosen = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(ids[1:length])[:, None])
-    return -float(chosen.mean())
+    with ropescale.patch(model, schedule):
+        return float(np.mean(naive_nll(model, ids[:length])))
 
 
 # --- candidates ---
@@ -127,10 +124,7 @@ def naive_truncation(model, ids, stride):
     found = []
     for scored in range(64, TARGET, stride):
         window = ids[scored + stride - 64 : min(scored + stride, TARGET)]
-        with torch.no_grad():
-            logits = model(torch.tensor([window])).logits[0].double()
-        own = -torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(window[1:])[:, None])[:, 0]
-        found += own[-len(ids[scored : min(scored + stride, TARGET)]) :].tolist()
+        found += naive_nll(model, window)[-len(ids[scored : min(scored + stride, TARGET)]) :]
     return found
 
 

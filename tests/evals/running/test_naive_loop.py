@@ -8,17 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tiny import naive_nll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropescale.evals import perplexity, reference, tokenize
-
-
-def naive(model, fed: list[int], scored: int) -> list[float]:
-    """NLLs of the last ``scored`` tokens of what is fed."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([fed]), use_cache=False).logits[0].double()
-    right = torch.log_softmax(logits[:-1], 1).gather(1, torch.tensor(fed[1:])[:, None])
-    return (-right[len(fed) - 1 - scored :, 0]).tolist()
 
 
 def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> list[float]:
@@ -26,7 +19,7 @@ def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> 
     found: list[float] = []
     for start in range(0, len(ids), stride):
         window = ids[start : start + length - 1]
-        found += naive(model, [bos, *window], start + len(window) - len(found))
+        found += naive_nll(model, [bos, *window])[len(found) - start - len(window) :]
         if len(found) == len(ids):
             break
     return found
@@ -42,7 +35,7 @@ def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
     result = perplexity(model, ids, [length], stride=stride, windows=1, bos=bos)
     ours = np.concatenate(result.passes[0].nll).astype(np.float64)
     if stride is None:
-        theirs = [naive(model, [bos, *each[: length - 1]], length - 1) for each in ids if len(each) >= length - 1]
+        theirs = [naive_nll(model, [bos, *each[: length - 1]]) for each in ids if len(each) >= length - 1]
     else:
         theirs = [naive_sliding(model, each, length, stride, bos) for each in ids]
     exact = np.concatenate(theirs)

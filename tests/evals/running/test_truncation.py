@@ -6,9 +6,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from losses import index, tensors
-from tiny import documents, llama
+from tiny import documents, llama, naive_nll
 from transformers import LlamaForCausalLM
 
 import ropescale
@@ -34,11 +33,9 @@ def naive(model, ids: list[int], length: int, stride: int, bos: int | None, trai
     begin = stride
     while begin + trained - stride < length:
         window = whole[begin : begin + trained]
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([window]), use_cache=False).logits[0].double()
-        for place in range(trained - stride, trained):
-            if begin + place < length:
-                found.append(-float(torch.log_softmax(logits[place - 1], 0)[window[place]]))
+        scored = range(trained - stride, min(trained, length - begin))
+        losses = naive_nll(model, window)
+        found += [losses[place - 1] for place in scored]
         begin += stride
     return found
 
