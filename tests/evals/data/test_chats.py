@@ -244,15 +244,6 @@ def measured(ran, checkpoint, source, *words):
     return json.loads(ran("eval", checkpoint, "--data", source, "--json", *words)[0])
 
 
-def test_chats_cost_what_a_plain_loop_over_their_tokens_says(ran, checkpoint, tmp_path):
-    source = saved(tmp_path, "jsonl", [{"messages": TALK}, {"messages": TALK[:3]}])
-    found = measured(ran, checkpoint, source, "--lengths", "48")
-    model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
-    losses = [naive_nll(model, stock(tokenizer, talk)["input_ids"][:48]) for talk in (TALK, TALK[:3])]
-    assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
-    assert (found["rows"][0]["tokens"], found["data"]["chats"]) == (94, 2)
-
-
 def expected(talks, length):
     """The mean loss of the assistant's tokens by a plain loop, over those that transformers' mask has."""
     model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
@@ -289,15 +280,21 @@ def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, 
     assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
 
 
-def test_a_chat_template_of_a_file_takes_the_place_of_the_tokenizers_own(ran, refused, checkpoint, tmp_path):
-    source = saved(tmp_path, "jsonl", [{"messages": TALK}])
+def test_chats_cost_what_a_plain_loop_says_under_the_tokenizers_template_and_a_files(
+    ran, refused, checkpoint, tmp_path
+):
+    talks = TALK, TALK[:3]
+    source = saved(tmp_path, "jsonl", [{"messages": talk} for talk in talks])
     out = ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]
     own, template = measured(ran, checkpoint, source, *out), tmp_path / "other.jinja"
     template.write_text(QWEN)
     found = measured(ran, checkpoint, source, *out, "--force", "--chat-template", template)
-    ids = stock(tokenizer_with(QWEN))["input_ids"][:48]
-    assert found["rows"][0]["nll"] == pytest.approx(np.mean(naive_nll(llama(vocab_size=259), ids)), abs=2e-6)
-    assert found["rows"][0]["nll"] != own["rows"][0]["nll"]
+    for result, used in ((own, LLAMA), (found, QWEN)):
+        losses = [
+            naive_nll(llama(vocab_size=259), stock(tokenizer_with(used), talk)["input_ids"][:48]) for talk in talks
+        ]
+        assert result["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
+        assert (result["rows"][0]["tokens"], result["data"]["chats"]) == (94, 2)
     words = ["eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template"]
     assert "nowhere.jinja" in refused(*words, tmp_path / "nowhere.jinja")
     template.write_bytes(b"\xff\xfe")

@@ -41,6 +41,7 @@ FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"
         (FOLDER, "", {}, ["first", "second", "third"]),  # in order of path
         (FOLDER, "", {"concat": True}, ["first\n\nsecond\n\nthird"]),
         ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
+        ({"a.jsonl": b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}'}, "a.jsonl", {}, ["one", "two"]),
         ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
         ({"a.json": '{"a": [1, 2]}'}, "a.json", {}, ['{"a": [1, 2]}']),  # no list of texts
     ],
@@ -165,13 +166,6 @@ def test_a_glob_chooses_files_and_one_that_finds_no_text_or_leaves_the_folder_is
     assert contents(read_texts(mixed, glob="*.md")) == contents(read_texts(mixed, glob="notes/*")) == ["second"]
     with pytest.raises(DataError, match=said):
         read_texts(mixed, glob=glob)
-
-
-def test_line_ends_and_a_byte_order_mark_are_not_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes("caf\u00e9\r\nna\u00efve".encode("utf-8-sig"))
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "first"}\r\n{"text": "second"}')
-    assert contents(read_texts(tmp_path / "a.txt")) == ["caf\u00e9\nna\u00efve"]
-    assert contents(read_texts(tmp_path / "a.jsonl")) == ["first", "second"]
 
 
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):

@@ -37,13 +37,6 @@ def test_position_bins_grow_by_the_square_root_of_two():
     assert position_bins(17) == [(1, 2), (2, 3), (3, 4), (4, 6), (6, 8), (8, 11), (11, 16), (16, 17)]
 
 
-def test_sliding_windows_by_hand():
-    # W = 7: the windows start at 0, 3, 6; each scores what the one before did not reach.
-    assert list(sliding(12, length=8, stride=3, bos=True)) == [Window(0, 7, 0), Window(3, 10, 7), Window(6, 12, 10)]
-    # Without BOS token 0 has nothing before it, and a window feeds one token more.
-    assert list(sliding(12, length=8, stride=3, bos=False)) == [Window(0, 8, 1), Window(3, 11, 8), Window(6, 12, 11)]
-
-
 @given(tokens=st.integers(0, 60), length=st.integers(2, 20), stride=st.integers(1, 19), bos=st.booleans())
 def test_every_token_is_scored_once_with_at_least_the_context_promised(tokens, length, stride, bos):
     assume(stride < length)

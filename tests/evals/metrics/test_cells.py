@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ropescale.evals.metrics.cells import around, interval_cell, signed
-from ropescale.evals.metrics.drawing import plain_numbers, tokens
+from ropescale.evals.metrics.drawing import tokens
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,3 @@ def test_bounds_are_written_where_a_half_would_disagree_with_them_about_zero(mea
 
 def test_lengths_in_pictures_are_written_in_units_of_1024_where_they_are_multiples():
     assert [tokens(n) for n in (512, 1023, 1024, 1536, 4096, 131072)] == ["512", "1023", "1k", "1536", "4k", "128k"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "labels"),
-    [
-        (4, 900, ["5", "10", "20", "50", "100", "200", "500"]),
-        (10, 40, ["10", "12", "15", "20", "25", "30", "40"]),
-    ],
-)
-def test_a_logarithmic_axis_of_a_small_range_is_labelled_in_plain_numbers(low, high, labels):
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    plain_numbers(axes)
-    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
-    assert axes.yaxis.get_major_formatter().format_ticks(ticks) == labels

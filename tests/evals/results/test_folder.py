@@ -6,12 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from configurations import write_files
 from crashing import failures, kills, tree
 from losses import digest, reseal
-from safetensors.numpy import load_file
 from tiny import documents, llama
 
 from ropescale.errors import CheckpointError, DataError
@@ -202,11 +200,3 @@ def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, ran, refused)
     (tmp_path / "link.html").symlink_to(path)
     ran("report", folder, "-o", tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
-
-
-def test_stored_losses_are_tensors_that_anybody_can_read(run, results):
-    stored = load_file(run / "losses.safetensors")
-    assert {"as-is @ 32", "yarn:factor=2 @ 32", "yarn:factor=2 @ 32 kl"} < stored.keys()
-    for one in results[0].passes:
-        read = stored[f"{one.schedule} @ 32"]
-        assert read.dtype == np.float32 and read.tolist() == [each.tolist() for each in one.nll]

@@ -8,7 +8,6 @@ from tiny import documents, llama
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.evals import perplexity
 from ropescale.evals.running.variants import trained_length
 
@@ -25,22 +24,15 @@ SMALL = {
 
 
 @pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", "dynamic:factor=4"])
-@pytest.mark.parametrize(("changes", "trained", "scaled"), [({}, 64, {}), (LLAMA_3_1, 131072, {"on_top": True})])
-def test_a_model_patched_in_memory_was_trained_as_it_was_before(spec, changes, trained, scaled):
+@pytest.mark.parametrize(("changes", "trained"), [({}, 64), (LLAMA_3_1, 131072)])
+def test_a_model_patched_in_memory_or_on_disk_was_trained_as_it_was_before(tmp_path, spec, changes, trained):
     model = llama(**changes)
     assert trained_length(model) == trained
-    with ropescale.patch(model, spec, **scaled):
-        assert trained_length(model) == trained
-    with ropescale.patch(model, spec, **(scaled and {"replace_scaling": True})):
-        assert trained_length(model) == trained
-
-
-@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", "dynamic:factor=4"])
-@pytest.mark.parametrize(("changes", "trained", "option"), [({}, 64, []), (LLAMA_3_1, 131072, ["--replace-scaling"])])
-def test_a_patched_folder_was_trained_as_its_source(tmp_path, spec, changes, trained, option):
-    llama(**changes).save_pretrained(tmp_path / "source")
-    words = [str(tmp_path / "source"), "--schedule", spec, *option, "-o", str(tmp_path / "patched")]
-    assert main(["patch", *words]) == 0
+    for scaled in ({"on_top": True}, {"replace_scaling": True}) if changes else ({},):
+        with ropescale.patch(model, spec, **scaled):
+            assert trained_length(model) == trained
+    model.save_pretrained(tmp_path / "source")
+    ropescale.patch_checkpoint(tmp_path / "source", tmp_path / "patched", spec, **scaled)
     for name in ("source", "patched"):
         assert trained_length(LlamaForCausalLM.from_pretrained(tmp_path / name)) == trained
 

@@ -175,12 +175,3 @@ def test_short_text_is_bit_equal_where_the_models_own_table_is_kept(tmp_path, on
         assert torch.equal(stock(input_ids=torch.tensor([documents(1, 128)[0][:128]])).logits, long)
     assert result.schedule.attention_factor == 1.0
     assert any("decoding past that" in remark for remark in result.remarks)
-
-
-def test_stock_transformers_loads_what_was_found(tmp_path, one_thread):
-    result = search(llama(), TEXT, 128, **BUDGET)
-    model, ids = llama(), torch.tensor([documents(1, 128)[0][:128]])
-    with torch.no_grad(), ropescale.patch(model, str(result.save(tmp_path / "factors.json"))):
-        live = model(input_ids=ids).logits
-        model.save_pretrained(tmp_path / "out")
-        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(input_ids=ids).logits, live)
