@@ -12,15 +12,13 @@ from pathlib import Path
 from ...output.formatting import argument
 from ...request import Request, RequestOptions
 from ..checking import Count, Length
+from ..metrics.against_truncation import TRUNCATION
 from ..running.corpus import windows_by_document
 from ..searching.results import patch_command
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
 from .losses import CandidateLosses
 from .race import Decision, Round, decide
-
-TRUNCATION = "truncation"
-"""The label of truncation: the unchanged model on only the last tokens, up to its trained length."""
 
 
 @dataclass(frozen=True)

@@ -78,27 +78,14 @@ class Objective:
         return self.target > self.trained
 
     @property
-    def description(self) -> str:
-        """The objective as text."""
-        parts = [f"{weight:.3g} at {length:,}" for length, weight in self.weights.items()]
-        return f"loss at {self.target:,}" if len(parts) == 1 and self.target in self.weights else ", ".join(parts)
-
-    @property
     def needed(self) -> tuple[int, ...]:
         """The lengths at which every candidate is measured, ascending."""
         return tuple(sorted({*self.weights, self.short, self.target}))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The needed lengths, and lengths that a pass at the target also measures.
-
-        These are half the trained length, the trained length, and its doubles up to the target.
-        """
-        doubles, length = [max(2, self.short // 2)], self.short
-        while length < self.target:
-            doubles.append(length)
-            length *= 2
-        return tuple(sorted({*self.needed, *doubles}))
+        """The needed lengths, and half the trained length, which a pass at the target also measures."""
+        return tuple(sorted({*self.needed, max(2, self.short // 2)}))
 
 
 def objective_of(target: int, trained: int, short_weight: float | None = None) -> Objective:

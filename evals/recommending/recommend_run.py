@@ -17,6 +17,7 @@ from ...errors import DataError
 from ...models.rotary_modules import unwrapped
 from ...schedules.specs import parse, repeated
 from ..data.windows import prefix
+from ..metrics.against_truncation import TRUNCATION
 from ..metrics.stored import AS_IS, ModelFacts, positions_of
 from ..parallel.processes import Group, World
 from ..running import fingerprints
@@ -34,7 +35,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
 from .candidates import Candidates, objective_and_candidates
-from .evidence import TRUNCATION, Deployment, Evidence
+from .evidence import Deployment, Evidence
 from .losses import BEYOND, FAR, CandidateLosses, column_masks
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows

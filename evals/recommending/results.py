@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
+from ..metrics.against_truncation import TRUNCATION
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, short, tokens
@@ -18,7 +19,7 @@ from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
-from .evidence import TRUNCATION, AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
+from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
 from .losses import BEYOND, FAR
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..metrics.against_truncation import TRUNCATION
 from ..metrics.best import guessing, too_few
 from ..metrics.cells import digits, exp, percent
 from ..metrics.stored import AS_IS
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, Estimate
-from .evidence import TRUNCATION, AnswerRow, Evidence
+from .evidence import AnswerRow, Evidence
 from .losses import FAR
 from .options import Objective
 

@@ -11,10 +11,11 @@ import pytest
 from tiny import llama
 
 import ropescale
+from ropescale.evals.metrics.against_truncation import TRUNCATION
 from ropescale.evals.metrics.cells import percent
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.evidence import TRUNCATION, Deployment, Evidence
+from ropescale.evals.recommending.evidence import Deployment, Evidence
 from ropescale.evals.recommending.losses import BEYOND, FAR, CandidateLosses
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import split_windows
