@@ -452,12 +452,7 @@ def test_the_heat_map_shows_the_known_accuracies(result, caught):
     assert [axes.get_title(loc="left") for axes in panels] == ["as-is"] * 2 + ["linear:factor=4"] * 2
     maps = [axes.images[0].get_array().tolist() for axes in panels]
     assert maps[::2] == [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 1, 1]] * 3]
-    assert [text.get_text() for text in panels[0].texts] == ["1.00", "0.00", "0.00", "1.00", "1.00", "0.00"] + [
-        "1.00"
-    ] * 3
-    assert [tick.get_text() for tick in panels[0].get_xticklabels()] == ["256", "512", "1k"]
     assert {line.get_xdata()[0] for line in panels[0].lines} == {0.5}  # trained at 256: after the first column
-    assert panels[0].images[0].get_clim() == (0, 1)
     assert "dashed line: trained at 256" in caught[0]._suptitle.get_text()
 
 
