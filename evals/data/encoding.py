@@ -11,9 +11,11 @@ the vocabulary covers. Pieces without such a joint are merged into a longer piec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,15 +95,22 @@ class TextEncoder:
 
     def first(self, reading: Iterable[str], count: int) -> Encoded:
         """Returns the first ``count`` tokens of a text, or all if it has fewer; reads little more text than needed."""
-        parts: list[Encoded] = []
-        for tokens in self.stream(reading):
-            parts.append(tokens)
-            if sum(map(len, parts)) >= count:
-                break
-        return joined(parts).part(0, count)
+        texts, text, size = iter(reading), "", 6 * (count + 2 * MARGIN)
+        while self.fast and size <= PIECE:
+            while len(text) <= size and (more := next(texts, "")):
+                text += more
+            piece = self._piece(text[:size])
+            if len(text) <= size or _settles(piece, count):
+                return self._settled(piece, min(count, len(piece.ids)), 0)
+            size *= 2
+        return joined(list(self.stream(chain([text], texts), count))).part(0, count)
 
-    def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
-        """Yields the tokens of a text in pieces; concatenated, they equal the tokens of the full text."""
+    def stream(self, reading: Iterable[str], count: int | None = None) -> Iterator[Encoded]:
+        """Yields the tokens of a text in pieces; concatenated, they equal the tokens of the full text.
+
+        Args:
+            count: stop after at least this many tokens.
+        """
         if not self.fast or not self._joints_known:
             text = "".join(reading)
             if self.fast:
@@ -110,8 +119,10 @@ class TextEncoder:
                 yield Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
             return
         texts, before = _pieces(reading), 0  # the number of the text's bytes before the left piece
-        left = self._piece(next(texts, ""))
+        left, lacking = self._piece(next(texts, "")), math.inf if count is None else count
         for more in texts:
+            if lacking <= 0 or _settles(left, left.begun + lacking):
+                break
             joint = self._joined(left, more)
             if joint is None:  # both pieces become one
                 whole = self._piece(left.text + more)
@@ -120,6 +131,7 @@ class TextEncoder:
                 continue
             stop, right, start = joint
             yield self._settled(left, stop, before)
+            lacking -= stop - left.begun
             before += len(left.text[:start].encode())
             left = right
         yield self._settled(left, len(left.ids), before)
@@ -184,6 +196,17 @@ class TextEncoder:
             return True
         last, first = self.tokenizer.convert_ids_to_tokens([int(before), int(after)])
         return first.startswith(_WORD) and not last.endswith(_WORD)
+
+
+def _settles(piece: _Piece, count: float) -> bool:
+    """Returns whether the first ``count`` tokens of a piece are settled, whatever text follows the piece.
+
+    They are if :data:`MARGIN` tokens follow them, whose text contains white space or is longer than :data:`OVERLAP`.
+    """
+    if len(piece.ids) < count + MARGIN:
+        return False
+    behind = piece.text[int(piece.ends[int(count) - 1]) : int(piece.ends[-MARGIN // 2])]
+    return any(map(str.isspace, behind)) or len(behind) > OVERLAP
 
 
 def joined(parts: Sequence[Encoded]) -> Encoded:

@@ -89,15 +89,16 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
     Raises:
         DataError: a line is not a JSON object; the message names the line.
     """
-    number = 0
     try:
-        with local_path(source).open(encoding="utf-8-sig") as file:
+        with local_path(source).open("rb") as file:
             for number, line in enumerate(file, start=1):
                 name = f"{source} line {number}"
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line.decode("utf-8-sig"))
+                except UnicodeDecodeError:
+                    raise NoText(f"{name} is not UTF-8; convert it (iconv)") from None
                 except json.JSONDecodeError as error:
                     raise DataError(f"{name} is not JSON: {error.msg} at column {error.colno}") from None
                 except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
@@ -105,8 +106,6 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
                 if not isinstance(row, dict):
                     raise DataError(f'{name} is not a JSON object; write one per line, like {{"text": "..."}}')
                 yield number, row
-    except UnicodeError:
-        raise NoText(f"{source} line {number + 1} is not UTF-8; convert it (iconv)") from None
     except OSError as error:
         raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
 

@@ -121,9 +121,10 @@ def against_truncation(evidence: Evidence, few: str) -> str:
         return f"T{said[1:]} is worse: {mean}."
     said = f"T{said[1:]} is better: {mean}" if change.sign else f"Whether {said} is better is undecided: {mean}"
     far = losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR)
+    other = "the full input" if chosen == AS_IS else "the schedule"
     if far.sign == -1:
-        return f"{said}; choose the schedule if text repeats what is further back ({percent(far)} there)."
-    return f"{said}; choose the schedule if the task needs text further back."
+        return f"{said}; choose {other} if text repeats what is further back ({percent(far)} there)."
+    return f"{said}; choose {other} if the task needs text further back."
 
 
 def _note(evidence: Evidence, chosen: str) -> str:

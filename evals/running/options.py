@@ -158,5 +158,9 @@ def check_keywords(
     """
     parameters = signature(function).parameters.values()
     own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    known = [*own, *(each.name for each in fields(options)), *more]
-    refuse_unknown(f"ropescale.evals.{function.__name__}", given, known)
+    refuse_unknown(f"ropescale.evals.{function.__name__}", given, [*own, *keywords_of(options), *more])
+
+
+def keywords_of(options: type[RunOptions]) -> list[str]:
+    """Returns the keywords that set the options of a run, except those of metrics."""
+    return [each.name for each in fields(options) if each.name != "of_metrics"]

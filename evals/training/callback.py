@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from ...errors import DataError
 from ...models.patching import patch
 from ...request import refuse_unknown
 from ..metrics import OPTIONS
-from ..running.options import PerplexityOptions
+from ..running.options import PerplexityOptions, keywords_of
 from ..running.progress import Notes
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
@@ -87,8 +86,7 @@ class TrainingCallback(TrainerCallback):
         **options: object,
     ) -> None:
         own = [name for name in signature(TrainingCallback).parameters if name != "options"]
-        known = [*own, *(field.name for field in fields(PerplexityOptions)), *OPTIONS]
-        refuse_unknown("ropescale.TrainingCallback", options, known)
+        refuse_unknown("ropescale.TrainingCallback", options, [*own, *keywords_of(PerplexityOptions), *OPTIONS])
         _refuse_useless(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs
         self.options, self.schedule = PerplexityOptions.of(options), schedule

@@ -30,3 +30,9 @@ def test_a_misspelt_keyword_names_the_function_that_was_called(name):
     said = str(caught.value)
     assert said.startswith(f"ropescale.{name}() got an unexpected keyword argument 'tokeniser'; ")
     assert ("did you mean 'tokenizer'?" in said) == (name in ("evals.perplexity", "evals.search"))
+
+
+@pytest.mark.parametrize("function", [ropescale.evals.perplexity, ropescale.TrainingCallback])
+def test_the_dict_of_a_metrics_options_is_no_keyword(function):
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'of_metrics'; "):
+        function("yarn:factor=2", ["a"], 64, tokenizer=None, of_metrics={})

@@ -93,3 +93,16 @@ def test_only_as_much_is_read_as_the_first_tokens_need():
     pieces = [text()[at : at + 1000] for at in range(0, len(text()), 1000)] * 4
     TextEncoder(made("byte-level")).first(read := iter(pieces), 300)
     assert len(list(read)) > len(pieces) - 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("byte-level", 300), ("byte-level", 9000), ("llama-2", 300), ("llama-2", 9000)]
+)
+def test_a_run_without_any_boundary_is_read_only_as_far_as_the_first_tokens_need(kind, count, monkeypatch):
+    monkeypatch.setattr(encoding, "PIECE", 2**13)  # 300 tokens fit into a piece, and 9,000 do not
+    run = "def f():\n    pass\nxyz" + "a" * 400_000
+    encoder, fed = TextEncoder(made(kind)), []
+    monkeypatch.setattr(encoder, "_encoded", lambda text, **how: fed.append(len(text)) or _real(encoder, text))
+    found = encoder.first((run[at : at + 1000] for at in range(0, len(run), 1000)), count)
+    assert sum(fed) < 200_000
+    assert found.ids.tolist() == _real(encoder, run[: 8 * count])["input_ids"][:count]

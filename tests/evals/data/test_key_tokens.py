@@ -182,4 +182,4 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     (row,) = json.loads(ran(*evaluated, tmp_path / "keys.json")[0])["key_tokens"]["rows"]
     assert row["tokens"] > 0 and row["ppl"] > 1
     assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
-    assert "it is a folder, or" in refused(*words, "-o", tmp_path)
+    assert "which is a folder" in refused(*words, "-o", tmp_path)

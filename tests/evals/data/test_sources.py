@@ -92,6 +92,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
         ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one: a, b"),
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
+        ("a.jsonl", b'{"text": "ok"}\n' * 50 + b'{"text": "caf\xe9"}\n', "a.jsonl line 51 is not UTF-8; convert it"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
         ("rows.json", json.dumps([{"text": "one"}]).encode(), "is a JSON array; write it as .jsonl"),
         ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
