@@ -20,7 +20,7 @@ from tiny import byte_tokenizer, llama, naive_nll
 from ropescale.errors import DataError
 from ropescale.evals import Retrieval, retrieval
 from ropescale.evals.data.encoding import TextEncoder
-from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row, task_of
+from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ropescale.evals.data.sources import read_prompts
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
@@ -32,13 +32,8 @@ FILLER = "The ferry was late and nobody on the quay minded much. "
 def row(name: str, code: str, filler: int = 2, **more: object) -> dict[str, object]:
     """A row as RULER's generators write one: a code in a text, and the answer's beginning apart."""
     text = f"{FILLER * filler}The code of {name} is {code}. {FILLER * filler}"
-    return {
-        "index": 0,
-        "input": f"{text}\nSay it.",
-        "outputs": [code],
-        "answer_prefix": f" The code of {name} is",
-        **more,
-    }
+    prefix = f" The code of {name} is"
+    return {"index": 0, "input": f"{text}\nSay it.", "outputs": [code], "answer_prefix": prefix, **more}
 
 
 def ids_of(text: str) -> list[int]:
@@ -69,20 +64,13 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
     own = prompt_row({"q": "Why?", "a": "So."}, PromptFields("q", "a"), "row", "mine.jsonl")
     assert (own.prompt, own.answers, own.task, own.new_tokens) == ("Why?", ("So.",), "mine", None)
     assert prompt_row(copy | {"task": "qa_1", "max_new_tokens": 32}, PromptFields(), "row", "").new_tokens == 32
-
-
-def test_a_task_is_called_after_its_folder_or_file():
-    assert [task_of(each) for each in ("d/vt/validation.jsonl", "d/cwe.jsonl", "test.jsonl")] == ["vt", "cwe", "test"]
+    assert prompt_row(old, PromptFields(), "row", "test.jsonl").task == "test"
 
 
 @pytest.mark.parametrize(
     ("given", "fields", "sentence"),
     [
-        (
-            {"text": "x", "outputs": ["y"]},
-            PromptFields(),
-            "the prompt field of row is unknown; name it: text, outputs",
-        ),
+        ({"text": "x", "outputs": ["y"]}, PromptFields(), "the prompt field of row is unknown; name it: text, outputs"),
         ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
         ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
         ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
@@ -148,10 +136,10 @@ def prompts_of(rows, lengths, bos="auto", **options):
 
 
 def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_last_token():
-    prompt = "x" * 50
-    (given,) = [{"input": prompt, "outputs": "abc"}]
+    given = {"input": "x" * 50, "outputs": "abc"}
     for bos, fits in (("no", 59), ("auto", 60)):  # 50 + 10 - 1, and BOS
-        assert len(prompts_of([given], [fits], bos=bos, new_tokens=10).prompts[fits]) == 1
+        (prompt,) = prompts_of([given], [fits], bos=bos, new_tokens=10, match="any").prompts[fits]
+        assert (prompt.generation.new_tokens, prompt.generation.any_of) == (10, True)
         with pytest.raises(DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes {fits} positions"):
             prompts_of([given], [fits - 1], bos=bos, new_tokens=10)
 
@@ -174,10 +162,6 @@ def test_each_prompt_is_asked_at_the_smallest_length_that_holds_it_and_the_other
 def test_as_many_tokens_are_generated_as_ruler_generates_for_the_task(task, more, tokens, any_of):
     (prompt,) = prompts_of([{"input": "x", "outputs": "y", "task": task, **more}], [256]).prompts[256]
     assert (prompt.generation.new_tokens, prompt.generation.any_of) == (tokens, any_of)
-    (prompt,) = prompts_of([{"input": "x", "outputs": "y", "task": task}], [256], match="any", new_tokens=3).prompts[
-        256
-    ]
-    assert (prompt.generation.new_tokens, prompt.generation.any_of) == (3, True)
 
 
 # --- Scoring -----------------------------------------------------------------------------------------------------
@@ -327,13 +311,9 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--prompts", "rows.jsonl", "--lengths", "64"], "no prompt belongs to length 64"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials applies to generated prompts"),
         (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
-        (
-            ["--prompts", "tale.txt", "--lengths", "512"],
-            "tale.txt is a text file without rows of prompts; give",
-        ),
+        (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file without rows of prompts; give"),
         (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
         (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
         (["--lengths", "512", "--match", "any"], "match needs prompts from a file"),
