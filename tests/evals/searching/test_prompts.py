@@ -80,9 +80,8 @@ def test_the_loss_is_that_of_the_answers_alone_by_plain_transformers(found):
                 wanted = [ANSWER * answers(net, held_out(number)[place]) for number in JUDGES]
             assert nll[name, length] == pytest.approx(sum(wanted) / len(wanted), abs=1e-4)
     changes = {name: change.mean for name, change in found.changes().items()}
-    assert changes == pytest.approx(
-        {name: nll["found", 256] - nll[name, 256] for name in (search.start, "as-is")}, abs=1e-9
-    )
+    wanted = {name: nll["found", 256] - nll[name, 256] for name in (search.start, "as-is")}
+    assert changes == pytest.approx(wanted, abs=1e-9)
 
 
 def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
@@ -146,11 +145,8 @@ def test_other_prompts_are_another_search(tmp_path, capsys):
 
 def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     text = found.to_markdown()
-    assert "(only their answers count)" in text
-    assert (
-        "2 sets of prompts, one of each length, in generated text chose" in text
-        and "10 others measured the table" in text
-    )
+    assert "(only their answers count)" in text and "10 others measured the table" in text
+    assert "2 sets of prompts, one of each length, in generated text chose" in text
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
@@ -169,7 +165,6 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
         ({"split_special_tokens": True}, "split_special_tokens is for documents"),
         ({"within": 1.0}, "within is only for the objective text, because prompts have the target length"),
         ({"tokenizer": None}, "needs a tokenizer"),
-        ({"budget_tokens": 3000}, "too small for a step at 256 tokens; give at least 5120$"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
@@ -179,19 +174,14 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
 
 
 def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not():
-    with pytest.raises(DataError) as refusal:
-        made(budget_tokens=2)
-    least = int(str(refusal.value).rpartition(" ")[2])
-    assert made(budget_tokens=least).budget.most <= least
-    with pytest.raises(DataError, match=f"give at least {least}$"):
-        made(budget_tokens=least - 1)
+    assert made(budget_tokens=5120).budget.most <= 5120
+    with pytest.raises(DataError, match=r"too small for a step at 256 tokens; give at least 5120$"):
+        made(budget_tokens=5119)
 
 
 def test_a_model_with_no_room_for_a_question_is_refused():
-    with pytest.raises(
-        DataError,
-        match=r"prompts of the trained length, but length 64 is too short for passkey: .* use the objective text$",
-    ):
+    said = r"prompts of the trained length, but length 64 is too short for passkey: .* use the objective text$"
+    with pytest.raises(DataError, match=said):
         search(llama(vocab_size=257), None, 128, **BUDGET)
 
 

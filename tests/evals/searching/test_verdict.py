@@ -36,11 +36,7 @@ def said(*changes, unmoved=False, kept=False, held="text", short=""):
             "1.4%. Use yarn:factor=8.",
         ),
         (
-            [
-                (START, -0.05, None, None),
-                ("as-is", -2.0, None, None),
-                ("truncation", 0.1, None, None),
-            ],
+            [(START, -0.05, None, None), ("as-is", -2.0, None, None), ("truncation", 0.1, None, None)],
             "Not proved at 2,048 tokens, because the documents that measure the schedule also chose it: -4.9% against "
             "yarn:factor=8, -86.5% against as-is, +10.5% against truncation. Give 16 documents of 2,048 tokens or "
             "more.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -69,13 +70,9 @@ def test_a_model_that_does_not_fit_is_not_proved_and_a_weaker_test_is_named(fold
 
 def test_scaling_that_was_written_by_hand_is_proved_too(folders, tmp_path, ran):
     """As Qwen's model cards say: ``rope_scaling`` in config.json, without ropescale."""
-    folder = tmp_path / "by hand"
-    folder.mkdir()
-    for file in folders["unpatched"].iterdir():
-        (folder / file.name).symlink_to(file)
+    folder = shutil.copytree(folders["unpatched"], tmp_path / "by hand")
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"] |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    (folder / "config.json").unlink()
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
     for name, code in ((folder, 0), (folders["unpatched"], 1)):
         with serving(logprobs=served(name), limit=200) as engine:
@@ -83,14 +80,12 @@ def test_scaling_that_was_written_by_hand_is_proved_too(folders, tmp_path, ran):
 
 
 def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, refused):
+    assert "served_name needs a server" in refused("verify", folders["right"], "--served-name", "x")
     with serving(limit=64) as engine:
-        told = refused("verify", folders["right"], "--server", engine.url)
-        assert "ends within the trained length of 64" in told
-        assert "served_name needs a server" in refused("verify", folders["right"], "--served-name", "x")
-        assert "device 'gpu' cannot be used" in refused(
-            "verify", folders["right"], "--server", engine.url, "--device", "gpu"
-        )
-        assert "without generate" in refused("verify", folders["right"], "--server", engine.url, "--generate")
+        words = ["verify", folders["right"], "--server", engine.url]
+        assert "ends within the trained length of 64" in refused(*words)
+        assert "device 'gpu' cannot be used" in refused(*words, "--device", "gpu")
+        assert "without generate" in refused(*words, "--generate")
         assert not engine.scored
     with serving(logprobs=served(folders["unpatched"])) as engine:
         assert "has no schedule to verify" in refused("verify", folders["unpatched"], "--server", engine.url)
