@@ -10,6 +10,7 @@ import pytest
 import tiny
 import tiny_models
 import torch
+from configurations import write_files
 from crashing import raising
 from launching import assert_agree, launch
 
@@ -20,14 +21,15 @@ from ropescale.evals.parallel.processes import Sharing, World
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.scorer import Scorer
 
-DISK = {
-    "model.embed_tokens": "cpu",
-    "model.rotary_emb": "cpu",
-    "model.layers.0": "disk",
-    "model.layers.1": "cpu",
-    "model.norm": "disk",
-    "lm_head": "disk",
-}
+DISK = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.layers.1": "cpu"}
+DISK |= dict.fromkeys(["model.layers.0", "model.norm", "lm_head"], "disk")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five documents of different sizes."""
+    texts = {f"{number}.txt": " ".join(map(str, range(7 * number, 90 + 20 * number))) for number in range(5)}
+    return write_files(tmp_path_factory.mktemp("texts"), texts)
 
 
 def measured(model, out=None):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from configurations import write_files
 from launching import launch
 from losses import records_in
 
@@ -25,11 +26,9 @@ LENGTHS = "64,128"
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """Ten documents of very different sizes."""
-    made = tmp_path_factory.mktemp("texts")
-    for number in range(10):
-        words = " ".join(str(each) for each in torch.randperm(40 + 60 * number).tolist())
-        (made / f"{number:02d}.txt").write_text(words)
-    return made
+    sizes = [torch.randperm(40 + 60 * number).tolist() for number in range(10)]
+    texts = {f"{number:02d}.txt": " ".join(map(str, each)) for number, each in enumerate(sizes)}
+    return write_files(tmp_path_factory.mktemp("texts"), texts)
 
 
 SIZES = [64] * 9, [500, 10, 900, 64, 64], [80]
@@ -45,14 +44,11 @@ def test_every_batch_has_one_owner_and_no_process_has_more_than_graham_allows(si
     assert max(loads) <= 4 / 3 * best + max(map(cost, batches)) / 3
 
 
-def test_the_world_is_what_the_launcher_says():
+def test_the_world_is_what_the_launcher_says_and_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
     assert world({}) == World(0, 1, 0, launched=False)
     given = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
     assert world(given) == World(5, 8, 1, launched=True)
     assert str(world(given)) == "8 processes" and not world(given).leads
-
-
-def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert World(3, 4, 1).device(None) == "cuda:1"
     assert World(3, 4, 1).device("cpu") == "cpu"
@@ -74,11 +70,8 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
     assert len({run.stdout for run in runs}) == 1 and "| yarn:factor=2" in runs[0].stdout
     found = json.loads((tmp_path / "3" / "results.json").read_text())["key_tokens"]["rows"]
     assert len(found) == 6 and all(row["tokens"] > 100 and row["ppl"] > 1 for row in found)
-    assert [run.stderr.splitlines()[0] for run in runs] == [
-        "1 process measuring",
-        "2 processes measuring",
-        "3 processes measuring",
-    ]
+    said = ["1 process measuring", "2 processes measuring", "3 processes measuring"]
+    assert [run.stderr.splitlines()[0] for run in runs] == said
 
 
 @pytest.mark.slow
@@ -96,10 +89,7 @@ def test_processes_agree_with_one_that_no_launcher_started(checkpoint, texts, tm
 def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
     """At whatever moment the first log appeared; nothing is scored twice, and the bytes are the same."""
     files = sorted(Path(ropescale.__file__).parent.rglob("*.py"))[:6]
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for file in files:
-        (texts / f"{file.stem}.txt").write_text(file.read_text() * 3)
+    texts = write_files(tmp_path / "texts", {f"{file.stem}.txt": file.read_text() * 3 for file in files})
     options = "--lengths 1k --batch-tokens 1024 --schedule ntk:factor=4".split()
     words = [reference.CHECKPOINT, "--data", texts, *options]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -114,17 +104,13 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or folder at 'nowhere.txt'"),
-        (["--lengths", "64", "--schedule", "yran"], "error: no schedule named 'yran'"),
-    ],
+    ("data", "schedule", "said"),
+    [("nowhere.txt", "yarn", "no file or folder at 'nowhere.txt'"), (None, "yran", "no schedule named 'yran'")],
 )
-def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, words, said):
-    given = words if "--data" in words else ["--data", texts, *words]
-    done = launch(2, checkpoint, *given)
+def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, data, schedule, said):
+    done = launch(2, checkpoint, "--data", data or texts, "--lengths", "64", "--schedule", schedule)
     assert done.returncode and done.stdout == ""
-    assert done.stderr.count(said) == 1 and done.stderr.count("error: ") == 1
+    assert done.stderr.count(f"error: {said}") == 1 and done.stderr.count("error: ") == 1
 
 
 @pytest.mark.slow
@@ -132,9 +118,8 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
     """A model whose weights of the letter 7 are NaN: the process that meets one speaks, whichever it is."""
     model = tiny.llama(vocab_size=258)
     model.model.embed_tokens.weight.data[tiny.byte_tokenizer().convert_tokens_to_ids("7")] = float("nan")
-    done = launch(
-        2, tiny.checkpoint(tmp_path / "model", model), "--data", texts, "--lengths", "64", "--batch-tokens", 64
-    )
+    words = [tiny.checkpoint(tmp_path / "model", model), "--data", texts, "--lengths", "64", "--batch-tokens", 64]
+    done = launch(2, *words)
     assert done.returncode and "the model's weights contain NaN or infinity" in done.stderr
     assert done.stdout == ""
 

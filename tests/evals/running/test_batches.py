@@ -33,12 +33,10 @@ def test_batches_hold_every_window_once_and_what_they_gave_is_put_back_in_the_or
     assert scored == Counter((d, t) for d, n in enumerate(tokens) for t in range(0 if bos else 1, n))
     assert plan.sizes == tuple(max(0, n - (not bos)) for n in tokens)
     assert [batch.positions for batch in plan.batches] == sorted((b.positions for b in plan.batches), reverse=True)
-    parts = {
-        batch.number: np.concatenate(
-            [np.arange(f.window.scored, f.window.stop, dtype=np.float32) + 1000 * f.document for f in batch.feeds]
-        )
-        for batch in plan.batches
-    }
+    parts = {}
+    for batch in plan.batches:
+        made = [np.arange(f.window.scored, f.window.stop) + 1000 * f.document for f in batch.feeds]
+        parts[batch.number] = np.concatenate(made).astype(np.float32)
     for number, (n, vector) in enumerate(zip(tokens, plan.assembled(parts), strict=True)):
         assert vector.tolist() == [1000 * number + t for t in range(0 if bos else 1, n)]
 

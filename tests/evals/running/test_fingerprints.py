@@ -34,17 +34,14 @@ def with_adapters() -> peft.PeftModel:
 def another_adapter(model):
     model.set_adapter("second")
     yield
-    model.set_adapter("default")
 
 
 @contextmanager
 def another_scaling(model):
-    layers = [each for each in model.modules() if isinstance(each, peft.tuners.lora.LoraLayer)]
-    for layer in layers:
-        layer.set_scale("default", 3.0)
+    for layer in model.modules():
+        if isinstance(layer, peft.tuners.lora.LoraLayer):
+            layer.set_scale("default", 3.0)
     yield
-    for layer in layers:
-        layer.set_scale("default", 1.0)
 
 
 SWITCHES = [lambda model: model.disable_adapter(), another_adapter, another_scaling]

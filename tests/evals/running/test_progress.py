@@ -47,7 +47,5 @@ def test_into_a_file_goes_a_line_a_minute_with_the_perplexity_of_all_that_is_sco
             now[0] += 25
             progress.add(100, np.full(90, math.log(20), np.float32))
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition("%")[0] for line in said] == [
-        f"as-is at 64:  {n}" for n in (30, 60, 90)
-    ]  # not after the last
+    assert [line.partition("%")[0] for line in said] == [f"as-is at 64:  {n}" for n in (30, 60, 90)]  # not at the end
     assert "300/1.00k [01:15<02:55, 4.00tok/s, ppl 16.82]" in said[0]

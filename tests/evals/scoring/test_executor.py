@@ -208,21 +208,16 @@ class Timed(Scorer):
         return super().score(ids, chunk)
 
 
-def told(monkeypatch, ids, lengths):
-    """What a run says of its time, and when, by its clock; and how long it takes."""
+def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(monkeypatch):
     lines = []
     monkeypatch.setattr(Timed, "clock", 0.0)
     monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
     monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", lambda model, logits_bytes: Timed(model))
     monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: Timed.clock)
-    perplexity(llama(), ids, lengths, bos="no", windows=1, batch_tokens=lengths[-1])
-    return [line for line in lines if line.startswith("time:")], Timed.clock
-
-
-def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(monkeypatch):
+    perplexity(llama(), documents(300, 64), [64], bos="no", windows=1, batch_tokens=64)
     each = 64 * memory.work(llama(), 64) / 1e6
+    assert Timed.clock == pytest.approx(60 + 300 * each)
     warm = math.ceil(WARM_SECONDS / each)
-    [line], total = told(monkeypatch, documents(300, 64), [64])
-    assert total == pytest.approx(60 + 300 * each)
-    left = total - 60 - (1 + warm) * each
+    left = (300 - 1 - warm) * each
+    [line] = [line for line in lines if line.startswith("time:")]
     assert line == f"time: {duration(left)} to go, at the speed of the last {warm * each:.0f} s"
