@@ -79,7 +79,7 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
         assert bool(aside) == ("is damaged, or was not written by a run" in capsys.readouterr().err)
         assert not aside or (aside[0].read_bytes() == changed and not found)
         lost += len(found) < 5
-    assert lost >= 3 and aside
+    assert lost >= 3 and aside  # of the schema, the last one
 
 
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
@@ -442,10 +442,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, m
     assert "resuming: 7 of " in ran(*words, "-o", tmp_path)[1]
 
 
-@pytest.mark.parametrize("before", [[], ["out"]])
-def test_a_run_that_is_refused_leaves_no_folder(tmp_path, before):
-    for name in before:
-        (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError), opened(tmp_path / "out"):
-        raise CheckpointError("no")
-    assert [path.name for path in tmp_path.rglob("*")] == before
+def test_a_run_that_is_refused_leaves_no_folder_but_one_that_was_there(tmp_path):
+    out = tmp_path / "out"
+    for before in ([], [out]):
+        with pytest.raises(CheckpointError), opened(out):
+            raise CheckpointError("no")
+        assert list(tmp_path.rglob("*")) == before
+        out.mkdir(exist_ok=True)
