@@ -106,11 +106,7 @@ def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
         ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
         ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
         (PLAIN, TALK[2:], "begins with the assistant"),
-        (
-            PLAIN.replace("message.content | trim", "message.content | trim | upper if loop.last else ''"),
-            TALK,
-            "message 3",
-        ),
+        (PLAIN.replace("| trim", "| trim | upper if loop.last else ''"), TALK, "message 3"),
     ],
 )
 def test_a_chat_that_cannot_be_rendered_or_told_apart_is_refused(template, messages, said):
@@ -193,6 +189,8 @@ def test_a_text_beside_a_chat_is_the_document_unless_the_field_is_said(tmp_path)
     assert read_texts(source)[0].text == "hello"
     assert read_texts(source, text_field="messages")[0].messages == TALK
     assert read_texts(source, text_field="input_ids")[0].ids == [1]
+    with pytest.raises(DataError, match="line 1 is not text, and cannot be joined with others"):
+        read_texts(source, text_field="messages", concat=True)
 
 
 def test_tools_are_given_to_the_template(tmp_path):
@@ -209,10 +207,7 @@ def test_tools_are_given_to_the_template(tmp_path):
         ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
         ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
         ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
-        (
-            {"messages": [{"from": "human", "value": "hi"}]},
-            "message 1 of 'messages' has no role; give objects with role",
-        ),
+        ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects"),
         ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
         ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
     ],
@@ -221,11 +216,6 @@ def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said
     with pytest.raises(DataError, match=said) as caught:
         read_texts(saved(tmp_path, "jsonl", [row]))
     assert "a.jsonl line 1" in str(caught.value)
-
-
-def test_only_texts_are_joined(tmp_path):
-    with pytest.raises(DataError, match="line 1 is not text, and cannot be joined with others"):
-        read_texts(saved(tmp_path, "jsonl", [{"messages": TALK}]), concat=True)
 
 
 # --- measured ------------------------------------------------------------------------------------------------------
@@ -290,9 +280,8 @@ def test_chats_cost_what_a_plain_loop_says_under_the_tokenizers_template_and_a_f
     template.write_text(QWEN)
     found = measured(ran, checkpoint, source, *out, "--force", "--chat-template", template)
     for result, used in ((own, LLAMA), (found, QWEN)):
-        losses = [
-            naive_nll(llama(vocab_size=259), stock(tokenizer_with(used), talk)["input_ids"][:48]) for talk in talks
-        ]
+        ids = [stock(tokenizer_with(used), talk)["input_ids"][:48] for talk in talks]
+        losses = [naive_nll(llama(vocab_size=259), each) for each in ids]
         assert result["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
         assert (result["rows"][0]["tokens"], result["data"]["chats"]) == (94, 2)
     words = ["eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template"]

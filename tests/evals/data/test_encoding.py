@@ -39,9 +39,8 @@ def made(kind: str) -> PreTrainedTokenizerFast:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
     elif kind == "llama-2":  # no words: merges go over the whole text
         vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "<s>": 257}
-        merges = [
-            tuple(pair.split()) for pair in ("t h", "\u2581 th", "\u2581th e", "= =", "== ==", "i n", "\u2581 \u2581")
-        ]
+        pairs = ("t h", "\u2581 th", "\u2581th e", "= =", "== ==", "i n", "\u2581 \u2581")
+        merges = [tuple(pair.split()) for pair in pairs]
         for token in [*"abcdefghijklmnopqrstuvwxyz=\u2581", *("".join(pair) for pair in merges)]:
             vocabulary.setdefault(token, len(vocabulary))
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>"))
@@ -54,9 +53,8 @@ def made(kind: str) -> PreTrainedTokenizerFast:
     else:
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=500, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-        )
+        special = {"special_tokens": ["<unk>"], "unk_token": "<unk>"}
+        trainer = trainers.UnigramTrainer(vocab_size=500, **special, show_progress=False)
     tokenizer.train_from_iterator(learned, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
 
@@ -95,9 +93,8 @@ def test_only_as_much_is_read_as_the_first_tokens_need():
     assert len(list(read)) > len(pieces) - 16
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [("byte-level", 300), ("byte-level", 9000), ("llama-2", 300), ("llama-2", 9000)]
-)
+@pytest.mark.parametrize("kind", ["byte-level", "llama-2"])
+@pytest.mark.parametrize("count", [300, 9000])
 def test_a_run_without_any_boundary_is_read_only_as_far_as_the_first_tokens_need(kind, count, monkeypatch):
     monkeypatch.setattr(encoding, "PIECE", 2**13)  # 300 tokens fit into a piece, and 9,000 do not
     run = "def f():\n    pass\nxyz" + "a" * 400_000

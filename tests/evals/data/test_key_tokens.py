@@ -44,9 +44,7 @@ def naive_keys(model, ids, window, stride, alpha, beta):
 def bos_tokenizer():
     """The byte tokenizer, which puts BOS (256) in front by itself, as Llama's does."""
     tokenizer = byte_tokenizer()
-    both = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
-    tokenizer.backend_tokenizer.post_processor = both
-    assert tokenizer("a").input_ids[0] == 256
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
     return tokenizer
 
 
@@ -106,9 +104,8 @@ def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
     found.save(tmp_path / "keys.json")
     spans = load(tmp_path / "keys.json")
     model = llama(vocab_size=257)
-    result = perplexity(
-        model, TEXTS, [20, 40], ["linear:factor=2"], tokenizer=byte_tokenizer(), key_spans=tmp_path / "keys.json"
-    )
+    given = {"tokenizer": byte_tokenizer(), "key_spans": tmp_path / "keys.json"}
+    result = perplexity(model, TEXTS, [20, 40], ["linear:factor=2"], **given)
     for row in result.key_rows[:2]:
         losses = []
         for each in result.documents:
@@ -161,10 +158,8 @@ def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, 
     spans = load(tmp_path / "keys.json").spans
     assert [spans[sha256(text.encode())] for text in TEXTS] == [[(3, 8), (10, 11)], [(5, 7)]]
     assert TEXTS[1].encode()[5:7].decode() == "é"
-    said, _ = ran(
-        "eval", checkpoint, "--data", data, "--lengths", "40", "--verbose", "--key-spans", tmp_path / "keys.json"
-    )
-    assert "), imported:" in said
+    evaluated = ["eval", checkpoint, "--data", data, "--lengths", "40", "--verbose", "--key-spans"]
+    assert "), imported:" in ran(*evaluated, tmp_path / "keys.json")[0]
     assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
     assert "name either a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
     for content, wrong in (("[1 2]", "has no key tokens"), ("[1, 900]", "has ranges outside")):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT, HELD_OUT, held_out_documents
 
 
@@ -45,12 +43,9 @@ def test_the_tokenizer_puts_its_one_special_token_first_and_loses_nothing(tokeni
     assert tokenizer.decode(ids[1:]) == text
 
 
-def test_yarn_turns_a_collapse_into_a_gain(measured):
+def test_yarn_turns_a_collapse_into_a_gain_and_the_schedules_come_in_the_order_of_the_paper(measured):
     assert measured["as-is", 2048] > 4 * measured["yarn:factor=8", 2048]
     assert measured["yarn:factor=8", 2048] < measured["as-is", 256]
-
-
-def test_the_schedules_come_in_the_order_of_the_paper(measured):
     yarn, cold = "yarn:factor=8", "yarn:factor=8,attention_factor=1"
     at_2048 = [measured[schedule, 2048] for schedule in (yarn, cold, "ntk:factor=8", "linear:factor=8", "as-is")]
     assert at_2048 == sorted(at_2048)
@@ -67,15 +62,12 @@ def test_held_out_modules_are_long_and_lie_outside_the_tests(tokenizer):
 
 
 @pytest.mark.slow
-def test_the_demo_prints_the_order_and_leaves_its_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], pictures: None
-):
-    assert main(["demo", "-o", str(tmp_path)]) == 0
+def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path, ran, pictures):
+    printed, _ = ran("demo", "-o", tmp_path)
     rows = {row["schedule"]: row for row in json.loads((tmp_path / "results.json").read_text())["rows"][3::4]}
     ppl = {name: row["ppl"] for name, row in rows.items()}
     assert ppl["as-is"] > ppl["linear:factor=8"] > 5 * ppl["yarn:factor=8"]
     assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
-    printed = capsys.readouterr()
-    assert "| yarn:factor=8 " in printed.out
+    assert "| yarn:factor=8 " in printed
     assert ropescale.verify(tmp_path / "yarn-x8").live
     assert (tmp_path / "ppl_vs_length.png").stat().st_size > 10_000

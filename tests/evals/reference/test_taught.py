@@ -41,9 +41,12 @@ def test_it_predicts_python_nearly_as_well_as_before(tokenizer):
     assert new == pytest.approx(19.84, abs=0.01) and new < 1.04 * old
 
 
-def test_both_models_are_below_ten_megabytes():
+def test_both_models_are_below_ten_megabytes_and_the_adapter_names_its_base_and_no_path_of_a_machine():
     sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in (CHECKPOINT, PASSKEY)]
     assert sum(sizes) < 10_000_000 and sizes[1] < 2_000_000
+    settings = json.loads((PASSKEY / "adapter_config.json").read_text(encoding="utf-8"))
+    assert settings["base_model_name_or_path"] == CHECKPOINT.name
+    assert (settings["r"], settings["lora_alpha"]) == (8, 16)
 
 
 def test_merging_is_what_peft_does():
@@ -55,12 +58,6 @@ def test_merging_is_what_peft_does():
     for name, weight in found.items():
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-7)
         assert torch.equal(weight, plain[name].float()) == (".self_attn." not in name), name
-
-
-def test_the_adapter_names_its_base_and_no_path_of_a_machine():
-    settings = json.loads((PASSKEY / "adapter_config.json").read_text(encoding="utf-8"))
-    assert settings["base_model_name_or_path"] == CHECKPOINT.name
-    assert (settings["r"], settings["lora_alpha"]) == (8, 16)
 
 
 def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path: Path, tokenizer):

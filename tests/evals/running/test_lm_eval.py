@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from environments import environment
+from tiny import naive_nll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
@@ -87,10 +88,7 @@ class Oracle:
 
     def log_likelihood(self, context: list[int], continuation: list[int]) -> float:
         """The sum over the continuation; what stands before it is fed and not counted."""
-        ids = torch.tensor([context + continuation])
-        with torch.no_grad():
-            logits = self.model(input_ids=ids[:, :-1]).logits[0, -len(continuation) :].double()
-        return float(logits.log_softmax(-1).gather(1, ids[0, -len(continuation) :, None]).sum())
+        return -math.fsum(naive_nll(self.model, context + continuation)[-len(continuation) :])
 
     def rolling(self, texts: list[str], length: int) -> dict[str, float]:
         """lm-eval's documented metrics: per whitespace-separated word and per UTF-8 byte, pooled over texts."""

@@ -185,6 +185,5 @@ def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_pat
     assert without.truncation is None
     ran.clear()
     assert perplexity(llama(), IDS, [128], [YARN], out=tmp_path, force=True).truncation.stride == 8 and ran == []
-    assert (
-        perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path, force=True).truncation.stride == 16
-    )  # other lengths: anew
+    other_lengths = perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path, force=True)
+    assert other_lengths.truncation.stride == 16  # anew

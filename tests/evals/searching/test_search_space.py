@@ -42,12 +42,6 @@ def table(member, point):
     return inv_freq.tolist(), float(scale)
 
 
-def test_the_table_is_the_formula():
-    inv_freq, scale = table(Ramp(ROPE, 8.0), FOUND)
-    assert relative(inv_freq, by_hand(3.41, 14.73, 7.6)) < 1e-15
-    assert scale == pytest.approx(1.202, rel=1e-15)
-
-
 def test_it_starts_at_yarns_default():
     ramp = Ramp(ROPE, 8.0)
     assert ramp.start == pytest.approx((0, 13, math.log(8), math.log(0.1 * math.log(8) + 1)))
@@ -59,13 +53,14 @@ def test_it_starts_at_yarns_default():
 
 @pytest.mark.parametrize("rope", [ROPE, Rope(32, 500000.0, 512), Rope(128, 500000.0, 8192), Rope(64, 150000.0, 4096)])
 @pytest.mark.parametrize("ends", [(0.0, 0.01), (3.41, 14.73), (0.0, 31.0), (7.5, 9.25), (11.99, 31.0)])
-def test_yarn_written_from_the_ends_is_the_table_that_was_learned(rope, ends, tmp_path):
+def test_the_table_is_the_formula_and_yarn_written_from_its_ends_is_that_table(rope, ends, tmp_path):
     ramp, point = Ramp(rope, 8.0), (*ends, math.log(7.6), math.log(1.3))
     schedule = ramp.schedule(point)
     assert isinstance(schedule, Yarn) and not schedule.truncate
     file = tmp_path / "factors.json"
     file.write_text(json.dumps(specs.to_dict(schedule)))
     learned = table(ramp, point)
+    assert relative(learned[0], by_hand(*ends, 7.6, rope)) < 1e-14 and learned[1] == pytest.approx(1.3, rel=1e-15)
     for written in (schedule, specs.parse(str(file)).build()):
         assert relative(written(rope, 1).inv_freq, learned[0]) < 1e-12
         assert written(rope, 1).attention_scale == pytest.approx(learned[1], rel=1e-12)
@@ -162,16 +157,15 @@ def test_an_engine_that_computes_none_of_them_is_named():
 
 def test_short_text_is_bit_equal_where_the_models_own_table_is_kept(tmp_path, one_thread):
     result = search(llama(), TEXT, 128, keep_short=True, **BUDGET)
-    model, ids = llama(), torch.tensor([documents(1, 64)[0][:64]])
+    model, (short, long) = llama(), (torch.tensor([documents(1, size)[0][:size]]) for size in (64, 128))
     with torch.no_grad():
-        before = model(input_ids=ids).logits
+        own, unchanged = model(short).logits, model(long).logits
         with ropescale.patch(model, result.schedule):
-            assert torch.equal(model(input_ids=ids).logits, before)
-            long = model(input_ids=torch.tensor([documents(1, 128)[0][:128]])).logits
+            assert torch.equal(model(short).logits, own)
+            changed = model(long).logits
             model.save_pretrained(tmp_path)
-        assert not torch.equal(model(input_ids=torch.tensor([documents(1, 128)[0][:128]])).logits, long)
+        assert not torch.equal(changed, unchanged)
         stock = AutoModelForCausalLM.from_pretrained(tmp_path)
-        assert torch.equal(stock(input_ids=ids).logits, before)
-        assert torch.equal(stock(input_ids=torch.tensor([documents(1, 128)[0][:128]])).logits, long)
+        assert torch.equal(stock(short).logits, own) and torch.equal(stock(long).logits, changed)
     assert result.schedule.attention_factor == 1.0
     assert any("decoding past that" in remark for remark in result.remarks)

@@ -33,10 +33,7 @@ def computed(checkpoint: str, schedule: str | None = None):
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_two_servers_answer_as_one_loaded_model_does(kind, checkpoint, tmp_path, ran):
     asked = ["--lengths", "256", "--depths", "0,1.0", "--trials", "2"]
-    with (
-        serving(kind=kind, **computed(checkpoint)) as one,
-        serving(kind=kind, **computed(checkpoint, SPEC)) as other,
-    ):
+    with serving(kind=kind, **computed(checkpoint)) as one, serving(kind=kind, **computed(checkpoint, SPEC)) as other:
         servers = ["--server", one.url, "--served-as", "base", "--server", other.url, "--served-as", SPEC]
         words = ["retrieval", *servers, "--tokenizer", checkpoint, *asked, "-o", tmp_path / "served"]
         ran(*words)
