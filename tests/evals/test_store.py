@@ -1,7 +1,5 @@
 """A run that stops keeps what it has finished, and two runs never write into one folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

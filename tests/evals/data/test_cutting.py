@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-from pathlib import Path
 
 import pytest
 from configurations import write_files
@@ -147,7 +146,7 @@ def test_windows_know_the_hash_of_the_text_and_their_places_in_it_if_that_is_wan
         assert KeySpans({whole: [(each.offset, each.offset + 9)]}).marks(each).sum() == 9
 
 
-def vast(folder: Path) -> tuple[Path, Path, Path]:
+def vast(folder):
     """Writes 30 kB and 200 MB of text, and 20 GB of JSON lines that take no room on the disk."""
     small, book, rows = (folder / name for name in ("small.txt", "book.txt", "rows.jsonl"))
     small.write_text(LINES[:30_000])

@@ -19,7 +19,7 @@ LLAMA3 = (
 
 
 @cache
-def text() -> str:
+def text():
     """A real text with runs, digits, characters of several bytes and a special token's name in it."""
     real, dice = held_out_documents()[0][:12_000], random.Random(1)
     odd = ["=" * 700, " " * 300, "\n" * 200, "1234567890" * 60, "漢字仮名" * 150, "e\u0301ﬁ😀" * 40, "<s>", "ab" * 400]
@@ -27,7 +27,7 @@ def text() -> str:
     return "".join(real[a:b] + odd[n % len(odd)] for n, (a, b) in enumerate(zip([0, *places], places)))
 
 
-def made(kind: str) -> PreTrainedTokenizerFast:
+def made(kind):
     learned, alphabet = [held_out_documents()[1][:20_000]], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
     tokenizer = Tokenizer(models.BPE())

@@ -1,7 +1,5 @@
 """Far repeats, against a search that looks at every earlier place."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,7 +12,7 @@ from ropescale.evals import perplexity
 from ropescale.evals.data.far_repeats import ORDER, far_repeats, last_seen
 
 
-def naive(ids: list[int], order: int) -> list[int]:
+def naive(ids, order):
     """How far back the last ``order`` tokens were there before; 0 for never."""
     found = []
     for t in range(len(ids)):

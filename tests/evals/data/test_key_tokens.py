@@ -1,7 +1,5 @@
 """Key tokens, against a stock forward pass for every token, and spans worked out by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -23,7 +21,7 @@ from ropescale.files import sha256
 TEXTS = ["It was a bright cold day in April, and the clocks. ", "a café, a naïve résumé, and 12 more € for Ünal"]
 
 
-def document(text: str, pieces: list[str]) -> Document:
+def document(text, pieces):
     """Tokens that are these pieces of a text, in order."""
     assert "".join(pieces) == text
     return Document("a text", range(len(pieces)), np.cumsum([len(each.encode()) for each in pieces]), "sha")

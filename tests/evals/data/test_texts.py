@@ -6,7 +6,7 @@ from ropescale.evals.data import texts
 from ropescale.evals.data.texts import Text, TextFile
 
 
-def big(path, content: bytes):
+def big(path, content):
     path.write_bytes(content)
     return TextFile(str(path), path)
 

@@ -1,7 +1,5 @@
 """Where reading further than truncation pays off, and how it is said."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tiny import documents, llama
@@ -13,7 +11,7 @@ Bounds = tuple[float, "float | None", "float | None"]
 BETTER, OPEN, WORSE = (-0.2, -0.3, -0.1), (-0.1, -0.3, 0.1), (0.1, 0.05, 0.15)
 
 
-def row(schedule: str, length: int, change: Bounds, far: Bounds | None = None, texts: int = 12) -> TruncationRow:
+def row(schedule, length, change, far=None, texts=12):
     """A row with these changes, each with its bounds; far repeats are in two documents fewer."""
     mean, low, high = change
     names = ("far_delta_nll", "far_low", "far_high", "far_tokens", "far_documents")

@@ -1,7 +1,5 @@
 """Figures and their intervals as tables write them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ropescale.evals.metrics.cells import around, interval_cell, signed

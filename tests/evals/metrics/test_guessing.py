@@ -1,7 +1,5 @@
 """A model that predicts a text worse than a uniform guess over its vocabulary is said to, and nothing is concluded."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

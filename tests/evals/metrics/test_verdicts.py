@@ -1,10 +1,7 @@
 """The sentences that conclude, over random tables: how often they are false, and that nothing contradicts them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ IDS = [*range(12), *range(12), *range(8)]
 """From position 19 on every token ends a repeat of 8 tokens, 12 back."""
 
 
-def draws(rng: np.random.Generator, shape: tuple[int, ...], skew: str) -> np.ndarray:
+def draws(rng, shape, skew):
     """Draws of mean 0, and skewed either way by a lognormal of sigma 1, whose mean is 1.6 times its median."""
     if skew == "none":
         return rng.normal(0, 1, shape)
@@ -28,16 +25,7 @@ def draws(rng: np.random.Generator, shape: tuple[int, ...], skew: str) -> np.nda
     return found if skew == "right" else -found
 
 
-def table(
-    rng: np.random.Generator,
-    schedules: int,
-    documents: int,
-    lengths: Sequence[int] = (TRAINED, 16, LONGEST),
-    skew: str = "none",
-    effect: float = 0.0,
-    far: bool = False,
-    baseline: str = "s0",
-) -> Result:
+def table(rng, schedules, documents, lengths=(TRAINED, 16, LONGEST), skew="none", effect=0.0, far=False, baseline="s0"):
     """Returns a measurement of so many schedules; under the name "as-is", the baseline has the table of truncation.
 
     A document's tokens have a loss in common. Each schedule adds to the tokens of a document, from each length to the
@@ -58,8 +46,8 @@ def table(
     facts = {"source": "x", "sha256": "f" * 64, "documents": documents, "tokens": documents * (LONGEST - 1)}
     protocol = {"name": "ropescale", "interval": "document-clustered t, skewness-corrected, 95%"}
     return Result(
-        model,  # type: ignore[arg-type]
-        facts,  # type: ignore[arg-type]
+        model,
+        facts,
         protocol,
         {"torch": "2"},
         passes=passes,
@@ -75,14 +63,14 @@ def table(
 LENGTHS = [(TRAINED,), (TRAINED, 16), (TRAINED, 16, LONGEST), (16, LONGEST)]
 
 
-def drawn(rng: np.random.Generator, least: int, skew: str, effect: float = 0.0) -> Result:
+def drawn(rng, least, skew, effect=0.0):
     """A table of 1 to 6 schedules, ``least`` to 50 documents and 1 to 3 lengths; half have the unchanged model."""
     lengths = LENGTHS[rng.integers(len(LENGTHS))]
     schedules, documents, far = int(rng.integers(1, 7)), int(rng.integers(least, 51)), bool(rng.integers(2))
     return table(rng, schedules, documents, lengths, skew, effect, far, baseline=str(rng.choice(["s0", AS_IS])))
 
 
-def false_rates(tables: int, skew: str) -> dict[str, float]:
+def false_rates(tables, skew):
     """How often a sentence concludes anything where no schedule differs from another, or from truncation."""
     rng, wrong, of = np.random.default_rng(5), Counter(), Counter()
     for _ in range(tables):
@@ -122,30 +110,30 @@ def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_li
     assert "no interval (± -): it needs 5 documents" in text
 
 
-def as_run(result: Result) -> StoredRun:
+def as_run(result):
     """The run that the page has of a result."""
     results = result.to_dict()
-    return StoredRun("run", None, results, result)  # type: ignore[arg-type]
+    return StoredRun("run", None, results, result)
 
 
 CELL = re.compile(r"([+-]?\d+\.\d+) (?:± (\d+\.\d+)|\(([+-][\d.e-]+) to ([+-][\d.e-]+)\))")
 
 
-def sign(cell: str) -> int:
+def sign(cell):
     """-1, 0 or 1, as a reader takes it from a cell: below zero, around it or above."""
-    mean, half, low, high = CELL.search(cell).groups()  # type: ignore[union-attr]
+    mean, half, low, high = CELL.search(cell).groups()
     ends = (float(low), float(high)) if half is None else (float(mean) - float(half), float(mean) + float(half))
     return (ends[0] > 0) - (ends[1] < 0)
 
 
-def cells(text: str, corner: str) -> dict[tuple[str, str], str]:
+def cells(text, corner):
     """The cells of a Markdown table, by schedule and head of column."""
     block = next(part for part in text.split("\n\n") if part.startswith(f"| {corner} "))
     head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
     return {(line[0], name): cell for line in lines for name, cell in zip(head[1:], line[1:], strict=True)}
 
 
-def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[str]) -> None:
+def check_pays_off(text, shown, lengths):
     """Compares the sentence on truncation with the table above it."""
     said = re.search(r"[Rr]eading further than the last 8 tokens (.*?)\.", text)
     assert said and len(said[0]) <= 200, text
@@ -156,14 +144,14 @@ def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[s
     assert paid or text[: said.end()].endswith("There is no evidence that " + said[0])
 
 
-def check_lowest(text: str, result: Result) -> None:
+def check_lowest(text, result):
     """Compares the sentence on the lowest loss with the tables of perplexities and changes."""
     ppl = {(row.schedule, row.length): row.ppl for row in result.rows}
     changes = cells(text, "change")
     (said,) = re.findall(r"Lowest loss at (.*) \(\d+ documents", text)
     for part in said.split("; "):
         lengths, stands = part.split(": ")
-        best, _, others = re.match(r"(\S+), (not )?significantly below (.*)", stands).groups()  # type: ignore[union-attr]
+        best, _, others = re.match(r"(\S+), (not )?significantly below (.*)", stands).groups()
         for length in lengths.split(", "):
             at = int(length.replace(",", ""))
             assert ppl[best, at] == min(value for (_, n), value in ppl.items() if n == at)
@@ -181,7 +169,7 @@ UNIT = r"(?: nats(?: \(of log perplexity\))?)"
 EFFECT = rf"(\d+\.\d{{3}})( ± [<\d.]+| \(\S+ to \S+\))?{UNIT}"
 
 
-def check_answer(result: Result) -> None:
+def check_answer(result):
     """Compares the answer that a terminal begins with to the tables, and every conclusion to its interval."""
     said, decides = result.sentences(), result.data["documents"] >= 10
     assert 1 <= len(said) <= 3 and all(len(each) <= 200 for each in said), said
@@ -201,11 +189,11 @@ def check_answer(result: Result) -> None:
     assert bool(gain) == (len(result.schedules) > 1) and len(said) == bool(result.against_truncation)
 
 
-def number(text: str) -> float:
+def number(text):
     return float(text.replace(",", ""))
 
 
-def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> None:
+def check_first(sentence, result, ppl, decides):
     """The first sentence recommends only what every interval shows; else it names the nearest that may be lower.
 
     It has the numbers of the table's last column.
@@ -214,7 +202,7 @@ def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: b
     name, lowest, rest = re.match(
         rf"At {longest} tokens, (?:use )?(\S+?)(?: \(.*?\))?(?: has the lowest perplexity:|: lowest perplexity,"
         rf"| has a perplexity of) {PPL}(.*)\.$", sentence
-    ).groups()  # type: ignore[union-attr]  # fmt: skip
+    ).groups()  # fmt: skip
     assert ppl[name] == min(ppl.values()) == number(lowest)
     for other, value in re.findall(rf"[(;] ?(\S+?)(?:, the unchanged model| to the last 8)?: {PPL}", rest):
         assert ppl[other] == number(value)
@@ -237,27 +225,27 @@ def check_first(sentence: str, result: Result, ppl: dict[str, float], decides: b
     assert best == (name == "truncation" and decides and not rivals and not open_ and len(of_schedules) > 1)
 
 
-def whole_effect(text: str, first: str) -> str:
+def whole_effect(text, first):
     """Repeats the verb of the effect before it, which the sentence says once."""
     return text if re.match("gains|costs|loses|wins|has", text) else f"{first.split()[0]} {text}"
 
 
-def check_effect(text: str, cell: str, verbs: tuple[str, str], decides: bool) -> None:
+def check_effect(text, cell, verbs, decides):
     """Compares a gain or cost with its cell: the size, the direction, and whether it is significant."""
-    change = CELL.search(cell)[1]  # type: ignore[index]
+    change = CELL.search(cell)[1]
     if "has no measurable effect" in text:
         assert abs(float(change)) < 6e-4
     elif "has no significant effect" in text:
         assert decides and sign(cell) == 0
     else:
-        verb, by, interval = re.match(rf"(\w+) {EFFECT}", text).groups()  # type: ignore[union-attr]
+        verb, by, interval = re.match(rf"(\w+) {EFFECT}", text).groups()
         assert float(by) == pytest.approx(abs(float(change)), abs=6e-4) and bool(interval) == decides
         assert verb == verbs[change.startswith("-")] and not (decides and sign(cell) == 0)
 
 
-def check_gain(sentence: str, result: Result, ppl: dict[str, float], decides: bool) -> None:
+def check_gain(sentence, result, ppl, decides):
     """The best changed schedule's gain and cost are those of the table of changes, and of the perplexities."""
-    name, effects = re.match(rf".*gainst {result.baseline}, (\S+) (.*)\.$", sentence).groups()  # type: ignore[union-attr]
+    name, effects = re.match(rf".*gainst {result.baseline}, (\S+) (.*)\.$", sentence).groups()
     changed = {each: value for each, value in ppl.items() if each not in (result.baseline, "truncation")}
     assert changed[name] == min(changed.values())
     shown = cells(result.to_markdown(), "change")
@@ -269,7 +257,7 @@ def check_gain(sentence: str, result: Result, ppl: dict[str, float], decides: bo
         check_effect(part, shown[name, str(length)], ("costs", "gains"), decides)
 
 
-def check_past(sentence: str, result: Result, decides: bool) -> None:
+def check_past(sentence, result, decides):
     """The difference from truncation is that of its table, on the tokens that the sentence names.
 
     A schedule is recommended for far repeats alone only if it is better on them, and not elsewhere.
@@ -278,7 +266,7 @@ def check_past(sentence: str, result: Result, decides: bool) -> None:
         r".*gainst truncation(?: to 8)?, (\S+) (.* at positions past 8)"
         r"(?:(, but | and )(.*on far repeats \(of text 8\+ tokens back\))"
         r"(: use it if those matter)?)?\.$", sentence
-    ).groups()  # type: ignore[union-attr]  # fmt: skip
+    ).groups()  # fmt: skip
     longest = str(result.lengths[-1])
     shown = cells(result.to_markdown(), "against truncation")[name, longest]
     check_effect(whole, shown, ("loses", "wins"), decides)

@@ -1,7 +1,5 @@
 """Models too large for one device, over processes (--tp) or the devices of one (--device-map): the same numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,7 +24,7 @@ DISK |= dict.fromkeys(["model.layers.0", "model.norm", "lm_head"], "disk")
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(tmp_path_factory):
     """Five documents of different sizes."""
     texts = {f"{number}.txt": " ".join(map(str, range(7 * number, 90 + 20 * number))) for number in range(5)}
     return write_files(tmp_path_factory.mktemp("texts"), texts)

@@ -1,7 +1,5 @@
 """A measurement by many processes: the same bytes, whoever scored what, and clear words when one fails."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

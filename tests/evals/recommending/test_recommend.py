@@ -1,7 +1,5 @@
 """A whole recommendation on a tiny model, from Python and from the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The rules of a recommendation, on losses whose truth is known: objective, race, decision."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, pairwise
 

@@ -1,7 +1,5 @@
 """The sentences of a recommendation are what the rows of its table say, whatever the losses are."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

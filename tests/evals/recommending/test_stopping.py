@@ -1,7 +1,5 @@
 """A recommendation that is killed, and one that several processes share."""
 
-from __future__ import annotations
-
 import os
 import random
 

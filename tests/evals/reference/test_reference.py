@@ -1,7 +1,5 @@
 """The reference model: what it is, what it was trained on, and the order of the schedules on it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

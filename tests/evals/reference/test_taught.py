@@ -1,9 +1,6 @@
 """The reference model that was taught to answer: what it answers, what it was taught, and that it stays small."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -60,7 +57,7 @@ def test_merging_is_what_peft_does():
         assert torch.equal(weight, plain[name].float()) == (".self_attn." not in name), name
 
 
-def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path: Path, tokenizer):
+def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path, tokenizer):
     save_taught(tmp_path / "TAUGHT")
     ids = tokenizer("import os\n", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
@@ -69,7 +66,7 @@ def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path
     assert AutoTokenizer.from_pretrained(tmp_path / "TAUGHT")("import os\n")["input_ids"] == ids[0].tolist()
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path):
+def test_a_folder_that_holds_something_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = CliRunner().invoke(main, ["--taught", "-o", str(tmp_path)])
     assert done.exit_code == 2 and "exists already" in done.output

@@ -1,7 +1,5 @@
 """The page that compares runs: its numbers against the stored ones, and a look at it in a real browser."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -11,7 +9,6 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +42,7 @@ def run(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "run")
 
 
-def repeating() -> list[list[int]]:
+def repeating():
     """Four documents, each with 20 tokens that were there 100 tokens before."""
     return [[*ids[:110], *ids[10:30], *ids[130:]] for ids in tiny.documents(5, 140)]
 
@@ -58,7 +55,7 @@ def other(tmp_path_factory):
     return out
 
 
-def stored(folder: Path, schedule: str) -> list[np.ndarray]:
+def stored(folder, schedule):
     """The NLLs of a schedule's only pass, found by hand."""
     [values] = [each for name, each in tensors(folder).items() if re.fullmatch(rf"{re.escape(schedule)} @ \d+", name)]
     return list(values.astype(np.float64))
@@ -129,7 +126,7 @@ def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, othe
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen, though the thaw was there. " * 2
 
 
-def pair_tokenizer() -> PreTrainedTokenizerFast:
+def pair_tokenizer():
     """One token per byte, but one for each "th"; id 257 is BOS."""
     vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[("t", "h")]))
@@ -202,18 +199,18 @@ def damaged(run, tmp_path, ran):
     return said
 
 
-def flipped(path: Path, at: int) -> None:
+def flipped(path, at):
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
 
 
-def piped(path: Path) -> None:
+def piped(path):
     path.unlink()
     os.mkfifo(path)
 
 
-def sealed(path: Path, content: bytes) -> None:
+def sealed(path, content):
     path.write_bytes(content)
     reseal(path.parent, lambda results: results["files"].update({path.name: [digest(path)]}))
 
@@ -278,7 +275,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
 
 
-def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
+def browsed(folders, where):
     """What a browser makes of the page of these runs; see browsing.py."""
     (where / "page.html").write_text(page(load(folders)), encoding="utf-8")
     python, script = (
@@ -291,12 +288,12 @@ def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def number(cell: str) -> float:
+def number(cell):
     """The estimate before its interval."""
     return float(re.split(r" ± | \(", cell)[0].replace(",", "").removesuffix("%"))
 
 
-def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
+def interval_is_shown(cell, low, mean, high):
     """Half of it up to 30% of the value and where neither side is 1.4 times as long as the other, else both ends."""
     below, above = mean - low, high - mean
     if (high - low) / 2 <= 0.3 * mean and max(below, above) <= 1.4 * min(below, above):
@@ -305,7 +302,7 @@ def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
     return ends is not None and [float(end) for end in ends.groups()] == pytest.approx([low, high], rel=0.005)
 
 
-def read(folder: Path, part: str) -> list[dict[str, Any]]:
+def read(folder, part):
     """A table of results.json."""
     return json.loads((folder / "results.json").read_text())[part]
 
@@ -336,7 +333,7 @@ def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_na
         assert math.isclose(number(cell), rise(first, third, length), abs_tol=6e-5)
 
 
-def rise(nll: list[np.ndarray], base: list[np.ndarray], length: int) -> float:
+def rise(nll, base, length):
     """Mean of the differences over all tokens of a length, found by hand."""
     return float(np.concatenate([a[: length - 1] - b[: length - 1] for a, b in zip(nll, base, strict=True)]).mean())
 

@@ -1,10 +1,7 @@
 """A run replaces the files that it wrote, and no others, whenever it is killed; foreign ones are named."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from configurations import write_files
@@ -30,23 +27,23 @@ def quick_plots():
         yield
 
 
-def measured(seed: int = 0, lengths: tuple[int, ...] = (16, 32)) -> Result:
+def measured(seed=0, lengths=(16, 32)):
     return perplexity(llama(seed), documents(2, 40), lengths, ["yarn:factor=2"])
 
 
 @pytest.fixture(scope="module")
-def results() -> tuple[Result, Result]:
+def results():
     """Two that have nothing in common: other losses, other lengths."""
     return measured(), measured(1, (24,))
 
 
 @pytest.fixture(scope="module")
-def folder(results, tmp_path_factory) -> Path:
+def folder(results, tmp_path_factory):
     return results[0].save(tmp_path_factory.mktemp("belongings") / "run")
 
 
 @pytest.fixture
-def run(folder, tmp_path) -> Path:
+def run(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "run")
 
 

@@ -1,7 +1,5 @@
 """Schedules that came from files keep their names in tables, pictures and on the page, and their specs in the data."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

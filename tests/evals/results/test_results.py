@@ -25,13 +25,13 @@ from ropescale.evals.statistics.intervals import FEW, consecutive
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result():
     """A real one: five documents, two schedules, one of them length-dependent."""
     ids = [*documents(5, 130), [1, 2, 3]]
     return perplexity(llama(), ids, [16, 64, 130], ["dynamic:factor=4"], source="some ids")
 
 
-def made_up(*losses: list[float]) -> Result:
+def made_up(*losses):
     """Two schedules over ``len(losses[0])`` documents of two scored tokens, whose losses are given."""
     runs = [
         Pass(name, "0" * 64, (3,), [np.full(2, value, np.float32) for value in values], len(values))

@@ -1,12 +1,9 @@
 """Prompts with their answers from files: RULER's rows and score, and the loss of the answers in place."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ from lookup import lookup_llama
 from tiny import byte_tokenizer, llama, naive_nll
 
 from ropescale.errors import DataError
-from ropescale.evals import Retrieval, retrieval
+from ropescale.evals import retrieval
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ropescale.evals.data.sources import read_prompts
@@ -29,23 +26,23 @@ from ropescale.evals.retrieving.results import share_found
 FILLER = "The ferry was late and nobody on the quay minded much. "
 
 
-def row(name: str, code: str, filler: int = 2, **more: object) -> dict[str, object]:
+def row(name, code, filler=2, **more):
     """A row as RULER's generators write one: a code in a text, and the answer's beginning apart."""
     text = f"{FILLER * filler}The code of {name} is {code}. {FILLER * filler}"
     prefix = f" The code of {name} is"
     return {"index": 0, "input": f"{text}\nSay it.", "outputs": [code], "answer_prefix": prefix, **more}
 
 
-def ids_of(text: str) -> list[int]:
+def ids_of(text):
     return byte_tokenizer()(text, add_special_tokens=False)["input_ids"]
 
 
-def answers_in(folder) -> list[dict[str, str]]:
+def answers_in(folder):
     with open(folder / "answers.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def write(path, rows) -> None:
+def write(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
 
@@ -167,7 +164,7 @@ def test_as_many_tokens_are_generated_as_ruler_generates_for_the_task(task, more
 # --- Scoring -----------------------------------------------------------------------------------------------------
 
 
-def naive_greedy(model, ids: Sequence[int], count: int) -> list[int]:
+def naive_greedy(model, ids, count):
     """The oracle: a whole forward pass for every token."""
     ids = list(ids)
     with torch.no_grad():
@@ -214,7 +211,7 @@ def test_scores_and_losses_are_those_of_a_naive_loop_over_stock_transformers(sch
     assert [each.answer for each in answers[3:]] == ["xy, z", "one; two; three"]
 
 
-def hold(model, length: int) -> None:
+def hold(model, length):
     """Freezes a dynamic table as stock transformers computes it at a length."""
     with torch.no_grad():
         model(input_ids=torch.zeros(1, length, dtype=torch.long))
@@ -222,7 +219,7 @@ def hold(model, length: int) -> None:
     model.model.rotary_emb.forward = stock_forward(frozen, model.model.rotary_emb.attention_scaling)
 
 
-def stock_forward(inv_freq: torch.Tensor, scaling: float):
+def stock_forward(inv_freq, scaling):
     def forward(x, position_ids):
         angles = (inv_freq[None, :, None] @ position_ids[:, None, :].float()).transpose(1, 2)
         both = torch.cat((angles, angles), dim=-1)
@@ -246,7 +243,7 @@ def test_prompts_fed_together_are_scored_as_alone_and_stop_at_the_end_of_the_tex
 
 
 @pytest.fixture(scope="module")
-def codes() -> Retrieval:
+def codes():
     """A model that copies from 300 positions back, and 4 times as far under linear:factor=4: known scores."""
     rows = [row("amber", "48213", 1, task="near"), row("maple", "77120", 1, task="near"),
             row("onyx", "90417", 6, task="far"), row("olive", "20741", 1, task="far")]  # fmt: skip

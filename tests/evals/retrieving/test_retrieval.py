@@ -26,11 +26,11 @@ from ropescale.errors import DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
-from ropescale.evals.retrieving.prompts import Prompt, passkey_prompts
+from ropescale.evals.retrieving.prompts import passkey_prompts
 from ropescale.evals.retrieving.results import CHANCE
 
 
-def byte_fallback_tokenizer() -> PreTrainedTokenizerFast:
+def byte_fallback_tokenizer():
     """As sentencepiece with byte fallback: a space before the text, letters and digits, bytes for all else."""
     letters = [*"▁.", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"]
     vocabulary = {token: i for i, token in enumerate(["<unk>", *(f"<0x{i:02X}>" for i in range(256)), *letters])}
@@ -158,7 +158,7 @@ def test_a_length_that_is_too_short_names_one_that_is_not():
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
-def with_answer(prompt: Prompt, answer: list[int]) -> Prompt:
+def with_answer(prompt, answer):
     """The prompt with another answer after its question."""
     question = prompt.questions[0]
     ids = np.array([*question.ids[: -question.tokens], *answer])

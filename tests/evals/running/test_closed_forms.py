@@ -1,9 +1,6 @@
 """Models whose every NLL is known on paper, under any lengths, stride, BOS, batches, chunks and schedule."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,7 +31,7 @@ SETTINGS = {
 
 
 @contextmanager
-def chunks_of(chunk: int | None) -> Iterator[None]:
+def chunks_of(chunk):
     """Every window is fed so many positions at a time, as if memory were short."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ropescale.evals.scoring.executor.chunk_for", lambda model, positions, logits: chunk)

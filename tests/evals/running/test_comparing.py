@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from losses import tensors
 from tiny import documents, llama
 
 import ropescale
-from ropescale.evals import Result
 from ropescale.evals.metrics.cells import around
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.scorer import Scorer, divergence
@@ -25,7 +23,7 @@ IDS = documents(4, 140)
 SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
 
 
-def naive(model: Any, schedule: str, windows: list[list[int]], scored: list[int]) -> list[list[tuple[float, bool]]]:
+def naive(model, schedule, windows, scored):
     """Per window, ``(KL(as it is || schedule), same top-1)`` for its last tokens, as many as ``scored`` says.
 
     Stock forward passes with full logits, softmax in fp64, one position after the other.
@@ -40,22 +38,22 @@ def naive(model: Any, schedule: str, windows: list[list[int]], scored: list[int]
     return found
 
 
-def logits(model: Any, ids: list[int]) -> torch.Tensor:
+def logits(model, ids):
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids])).logits[0].double()
 
 
-def kl(a: torch.Tensor, b: torch.Tensor) -> float:
+def kl(a, b):
     p, q = torch.softmax(a, 0), torch.softmax(b, 0)
     return float((p * (p.log() - q.log())).sum())
 
 
-def at(result: Result, schedule: str, length: int) -> Any:
+def at(result, schedule, length):
     (pair,) = [each for each in result.paired if (each.schedule, each.length) == (schedule, length)]
     return pair
 
 
-def assert_is(pair: Any, expected: list[list[tuple[float, bool]]]) -> None:
+def assert_is(pair, expected):
     """The figures are the means over the tokens of all windows."""
     tokens = [token for each in expected for token in each]
     assert pair.kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
@@ -92,7 +90,7 @@ def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were
     """Tables that follow the length, by a schedule of ours: at 32 they are others than at 64."""
     from dataclasses import dataclass
 
-    from ropescale import Frequencies, Rope
+    from ropescale import Frequencies
 
     @dataclass(frozen=True)
     class Following:
@@ -100,7 +98,7 @@ def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were
 
         length_dependent = True
 
-        def __call__(self, rope: Rope, length: int) -> Frequencies:
+        def __call__(self, rope, length):
             return Frequencies([f * 32 / length for f in rope.inv_freq()])
 
     result = perplexity(llama(), IDS, [32, 64], [Following(), SCHEDULES[0]])

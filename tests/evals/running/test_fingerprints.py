@@ -1,7 +1,5 @@
 """Fingerprints tell models apart: by every byte of them, and by every switch of their adapters."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import accelerate
@@ -22,7 +20,7 @@ def nll(model, out=None):
     return row.nll
 
 
-def with_adapters() -> peft.PeftModel:
+def with_adapters():
     torch.manual_seed(0)
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False)
     model = peft.get_peft_model(llama(), config)

@@ -3,15 +3,11 @@
 The command that runs is the one that the README gives, in an environment that has no ropescale.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -38,12 +34,12 @@ metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bit
 
 
 @pytest.fixture(scope="module")
-def python() -> Path:
+def python():
     return environment("lm-eval", "lm-eval[hf]==0.4.13")
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[str]:
+def texts():
     """Two held-out modules: one that fits into the stretched length, one that takes two windows of it."""
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     [first, second, *_] = held_out_documents()
@@ -51,14 +47,14 @@ def texts() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+def tasks(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "rolling.yaml").write_text(ROLLING.replace("FOLDER", str(folder)))
     (folder / "rolling.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return folder
 
 
-def lm_eval(python: Path, tasks: Path, model: Path, *arguments: str) -> tuple[int, dict[str, float]]:
+def lm_eval(python, tasks, model, *arguments):
     """Runs the command, offline; returns the length that it measured at, and its metrics."""
     out = tasks / f"of-{model.parent.name}-{len(arguments)}"
     given = ",".join([f"pretrained={model}", "add_bos_token=False", "dtype=float32", *arguments])
@@ -82,15 +78,15 @@ def lm_eval(python: Path, tasks: Path, model: Path, *arguments: str) -> tuple[in
 class Oracle:
     """A checkpoint in stock transformers, float32 logits, float64 log-softmax."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
 
-    def log_likelihood(self, context: list[int], continuation: list[int]) -> float:
+    def log_likelihood(self, context, continuation):
         """The sum over the continuation; what stands before it is fed and not counted."""
         return -math.fsum(naive_nll(self.model, context + continuation)[-len(continuation) :])
 
-    def rolling(self, texts: list[str], length: int) -> dict[str, float]:
+    def rolling(self, texts, length):
         """lm-eval's documented metrics: per whitespace-separated word and per UTF-8 byte, pooled over texts."""
         total = sum(self.log_likelihood(*window) for text in texts for window in self.windows(text, length))
         words = sum(len(re.split(r"\s+", text)) for text in texts)
@@ -98,7 +94,7 @@ class Oracle:
         per_word, per_byte = math.exp(-total / words), math.exp(-total / size)
         return {"word_perplexity": per_word, "byte_perplexity": per_byte, "bits_per_byte": -total / size / math.log(2)}
 
-    def windows(self, text: str, length: int) -> Iterator[tuple[list[int], list[int]]]:
+    def windows(self, text, length):
         """Every token once: whole windows, then what is left at the end of a window that reaches back."""
         ids = [self.tokenizer.bos_token_id, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         for start in range(1, len(ids), length):
@@ -111,8 +107,8 @@ class Oracle:
     [("yarn:factor=8", [], LENGTH), ("linear:factor=8", [], 256), (None, [f"max_length={LENGTH}"], LENGTH)],
 )
 def test_perplexity_is_that_of_transformers_at_the_length_of_the_configuration(
-    spec: str | None, words: list[str], length: int, python: Path, tasks: Path, texts: list[str], tmp_path: Path
-) -> None:
+    spec, words, length, python, tasks, texts, tmp_path
+):
     """It takes max_position_embeddings, which linear leaves at 256 for vLLM, that multiplies it."""
     folder = CHECKPOINT
     if spec:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ropescale.evals import perplexity, reference, tokenize
 
 
-def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> list[float]:
+def naive_sliding(model, ids, length, stride, bos):
     """Windows of ``length - 1`` tokens after BOS, ``stride`` apart; each scores what the one before did not reach."""
     found: list[float] = []
     for start in range(0, len(ids), stride):

@@ -1,7 +1,5 @@
 """Progress as a person sees it while a pass runs."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """At what length a model counts as trained: scaling of its makers was trained, scaling of ours was not."""
 
-from __future__ import annotations
-
 import pytest
 from configurations import LLAMA31_SCALING
 from tiny import documents, llama

@@ -22,7 +22,7 @@ TRAINED = 64
 YARN = "yarn:factor=2"
 
 
-def naive(model, ids: list[int], length: int, stride: int, bos: int | None, trained: int = TRAINED) -> list[float]:
+def naive(model, ids, length, stride, bos, trained=TRAINED):
     """The losses of the tokens at positions from ``trained`` on, one stock pass per window, softmax in fp64.
 
     Written down again: the whole text with its BOS is a list of positions. The first window scores the positions

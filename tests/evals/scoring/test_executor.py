@@ -1,7 +1,5 @@
 """Scoring a plan's batches where memory is short."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A search by prompts with a hidden key, of which only the answers count."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """A search that is killed at random moments."""
 
-from __future__ import annotations
-
 import os
 import random
 

@@ -1,7 +1,5 @@
 """The sentences of a search say what its intervals do, whatever the losses are."""
 
-from __future__ import annotations
-
 import random
 import re
 

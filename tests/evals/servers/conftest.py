@@ -1,7 +1,5 @@
 """Requests that are repeated at once, with no key and no certificates."""
 
-from __future__ import annotations
-
 import ssl
 from importlib.util import find_spec
 
@@ -14,7 +12,7 @@ CONTEXT = ssl.create_default_context()
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurried(monkeypatch):
     monkeypatch.setattr(client, "PAUSE", 0.01)
     if find_spec("httpcore2"):
         monkeypatch.setattr("httpcore2.default_ssl_context", lambda **_: CONTEXT)

@@ -1,10 +1,7 @@
 """``ropescale recommend --server``: the decision among what servers compute is that of the same losses, loaded."""
 
-from __future__ import annotations
-
 import json
 import random
-from pathlib import Path
 
 import pytest
 import tiny
@@ -17,7 +14,7 @@ SPECS = ("linear:factor=2", "yarn:factor=2")
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text(tmp_path_factory):
     """Twelve texts, in which words come again."""
     folder = tmp_path_factory.mktemp("texts")
     words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
@@ -28,7 +25,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engines(checkpoint: str):
+def engines(checkpoint):
     with (
         serving(logprobs=tiny.logprobs_of(checkpoint), limit=256) as base,
         serving(logprobs=tiny.logprobs_of(checkpoint, SPECS[0]), limit=256) as linear,
@@ -37,7 +34,7 @@ def engines(checkpoint: str):
         yield [(base, "base"), (linear, SPECS[0]), (yarn, SPECS[1])]
 
 
-def served(engines) -> list[object]:
+def served(engines):
     return [word for engine, spec in engines for word in ("--server", engine.url, "--served-as", spec)]
 
 

@@ -1,9 +1,6 @@
 """``ropescale retrieval --server``: the answers of a loaded model, from servers."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 
 import pytest
 import tiny
@@ -16,13 +13,13 @@ import ropescale
 SPEC = "linear:factor=2"
 
 
-def computed(checkpoint: str, schedule: str | None = None):
+def computed(checkpoint, schedule=None):
     """The log-probability of every id but the first, and its rank, by stock transformers."""
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
     if schedule:
         ropescale.patch(model, schedule)
 
-    def ranks(ids: Sequence[int]) -> list[int]:
+    def ranks(ids):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([list(ids)])).logits[0]
         return [int((logits[t] > logits[t, ids[t + 1]]).sum()) + 1 for t in range(len(ids) - 1)]

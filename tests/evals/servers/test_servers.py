@@ -1,7 +1,5 @@
 """``ropescale eval --server``: the numbers of a loaded model, from servers that also fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -9,9 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ KEY = "sk-RecognisableFakeKey0123456789"
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+def text(tmp_path_factory):
     """Three texts of a thousand letters, in which words come again."""
     folder = tmp_path_factory.mktemp("texts")
     words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
@@ -44,21 +40,21 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokens(checkpoint: str) -> Callable[[str], list[int]]:
+def tokens(checkpoint):
     tokenizer = load_tokenizer(Path(checkpoint))
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def words(engine: Engine, checkpoint: str, text: str, *more: object, lengths: str = LENGTHS) -> list[object]:
+def words(engine, checkpoint, text, *more, lengths=LENGTHS):
     beside = ["--tokenizer", checkpoint, "--data", text, "--lengths", lengths]
     return ["eval", "--server", engine.url, *beside, *([] if "--stride" in more else BUDGET), *more]
 
 
-def read(out: Path) -> dict[str, Any]:
+def read(out):
     return json.loads((out / "results.json").read_text(encoding="utf-8"))
 
 
-def score(server: Server, ids: Sequence[int]) -> np.ndarray:
+def score(server, ids):
     """The losses of every id but the first."""
     return server.answers([Scoring(ids, len(ids) - 1)])[0][0]
 
@@ -146,7 +142,7 @@ def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, te
 
 
 @pytest.fixture(scope="module")
-def undisturbed(checkpoint: str, text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+def undisturbed(checkpoint, text, tmp_path_factory):
     """The losses of a run that nothing disturbed."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     with serving() as engine:
@@ -154,7 +150,7 @@ def undisturbed(checkpoint: str, text: str, tmp_path_factory: pytest.TempPathFac
     return tensors(out)
 
 
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+def same(one, other):
     return sorted(one) == sorted(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -200,7 +196,7 @@ def test_a_broken_answer_is_one_line_and_the_same_command_continues(
     assert same(tensors(out), undisturbed)
 
 
-def truncation(found: dict[str, np.ndarray]) -> int:
+def truncation(found):
     """How many windows truncation takes: 64 tokens of each, 32 at a time."""
     return 2 * len(next(each for name, each in found.items() if name.startswith("truncation")))
 
@@ -215,7 +211,7 @@ def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoi
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, text, tmp_path):
-    def stuck(number: int, ids: Sequence[int]) -> str:
+    def stuck(number, ids):
         if number > 6:
             time.sleep(60)
         return ""

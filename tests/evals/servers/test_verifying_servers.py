@@ -1,7 +1,5 @@
 """``ropescale verify --server``: which of two models a server agrees with, past the trained length."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import cache
@@ -20,7 +18,7 @@ served = cache(tiny.logprobs_of)
 
 
 @pytest.fixture(scope="module")
-def folders(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(checkpoint, tmp_path_factory):
     """The unpatched folder, the one that is meant to be served, and one with another factor."""
     place = tmp_path_factory.mktemp("patched")
     for name, spec in (("right", SPEC), ("other", "yarn:factor=8")):

@@ -89,7 +89,7 @@ def test_fewer_than_five_documents_have_no_interval():
     assert ratio([10, 0, 20, 2, 8], [4, 0, 4, 4, 4]) == Estimate(2.5, None, None)
 
 
-def coverage(levels, sizes, truth: float) -> float:
+def coverage(levels, sizes, truth):
     """The share of trials whose interval holds the truth; arrays [trials, documents]."""
     found = (ratio(row.tolist(), size.tolist()) for row, size in zip(levels * sizes, sizes, strict=True))
     return sum(each.low <= truth <= each.high for each in found) / len(levels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import peft
 import pytest
@@ -25,12 +24,12 @@ DOCUMENTS = tiny.documents(3, 300, 256)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     return training.checkpoint(tmp_path_factory.mktemp("once") / "source")
 
 
 @pytest.fixture
-def patched(source: Path, tmp_path: Path) -> Path:
+def patched(source, tmp_path):
     ropescale.patch_checkpoint(source, tmp_path / "patched", YARN)
     return tmp_path / "patched"
 
@@ -44,13 +43,13 @@ def with_adapter(model):
 class At(TrainerCallback):
     """Does something to the model as the training begins (step 0) or as some steps begin, before ropescale looks."""
 
-    def __init__(self, **acts) -> None:
+    def __init__(self, **acts):
         self.acts = {int(name.removeprefix("step")): act for name, act in acts.items()}
 
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
+    def on_train_begin(self, args, state, control, **kwargs):
         self.acts.get(0, lambda model: None)(kwargs["model"])
 
-    def on_step_begin(self, args, state, control, **kwargs) -> None:
+    def on_step_begin(self, args, state, control, **kwargs):
         self.acts.get(state.global_step + 1, lambda model: None)(kwargs["model"])
 
 
@@ -204,7 +203,7 @@ def test_options_without_effect_are_refused(options, said):
 # --- saving and resuming ---
 
 
-def kept(folder: Path) -> dict[str, bytes | dict[str, object]]:
+def kept(folder):
     """What ``ropescale.save`` writes beside the weights: bytes by name, and the record without its list of files."""
     trainers = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin")
     found: dict[str, bytes | dict[str, object]] = {}
@@ -222,7 +221,7 @@ def test_a_checkpoint_holds_what_save_writes(source, tmp_path):
     made.train()
     ropescale.save(made.model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
     found, wanted = kept(tmp_path / "out" / "checkpoint-4"), kept(tmp_path / "saved")
-    config, both = (json.loads(each.pop("config.json")) for each in (found, wanted))  # type: ignore[arg-type]
+    config, both = (json.loads(each.pop("config.json")) for each in (found, wanted))
     assert found == wanted
     scaling = both.pop("rope_scaling")  # with which Trainer could not resume
     assert config == both and scaling.items() <= both["rope_parameters"].items()
@@ -250,7 +249,7 @@ def test_an_adapters_checkpoint_holds_its_base_and_loads_in_stock_peft(source, t
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["full", "lora"])
 def test_trainer_resumes_from_a_completed_checkpoint_bit_for_bit(source, tmp_path, adapted):
-    def made(name: str):
+    def made(name):
         model = training.loaded(source)
         model = with_adapter(model) if adapted else model
         callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
@@ -319,7 +318,7 @@ def test_weights_that_are_not_finite_are_not_saved(source, tmp_path, settings):
 
 
 def test_one_weight_that_is_not_finite_is_named(source, tmp_path):
-    def spoils(model) -> None:
+    def spoils(model):
         model.lm_head.weight.data[0, 0] = math.inf  # a token that no text has: its row alone is lost
         model.lm_head.forward = lambda hidden: hidden @ model.lm_head.weight.nan_to_num(posinf=0.0).T
 

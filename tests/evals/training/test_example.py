@@ -1,7 +1,5 @@
 """The example of a training in the docs, run as it stands."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ropescale.TrainingCallback`` in two processes: under data parallelism and under FSDP2."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Windows for training (packed, mixed, PoSE), and the loss that is computed block by block."""
 
-from __future__ import annotations
-
 import numpy as np
 import peft
 import pytest
@@ -15,7 +13,7 @@ from ropescale.evals.training.losses import chunked_loss
 BOS, EOS = 250, 251
 
 
-def rows(count: int, length: int, seed: int = 1) -> list[dict[str, torch.Tensor]]:
+def rows(count, length, seed=1):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(200, (count, length), generator=generator)
     ids[:, 0] = BOS

@@ -1,7 +1,5 @@
 """TRL's SFTTrainer, full and with an adapter: what it saves loads in stock transformers and PEFT with the schedule."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
