@@ -223,9 +223,7 @@ def stopping(monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [0, 20, 31])
-def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same(
-    whole, tmp_path, monkeypatch, scored, lines, after
-):
+def test_an_interrupted_run_goes_on_and_ends_byte_for_byte_the_same(whole, tmp_path, monkeypatch, scored, lines, after):
     with monkeypatch.context() as patched:
         stopping(patched, after)
         with pytest.raises(KeyboardInterrupt):
@@ -417,16 +415,13 @@ BEGINS = {
 
 
 @pytest.mark.parametrize("where", BEGINS)
-def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
-    words, tmp_path, ran, monkeypatch, where
-):
+def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, ran, monkeypatch, where):
     kept = [*words, "-o", tmp_path / "out"]
-    interrupt = raising(KeyboardInterrupt())
     with monkeypatch.context() as patched:
         if where == "in the first batch":
             stopping(patched, 0)
         else:
-            patched.setattr("ropescale.evals.running.perplexity.prepare", interrupt)
+            patched.setattr("ropescale.evals.running.perplexity.prepare", raising(KeyboardInterrupt()))
         said = ran(*kept, code=130)[1].splitlines()
         assert [line for line in said if line][-2:] == [BEGINS[where], "interrupted"]
         assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept

@@ -270,9 +270,7 @@ def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, 
     assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
 
 
-def test_chats_cost_what_a_plain_loop_says_under_the_tokenizers_template_and_a_files(
-    ran, refused, checkpoint, tmp_path
-):
+def test_chats_cost_what_a_plain_loop_says_under_either_template(ran, refused, checkpoint, tmp_path):
     talks = TALK, TALK[:3]
     source = saved(tmp_path, "jsonl", [{"messages": talk} for talk in talks])
     out = ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]

@@ -50,10 +50,8 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
         assert found.other_ppl == pytest.approx(math.exp(losses[~marked].mean()), rel=1e-6)
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
-    assert (
-        "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
-        "tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
-    )
+    said = "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
+    assert f"{said}tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
 
 
 def test_a_distance_of_ones_own_and_none_at_all():

@@ -215,17 +215,7 @@ def hold(model, length):
     """Freezes a dynamic table as stock transformers computes it at a length."""
     with torch.no_grad():
         model(input_ids=torch.zeros(1, length, dtype=torch.long))
-    frozen = model.model.rotary_emb.inv_freq.clone()
-    model.model.rotary_emb.forward = stock_forward(frozen, model.model.rotary_emb.attention_scaling)
-
-
-def stock_forward(inv_freq, scaling):
-    def forward(x, position_ids):
-        angles = (inv_freq[None, :, None] @ position_ids[:, None, :].float()).transpose(1, 2)
-        both = torch.cat((angles, angles), dim=-1)
-        return (both.cos() * scaling).to(x.dtype), (both.sin() * scaling).to(x.dtype)
-
-    return forward
+    model.model.rotary_emb.rope_type = "default"  # stays as that forward left it
 
 
 def test_prompts_fed_together_are_scored_as_alone_and_stop_at_the_end_of_the_text():

@@ -18,9 +18,7 @@ PLANS = {
 
 
 @given(**PLANS)
-def test_batches_hold_every_window_once_and_what_they_gave_is_put_back_in_the_order_of_the_tokens(
-    tokens, length, stride, bos, batch_tokens
-):
+def test_batches_hold_every_window_once_and_are_put_back_in_order(tokens, length, stride, bos, batch_tokens):
     assume(stride < length)
     plan = plan_pass(tokens, length, stride, bos, batch_tokens)
     assert [batch.number for batch in plan.batches] == list(range(len(plan.batches)))

@@ -64,9 +64,7 @@ def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
 
 @few
 @given(**SETTINGS)
-def test_what_a_token_is_predicted_from_is_what_the_definition_says(
-    sizes, lengths, stride, bos, batch_tokens, chunk, schedule
-):
+def test_a_token_is_predicted_from_what_the_definition_says(sizes, lengths, stride, bos, batch_tokens, chunk, schedule):
     ids, kept = scored(sizes, lengths, stride, bos)
     result, rows = measured(PREFIX_MEAN, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
     first = [BOS] if bos else []

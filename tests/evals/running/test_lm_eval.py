@@ -106,9 +106,7 @@ class Oracle:
     ("spec", "words", "length"),
     [("yarn:factor=8", [], LENGTH), ("linear:factor=8", [], 256), (None, [f"max_length={LENGTH}"], LENGTH)],
 )
-def test_perplexity_is_that_of_transformers_at_the_length_of_the_configuration(
-    spec, words, length, python, tasks, texts, tmp_path
-):
+def test_perplexity_is_that_of_transformers_at_the_stated_length(spec, words, length, python, tasks, texts, tmp_path):
     """It takes max_position_embeddings, which linear leaves at 256 for vLLM, that multiplies it."""
     folder = CHECKPOINT
     if spec:

@@ -1,9 +1,11 @@
-"""Requests that are repeated at once, with no key and no certificates."""
+"""Requests that are repeated at once, with no key and no certificates, and what servers are asked about."""
 
+import random
 import ssl
 from importlib.util import find_spec
 
 import pytest
+from configurations import write_files
 
 from ropescale.evals.servers import client
 
@@ -17,3 +19,11 @@ def hurried(monkeypatch):
     if find_spec("httpcore2"):
         monkeypatch.setattr("httpcore2.default_ssl_context", lambda **_: CONTEXT)
     monkeypatch.delenv(client.KEY, raising=False)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Twelve texts of a thousand letters, in which words come again."""
+    words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
+    texts = {f"{seed:02}.txt": " ".join(random.Random(seed).choices(words, k=180)) for seed in range(12)}
+    return write_files(tmp_path_factory.mktemp("texts"), texts)

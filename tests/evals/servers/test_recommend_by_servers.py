@@ -1,7 +1,6 @@
 """``ropescale recommend --server``: the decision among what servers compute is that of the same losses, loaded."""
 
 import json
-import random
 
 import pytest
 import tiny
@@ -11,17 +10,6 @@ from fake_engine import serving
 from ropescale.evals import Server, perplexity, recommend
 
 SPECS = ("linear:factor=2", "yarn:factor=2")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Twelve texts, in which words come again."""
-    folder = tmp_path_factory.mktemp("texts")
-    words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
-    for seed in range(12):
-        drawn = random.Random(seed).choices(words, k=40)
-        (folder / f"{seed:02}.txt").write_text(" ".join(drawn), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import signal
 import sys
@@ -26,17 +25,6 @@ from ropescale.evals.servers.engines import Scoring
 LENGTHS = "16,64,128"
 BUDGET = ["--budget-tokens", "2048"]
 KEY = "sk-RecognisableFakeKey0123456789"
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Three texts of a thousand letters, in which words come again."""
-    folder = tmp_path_factory.mktemp("texts")
-    words = "the clocks were striking thirteen on a bright cold day in April while winds rose".split()
-    for seed in range(3):
-        drawn = random.Random(seed).choices(words, k=180)
-        (folder / f"{seed}.txt").write_text(" ".join(drawn), encoding="utf-8")
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +92,7 @@ def test_sliding_windows_and_a_window_of_the_whole_limit_are_scored(checkpoint, 
         assert np.abs(found[name] - wanted[name]).max() < 1e-5
 
 
-def test_all_lengths_come_from_one_request_for_each_window_and_what_needs_the_unchanged_model_is_left_out(
-    checkpoint, text, tokens, tmp_path, ran
-):
+def test_all_lengths_of_a_window_come_from_one_request_without_truncation(checkpoint, text, tokens, tmp_path, ran):
     with serving(tokens=tokens, seconds=0.05) as engine:
         more = ["--served-as", "dynamic:factor=2", "--concurrency", "3", "-o", tmp_path / "out"]
         _, said = ran(*words(engine, checkpoint, text, *more, "--baseline", "dynamic:factor=2.0"))
@@ -127,12 +113,12 @@ def test_python_takes_a_server_in_the_place_of_a_model(tmp_path):
 
 
 def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, text, tmp_path, ran):
-    scaled = "linear:factor=2"
+    scaled, few = "linear:factor=2", ["--max-docs", "3", "-o"]
     with serving() as one, serving(logprobs=lambda ids: [1.1 * each for each in arithmetic(ids)]) as other:
-        ran(*words(one, checkpoint, text, "--served-as", "base", "-o", tmp_path / "base"))
-        ran(*words(other, checkpoint, text, "--served-as", scaled, "-o", tmp_path / "scaled"))
+        ran(*words(one, checkpoint, text, "--served-as", "base", *few, tmp_path / "base"))
+        ran(*words(other, checkpoint, text, "--served-as", scaled, *few, tmp_path / "scaled"))
         both = ["--served-as", "base", "--server", other.url, "--served-as", scaled]
-        ran(*words(one, checkpoint, text, *both, "-o", tmp_path / "both"))
+        ran(*words(one, checkpoint, text, *both, *few, tmp_path / "both"))
     together = page_data(load([tmp_path / "both"]))["pairs"]["0:1"]
     assert page_data(load([tmp_path / "base", tmp_path / "scaled"]))["pairs"]["0:1"] == together
     assert [pair["length"] for pair in together] == [16, 64, 128] and together[0]["mean"] > 0.1

@@ -81,11 +81,8 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form():
     assert degrees < 4
 
 
-def test_a_document_without_tokens_does_not_count():
+def test_a_document_without_tokens_does_not_count_and_fewer_than_five_others_have_no_interval():
     assert ratio([1.0, 0.0, 5.0] * 3, [1, 0, 2] * 3) == ratio([1.0, 5.0] * 3, [1, 2] * 3)
-
-
-def test_fewer_than_five_documents_have_no_interval():
     assert ratio([10, 0, 20, 2, 8], [4, 0, 4, 4, 4]) == Estimate(2.5, None, None)
 
 
@@ -141,13 +138,10 @@ def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
     assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
+def test_wilson_bounds_solve_the_score_equation_are_symmetric_and_end_at_0_and_1():
+    for bound in wilson(13, 40, level=0.9):
+        assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
     assert wilson(0, 7)[0] == 0.0 and wilson(7, 7)[1] == 1.0
     assert wilson(3, 10) == pytest.approx([1 - bound for bound in reversed(wilson(7, 10))])
     with pytest.raises(ValueError, match="at least one trial"):
         wilson(0, 0)
-
-
-def test_wilson_bounds_solve_the_score_equation():
-    for bound in wilson(13, 40, level=0.9):
-        assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
