@@ -55,9 +55,8 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
     old = {"input": "A text. What is it? It is", "outputs": ["x", "y"]}
     copy = {"context": "A text.", "question": " What is it?", "answer_prefix": " It is", "answer": ["x", "y"]}
     found = [prompt_row(each, PromptFields(), "row", "vt/validation.jsonl") for each in (ruler, old, copy)]
-    assert {(each.prompt, each.answers, each.task) for each in found} == {
-        ("A text. What is it? It is", ("x", "y"), "vt")
-    }
+    for each in found:
+        assert (each.prompt, each.answers, each.task) == ("A text. What is it? It is", ("x", "y"), "vt")
     own = prompt_row({"q": "Why?", "a": "So."}, PromptFields("q", "a"), "row", "mine.jsonl")
     assert (own.prompt, own.answers, own.task, own.new_tokens) == ("Why?", ("So.",), "mine", None)
     assert prompt_row(copy | {"task": "qa_1", "max_new_tokens": 32}, PromptFields(), "row", "").new_tokens == 32

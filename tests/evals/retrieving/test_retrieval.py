@@ -336,10 +336,8 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
     few = gaining(result, 15, 1, prompts=9)
     row = few.paired[-1]
     assert row.high < 0 and (row.prompts, row.comparisons) == (9, None)
-    assert few.sentences()[1:] == [
-        "There is no evidence that any schedule changes the answers' loss at 1,024 tokens: a verdict needs 10 prompts, "
-        "and there are 9."
-    ]
+    (said,) = few.sentences()[1:]
+    assert said.startswith("There is no evidence") and said.endswith(": a verdict needs 10 prompts, and there are 9.")
     assert "on the same prompts (nats; 95% intervals):" in few.to_markdown()
     said = gaining(result, 15, 1, prompts=10).sentences()[1]
     assert said.startswith("linear:factor=4 lowers the answers' loss at 1,024 tokens by 15 (")
@@ -398,9 +396,8 @@ def test_saved_files_hold_every_number(result, tmp_path, pictures):
     assert "passkey" in repr(result) and len(repr(result)) < 200
     assert result._repr_html_().count("<table>") == 1 + 3 + 2
     result.save(tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *["REPORT.md", "answers.csv", "results.csv", "results.json", "retrieval.png"]
-    ]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"REPORT.md", "answers.csv", "results.csv", "results.json", "retrieval.png"}
     assert (tmp_path / "out" / "retrieval.png").stat().st_size > 10_000
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved["kind"] == "retrieval" and saved["rows"] == [dataclasses.asdict(row) for row in result.rows]

@@ -1,6 +1,7 @@
 """``ropescale recommend --server``: the decision among what servers compute is that of the same losses, loaded."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 import tiny
@@ -14,12 +15,10 @@ SPECS = ("linear:factor=2", "yarn:factor=2")
 
 @pytest.fixture(scope="module")
 def engines(checkpoint):
-    with (
-        serving(logprobs=tiny.logprobs_of(checkpoint), limit=256) as base,
-        serving(logprobs=tiny.logprobs_of(checkpoint, SPECS[0]), limit=256) as linear,
-        serving(logprobs=tiny.logprobs_of(checkpoint, SPECS[1]), limit=256) as yarn,
-    ):
-        yield [(base, "base"), (linear, SPECS[0]), (yarn, SPECS[1])]
+    with ExitStack() as stack:
+        logprobs = [tiny.logprobs_of(checkpoint, spec) for spec in (None, *SPECS)]
+        served = [stack.enter_context(serving(logprobs=each, limit=256)) for each in logprobs]
+        yield list(zip(served, ("base", *SPECS), strict=True))
 
 
 def served(engines):
@@ -37,9 +36,8 @@ def test_servers_are_compared_by_the_losses_that_a_loaded_model_has(engines, che
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     texts = [path.read_text() for path in sorted(text.iterdir())]
-    own = perplexity(
-        model, texts, "64,128", SPECS, tokenizer=tokenizer, windows=1, short_context=False, truncation=True
-    )
+    options = {"windows": 1, "short_context": False, "truncation": True}
+    own = perplexity(model, texts, "64,128", SPECS, tokenizer=tokenizer, **options)
     nll = {(row.schedule, row.length): row.nll for row in own.rows}
     measured = {each["schedule"]: each for each in found["rows"]}
     assert set(measured) == {"as-is", *SPECS}
