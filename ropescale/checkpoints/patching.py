@@ -5,6 +5,7 @@ No weights are read. Stock engines load the result without ropescale.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ from .folders import (
     refuse_missing_shards,
 )
 from .locating import find_model, read_config, refuse_set_aside
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -118,18 +121,18 @@ def patch_checkpoint(
     request = Request.of(schedule, **options)
     specs.parse(schedule)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private, force)
-    is_local, notes = local_path(model).is_dir(), list[str]()
+    is_local = local_path(model).is_dir()
     if in_place and not dry_run:
         with translated(folder := local_path(model)):
             if is_interrupted(folder) and put_back(folder):
-                notes = ["an interrupted change in place was undone; patching starts from the originals"]
+                LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
     to = None
     if push_to_hub is not None:  # check before downloading a model, which can take hours
         to = uploading.repository(push_to_hub, private=private, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to:
         refuse_leaving_links(source)
-    plan = _planned(source, request, notes)
+    plan = _planned(source, request)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
         files = new_files(source, source_name(str(model)), plan, None if is_local else str(model), to and to.name)
@@ -233,7 +236,7 @@ def _refuse_contradiction(
         )
 
 
-def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
+def _planned(source: Path, request: Request) -> Plan:
     """Plans a schedule on the source's configuration, without ropescale's earlier scaling unless ``on_top`` is set.
 
     Raises:
@@ -249,8 +252,8 @@ def _planned(source: Path, request: Request, notes: list[str]) -> Plan:
         what = "the new schedule replaces that one"
         if request.on_top:
             what = "the new schedule goes on top; patching the result again builds on both"
-        notes = [*notes, f"ropescale patched this checkpoint before ({labels}); {what}"]
-    return replace(plan, notes=(*notes, *plan.notes))
+        plan = replace(plan, notes=(f"ropescale patched this checkpoint before ({labels}); {what}", *plan.notes))
+    return plan
 
 
 def _contents(

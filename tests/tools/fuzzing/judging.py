@@ -188,9 +188,23 @@ def _left(before: dict[str, str], after: dict[str, str], outcome: Outcome) -> It
     command = outcome.words[0] if outcome.words else ""
     outputs = _outputs(outcome.words) if outcome.code == 0 or command in RUNNING else set()
     names = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    found = [_change(name, before, after) for name in sorted(names) if _top(name) not in outputs]
+    found = [
+        _change(name, before, after)
+        for name in sorted(names)
+        if _top(name) not in outputs and not _restored(name, before, after)
+    ]
     if found:
         yield Fault("files changed", f"{command} {'refused' if outcome.code else 'succeeded'}", ", ".join(found)[:500])
+
+
+def _restored(name: str, before: dict[str, str], after: dict[str, str]) -> bool:
+    """Whether the file belongs to a change in place that was found interrupted and undone from its backup."""
+    top, _, inner = name.partition("/")
+    backup = f"{top}/ropescale-backup"
+    if f"{backup}/manifest.json" not in before or f"{backup}/manifest.json" in after:
+        return False
+    original = before.get(f"{backup}/{inner}")
+    return name.startswith(backup) or after.get(name) == original
 
 
 def _change(name: str, before: dict[str, str], after: dict[str, str]) -> str:
