@@ -39,13 +39,10 @@ def test_far_repeats_have_a_sentence_of_their_own():
 
 
 def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
-    every = (
-        "Whether reading further than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
-    )
-    far = every.replace("reading", "on far repeats reading")
-    assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"{every} are 9."]
-    assert verdict([row("yarn", 128, BETTER, texts=1)]) == [f"{every} is 1."]
-    assert verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1] == f"{far} are 9."
+    open_ = "reading further than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
+    assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"Whether {open_} are 9."]
+    assert verdict([row("yarn", 128, BETTER, texts=1)]) == [f"Whether {open_} is 1."]
+    assert verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1] == f"Whether on far repeats {open_} are 9."
 
 
 def test_the_table_of_the_answer_has_the_perplexity_of_truncation():

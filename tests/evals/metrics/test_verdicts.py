@@ -45,13 +45,9 @@ def table(rng, schedules, documents, lengths=(TRAINED, 16, LONGEST), skew="none"
     model = {"path": "m", "dtype": "float32", "parameters": 1, "weights": "0" * 64}
     facts = {"source": "x", "sha256": "f" * 64, "documents": documents, "tokens": documents * (LONGEST - 1)}
     protocol = {"name": "ropescale", "interval": "document-clustered t, skewness-corrected, 95%"}
+    versions, texts = {"torch": "2"}, from_ids([IDS[: max(lengths)]] * documents)
     return Result(
-        model,
-        facts,
-        protocol,
-        {"torch": "2"},
-        passes=passes,
-        documents=from_ids([IDS[: max(lengths)]] * documents),
+        *(model, facts, protocol, versions, passes, texts),
         bos=False,
         baseline=baseline,
         trained_length=TRAINED,

@@ -236,9 +236,8 @@ def codes():
     """A model that copies from 300 positions back, and 4 times as far under linear:factor=4: known scores."""
     rows = [row("amber", "48213", 1, task="near"), row("maple", "77120", 1, task="near"),
             row("onyx", "90417", 6, task="far"), row("olive", "20741", 1, task="far")]  # fmt: skip
-    return retrieval(
-        lookup_llama(), byte_tokenizer(), [1024], schedules=["linear:factor=4"], prompts=rows, new_tokens=8
-    )
+    given = {"schedules": ["linear:factor=4"], "prompts": rows, "new_tokens": 8}
+    return retrieval(lookup_llama(), byte_tokenizer(), [1024], **given)
 
 
 def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
