@@ -246,9 +246,7 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
     inner = {key: value for key, value in GEMMA3.items() if key != "model_type"}
     config = {"model_type": "gemma3", "mm_tokens_per_image": 256, "text_config": inner, "vision_config": {"a": 1}}
     new = make_plan(config, "yarn:factor=4").config
-    assert {key: value for key, value in new.items() if key != "text_config"} == {
-        key: value for key, value in config.items() if key != "text_config"
-    }
+    assert new | {"text_config": inner} == config
     assert new["text_config"]["max_position_embeddings"] == 32768
     assert "rope_parameters" not in config["text_config"], "the source must not be written to"
     assert_same_tables(read_back(new), stock_tables({k: v for k, v in new.items() if k != "vision_config"}))
@@ -268,9 +266,8 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
 def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
     new = make_plan(config, spec, replace_scaling=True).config
     assert new["rope_parameters"][key] == value
-    assert {k: v for k, v in new.items() if k in ("hidden_size", "torch_dtype")} == {
-        k: v for k, v in config.items() if k in ("hidden_size", "torch_dtype")
-    }
+    unrelated = {"hidden_size", "torch_dtype"} & (new.keys() | config.keys())
+    assert {k: new[k] for k in unrelated} == {k: config[k] for k in unrelated}
 
 
 @pytest.mark.parametrize(("target_length", "factor"), [(16384, 4.0), (None, 1.0)])
@@ -516,20 +513,17 @@ def test_a_frozen_dynamic_schedule_is_the_closed_form_at_that_length():
 @pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
 def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
     for length in (2048, 4096):
-        with pytest.raises(
-            ScheduleError, match=f"frozen at {length:,} tokens leaves every frequency unchanged.*is 4,096"
-        ):
+        unchanged = f"frozen at {length:,} tokens leaves every frequency unchanged.*is 4,096"
+        with pytest.raises(ScheduleError, match=unchanged):
             make_plan(LLAMA, spec, freeze_at=length)
     assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
 
 
 def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
-    found = ropescale.frequencies(PHI3_128K, "as-is")["all"]
-    expected = [f / factor for f, factor in zip(series(1e4, 32), LISTS["long_factor"])]
-    assert found.inv_freq == pytest.approx(expected, rel=1e-14)
-    assert ropescale.frequencies(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
-        [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
-    )
+    for length, factors in ((None, "long_factor"), (4096, "short_factor")):
+        expected = [f / factor for f, factor in zip(series(1e4, 32), LISTS[factors])]
+        found = ropescale.frequencies(PHI3_128K, "as-is", length)["all"]
+        assert found.inv_freq == pytest.approx(expected, rel=1e-14)
 
 
 def test_numbers_and_arrays_of_numpy_are_numbers():
@@ -682,7 +676,6 @@ class LargerTheta:
 def test_a_users_default_stays_proportional_where_only_some_pairs_turn():
     plan = make_plan({"model_type": "gemma4_text"}, LargerTheta())
     saved, planned = plan.planned.ropes["full_attention"], plan.layers["full_attention"]
-    assert (
-        saved.scaling["rope_type"] == "proportional" and saved.rotated_pairs == planned.rope.rotated_pairs is not None
-    )
+    assert saved.scaling["rope_type"] == "proportional"
+    assert saved.rotated_pairs == planned.rope.rotated_pairs is not None
     assert list(stock_table(saved, 1).inv_freq) == list(planned.table(1).inv_freq)
