@@ -226,9 +226,11 @@ def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) ->
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
     """Tokenizes a full text and cuts it into at most ``most`` windows.
 
+    For a text with more windows, returns None if ``placed``, so that the caller reads only the evenly spaced windows,
+    else evenly spaced windows.
+
     Args:
-        placed: whether the tokens' positions are known. If a text has more windows than requested, returns None with
-            known positions, else evenly spaced windows.
+        placed: whether the tokens' positions are known.
     """
     parts: list[Encoded] = []
     count = 0

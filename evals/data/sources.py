@@ -253,8 +253,8 @@ def read_texts(
         split: the split of a dataset; required if the dataset has several and none is called "test".
         text_field: the field that contains the text, the chat (a list of messages) or the token ids; None for "text",
             "messages", "input_ids" or the only field of strings.
-        glob: a pattern for a folder's files, like ``*.txt``. A pattern with a slash is relative to the folder; one
-            without matches file names at any depth.
+        glob: a pattern for a folder's files, like ``*.txt``. A pattern with a slash is relative to the folder; a
+            pattern without a slash matches file names at any depth.
         concat: whether to join all documents into one, with blank lines between them.
 
     Raises:

@@ -144,21 +144,19 @@ _OWN = "(its loss)"
 def verdict(rows: Sequence[TruncationRow]) -> list[str]:
     """Returns sentences on all tokens and on far repeats, with the lengths at which a schedule beats truncation."""
     said = []
-    for which, start in ((ALL, "Reading"), (FAR, "On far repeats reading")):
+    for which, where in ((ALL, ""), (FAR, " on far repeats")):
         documents = max((getattr(row, f"{which}documents") or 0 for row in rows), default=0)
         if not documents:
             continue
-        further = f"{start} further than the last {rows[0].context:,} tokens"
+        further = f"eading further back than the last {rows[0].context:,} tokens pays off{where}"
         changes = [(row.length, change) for row in rows if (change := row.change(which))]
         better = sorted({length for length, change in changes if change.sign == -1})
         if few := too_few(documents):
-            said.append(f"Whether {further[0].lower()}{further[1:]} pays off is undecided: {few}.")
+            said.append(f"Whether r{further} is undecided: {few}.")
         elif better:
-            said.append(
-                f"{further} pays off at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule."
-            )
+            said.append(f"R{further} at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule.")
         else:
-            said.append(f"There is no evidence that {further[0].lower()}{further[1:]} pays off.")
+            said.append(f"There is no evidence that r{further}.")
     return said
 
 

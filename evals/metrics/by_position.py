@@ -52,7 +52,7 @@ def draw(stored: Stored) -> Figure:
 
     def label_of(row: PositionRow) -> str:
         name = stored.named(row.schedule)  # the name is shortened, so that the length remains visible
-        return name if row.as_at is None else f"{drawing.short(name, 22)} as at {drawing.tokens(row.as_at)}"
+        return name if row.as_at is None else f"{drawing.short(name, 22)}, table for {drawing.tokens(row.as_at)}"
 
     curves = {
         label_of(bins[0]): [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]

@@ -91,7 +91,7 @@ class CandidateLosses:
         return self._estimate(values - self._of(other, within, column)[0], shares, within, level)
 
     def has_interval(self, within: Sequence[int]) -> bool:
-        """Returns whether these windows suffice for an interval of the objective, independent of their losses."""
+        """Returns whether these windows suffice for an interval of the objective, whatever their losses are."""
         nothing = replace(self, sums={"": np.zeros_like(self.counts)})
         return nothing.estimate("", within).low is not None
 

@@ -48,7 +48,7 @@ def worse_than_a_guess(evidence: Evidence) -> str:
 
 
 def not_needed(goal: Objective) -> str:
-    """Returns a sentence that the target is within the trained length."""
+    """Returns a sentence saying that the target is within the trained length."""
     return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 

@@ -260,7 +260,7 @@
     const traces = series.flatMap((s) => {
       const later = s.bins.filter((b) => b.start >= 16), bins = later.length >= 4 ? later : s.bins;
       const points = bins.map((b) => ({ x: Math.sqrt(b.start * b.stop), mean: b.nll, ...b }));
-      const name = bins[0].as_at ? `${s.label}, as at ${tokens(bins[0].as_at)}` : s.label;
+      const name = bins[0].as_at ? `${s.label}, table for ${tokens(bins[0].as_at)}` : s.label;
       return line(s, points, (p) => `${name}<br>positions ${p.start} to ${p.stop - 1}: ${figures(p.mean)} nats`);
     });
     const ends = traces.flatMap((t) => t.x), ticks = [];

@@ -62,7 +62,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     try:
         real = [path.resolve() for path in paths]
     except (OSError, RuntimeError) as error:  # links in a circle
-        raise DataError(f"the runs cannot be read ({error}); give folders that `ropescale eval -o` wrote") from None
+        raise DataError(f"the runs cannot be read ({error}); give folders that ropescale wrote with -o") from None
     twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")

@@ -243,7 +243,7 @@ class Runner:
         return batch.fed * self._work(batch.positions)
 
     def _count(self, batch: Batch, passes: int, seconds: float) -> None:
-        """Adds the time of a batch, and once after a warm-up tells the user the remaining time of a long run."""
+        """Adds the time of a batch; once, after a warm-up, tells the user the remaining time of a long run."""
         work = passes * self._work_of(batch)
         self._work_left -= work
         if self._fed:  # the first batch includes one-time loading, compilation and allocation

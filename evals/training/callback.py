@@ -155,7 +155,7 @@ class TrainingCallback(TrainerCallback):
     # --- Checking ---
 
     def check(self, model: nn.Module, *, numbers: bool = False) -> None:
-        """Verifies that the tables are live in every process, and if ``numbers``, that the last loss and the weights
+        """Verifies that the tables are live in every process and, if ``numbers``, that the last loss and the weights
         are finite."""
         own = plain(model)
         settle(lambda: check_tables(own))

@@ -107,8 +107,8 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
         if path.suffix == ".json" and name != RECORD:
             texts[name] = diff(read_json(path), json.loads(content), name)
         elif not path.exists() or read_bytes(path) != content:
-            what = "the changes, and how to undo them" if name == RECORD else 'section "Context extension"'
-            texts[name] = f"{'replaced' if path.exists() else 'new file'}: {what}"
+            what = "contains the changes, and how to undo them" if name == RECORD else 'section "Context extension"'
+            texts[name] = f"{'changed' if path.exists() else 'new file'}: {what}"
     return {name: text for name, text in texts.items() if text}
 
 

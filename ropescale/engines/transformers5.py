@@ -40,7 +40,7 @@ class Transformers5Engine(Engine):
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
-            text = f"before 5.21, the second text past {past:,} tokens stops with an error ({layers.key})"
+            text = f"before 5.21, the second forward pass over more than {past:,} tokens fails ({layers.key})"
             yield Difference("frequencies", "honoured", "as requested", text)
         if layers.model_type == "phi3":  # past the trained length, its code drops the cache but feeds only one token
             text = f"before 5.20, generation past {past:,} tokens forgets the previous text"

@@ -309,8 +309,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
-                "differs from a full forward pass once the length passes the switch (verify measures this with "
-                "generate; a patch that freezes the table at one length avoids it)"
+                "differs from a full forward pass once the text is so long that the frequencies change (verify "
+                "measures this with generate; a patch that freezes the table at one length avoids it)"
             )
         recorded = rope.scaling.get(name) or configuration.section.get(name)
         if kind in ("yarn", "llama3", "longrope") and not recorded:

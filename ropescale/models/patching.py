@@ -285,8 +285,8 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
         before = stack[-1].plan.config if on_top else stack[0].plan.original.raw
         if before.get("model_type") != now.model_type:
             raise ConfigError(
-                f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part of it; "
-                "patch the full model, or revert that patch first"
+                f"this {now.model_type} model is a part of a patched {before.get('model_type')} model; patch the full "
+                "model, or revert its patch first"
             )
         return before
     config = now.to_dict()

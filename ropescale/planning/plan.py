@@ -174,8 +174,8 @@ def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
     if length is not None and all(layer.is_frozen and layer.leaves_all(length) for layer in layers):
         raise ScheduleError(
             f"{describe(layers[0].requested)} frozen at {length:,} tokens leaves every frequency unchanged: the "
-            f"trained length is {layers[0].rope.original_length:,}, and it only affects longer contexts; freeze it at "
-            "a longer length"
+            f"schedule only affects contexts beyond the trained length of {layers[0].rope.original_length:,}; freeze "
+            "it at a longer length"
         )
 
 

@@ -67,12 +67,12 @@ def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model
 
 def test_the_card_and_the_record_are_told_in_a_line_each(model):
     done = patched(out="out")
-    assert done.changes["README.md"] == 'replaced: section "Context extension"'
-    assert done.changes["ropescale.json"] == "new file: the changes, and how to undo them"
+    assert done.changes["README.md"] == 'changed: section "Context extension"'
+    assert done.changes["ropescale.json"] == "new file: contains the changes, and how to undo them"
     (model / "README.md").unlink()
     assert patched(dry_run=True).changes["README.md"].startswith("new file: ")
     patched(in_place=True)
     assert patched(dry_run=True).changes == {}
     again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
-    assert again["ropescale.json"] == "replaced: the changes, and how to undo them"
+    assert again["ropescale.json"] == "changed: contains the changes, and how to undo them"
     assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})  # beyond every float

@@ -137,7 +137,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("olmo3", "ntk:factor=4", ["transformers 4: has one theta for all layers of olmo3, so the other layers change"]),
     ("gemma3_text", PER_PAIR, [
         SERVES, DROPS, "mlx-lm: computes the attention factor",
-        "transformers 5: before 5.21, the second text past 8,192 tokens stops with an error (full_attention)",
+        "transformers 5: before 5.21, the second forward pass over more than 8,192 tokens fails (full_attention)",
     ]),
     ("olmo2", "linear:factor=4", [RAISES]),
     ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"]),

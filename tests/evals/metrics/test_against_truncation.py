@@ -26,23 +26,29 @@ def test_it_pays_off_at_every_length_at_which_any_schedule_is_better():
     """The schedule that is best at 512 is open everywhere; another one is better than truncation at 128 and at 256."""
     rows = [row("yarn:8", length, OPEN) for length in (128, 256, 512)]
     rows += [row("yarn:2", 128, BETTER), row("yarn:2", 256, BETTER), row("yarn:2", 512, WORSE)]
-    said = "Reading further than the last 64 tokens pays off at 128, 256 tokens, with at least one schedule."
+    said = "Reading further back than the last 64 tokens pays off at 128, 256 tokens, with at least one schedule."
     assert verdict(rows) == [said]
 
 
 def test_far_repeats_have_a_sentence_of_their_own():
     rows = [row("near", 256, WORSE, OPEN), row("wide", 256, OPEN, (-0.9, -1.0, -0.8))]
     assert verdict(rows) == [
-        "There is no evidence that reading further than the last 64 tokens pays off.",
-        "On far repeats reading further than the last 64 tokens pays off at 256 tokens, with at least one schedule.",
+        "There is no evidence that reading further back than the last 64 tokens pays off.",
+        "Reading further back than the last 64 tokens pays off on far repeats at 256 tokens, with at least one "
+        "schedule.",
     ]
 
 
 def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
-    open_ = "reading further than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
+    open_ = (
+        "reading further back than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
+    )
     assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"Whether {open_} are 9."]
     assert verdict([row("yarn", 128, BETTER, texts=1)]) == [f"Whether {open_} is 1."]
-    assert verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1] == f"Whether on far repeats {open_} are 9."
+    assert (
+        verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1]
+        == f"Whether {open_.replace('pays off', 'pays off on far repeats')} are 9."
+    )
 
 
 def test_the_table_of_the_answer_has_the_perplexity_of_truncation():

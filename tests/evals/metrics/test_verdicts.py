@@ -92,8 +92,8 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
     text = result.to_markdown()
     why = f"a verdict needs 10 documents, and there are {documents}."
     assert f"The schedule with the lowest loss is undecided: {why}" in text
-    assert f"Whether reading further than the last 8 tokens pays off is undecided: {why}" in text
-    assert f"Whether on far repeats reading further than the last 8 tokens pays off is undecided: {why}" in text
+    assert f"Whether reading further back than the last 8 tokens pays off is undecided: {why}" in text
+    assert f"Whether reading further back than the last 8 tokens pays off on far repeats is undecided: {why}" in text
     assert result.best == []
     check_answer(result)
     assert f", but {why}" in headline(as_run(result))
@@ -131,7 +131,7 @@ def cells(text, corner):
 
 def check_pays_off(text, shown, lengths):
     """Compares the sentence on truncation with the table above it."""
-    said = re.search(r"[Rr]eading further than the last 8 tokens (.*?)\.", text)
+    said = re.search(r"[Rr]eading further back than the last 8 tokens (.*?)\.", text)
     assert said and len(said[0]) <= 200, text
     better = [n for n in lengths if any(at == n and name[0] != "(" and sign(cell) < 0
                                         for (name, at), cell in shown.items())]  # fmt: skip

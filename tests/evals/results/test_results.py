@@ -263,7 +263,7 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     assert "trained at 64" in [text.get_text() for text in axes.texts]
     # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
     labels = [each.get_legend_handles_labels()[1] for each in (axes, by_position)]
-    assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4 as at 130"]]
+    assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4, table for 130"]]
     curve, _, (bars,) = axes.containers[1].lines
     rows = [row for row in result.rows if row.schedule == "dynamic:factor=4"]
     assert curve.get_ydata().tolist() == [row.ppl for row in rows]
