@@ -8,9 +8,9 @@ and exactly one position precedes the first scored token of a document.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from ...errors import DataError
 from ...lengths import parse_lengths
@@ -133,3 +133,14 @@ def position_bins(stop: int) -> list[tuple[int, int]]:
     """
     edges = sorted({round(2 ** (k / 2)) for k in range(2 * stop.bit_length())} | {1, stop})
     return list(pairwise(edge for edge in edges if 1 <= edge <= stop))
+
+
+def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[int]:
+    """Returns the number of chosen windows per document, without documents that have no chosen window.
+
+    Args:
+        windows: the number of windows per document.
+        chosen: the numbers of the windows.
+    """
+    wanted, edges = set(chosen), pairwise(accumulate(windows, initial=0))
+    return [count for count in (len(wanted & set(range(*edge))) for edge in edges) if count]

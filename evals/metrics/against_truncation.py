@@ -18,10 +18,7 @@ from .base import Metric, estimated, rests_on
 from .best import level, together, too_few, worse_than_a_guess
 from .cells import change_cell, table
 from .far_repeats import distance_of
-from .stored import Stored, Truncation, sums_of
-
-TRUNCATION = "truncation"
-"""The label of truncation in the table of perplexities."""
+from .stored import TRUNCATION, Stored, Truncation, sums_of
 
 ALL, FAR = "", "far_"
 """The token subsets, all tokens and far repeats, named by the prefixes of their fields in a row."""

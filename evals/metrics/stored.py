@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ...files import sha256
 from ...output.formatting import escaped
 from ..data.documents import Document
-from ..data.windows import prefix
+from ..data.windows import prefix, windows_by_document
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 AS_IS = "as-is"
 """The label of the unchanged model, which is always measured."""
+
+TRUNCATION = "truncation"
+"""The label of truncation: the unchanged model on only the last tokens, up to its trained length."""
 
 
 class ModelFacts(TypedDict):
@@ -354,7 +357,13 @@ class Stored(Measured):
         return [prefix(length, self.bos).count] * len(run.nll)
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
-        """Returns, per window, the losses of the tokens at a length, fp32; NaN for tokens that do not count."""
+        """Returns, per window, the losses of the tokens at a length, fp32; NaN for tokens that do not count.
+
+        Args:
+            schedule: the label of a schedule, or of truncation if :meth:`truncated` knows its losses.
+        """
+        if schedule == TRUNCATION:
+            return self.truncated(length) or []
         run = self.read_from[schedule, length]
         return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
 
@@ -471,39 +480,40 @@ def parts_of(stored: S) -> dict[str, S]:
     names = list(dict.fromkeys(sources))
     if len(names) < 2:
         return {}
-    return {name: _part(stored, name, [n for n, each in enumerate(sources) if each == name]) for name in names}
+    return {name: _of_source(stored, name, [n for n, each in enumerate(sources) if each == name]) for name in names}
 
 
-def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
-    """Returns the part of a measurement that belongs to the documents with these numbers."""
-    counts = stored.windows or [1] * len(stored.identified())
-    starts = [0, *accumulate(counts)]
-    windows = [place for number in numbers for place in range(starts[number], starts[number + 1])]
-    passes = [replace(run, nll=_picked(run.nll, windows)) for run in stored.passes]
+def _of_source(stored: S, name: str, numbers: Sequence[int]) -> S:
+    """Returns the part of a measurement that belongs to a source, whose documents have these numbers."""
+    by_text = stored.of_texts(range(sum(stored.windows) or stored.texts))
+    part = part_of(stored, [window for number in numbers for window in by_text[number]])
+    longest = max(part.passes, key=lambda run: run.lengths[-1])
     data: DataFacts = {
         "source": name,
         "sha256": stored.data["sha256"],
-        "documents": len(numbers),
-        "windows": len(windows),
-        "tokens": 0,
+        "documents": part.texts,
+        "windows": len(longest.nll),
+        "tokens": sum(sums_of(part.wanted(longest.nll)).counts),
     }
-    part = replace(
+    return replace(part, data=data, whole=stored.groups)
+
+
+def part_of(stored: S, windows: Sequence[int]) -> S:
+    """Returns the part of a measurement with only some of its windows, whose numbers are ascending."""
+    by_text = stored.of_texts(range(sum(stored.windows) or stored.texts))
+    texts = [number for number, text in enumerate(by_text) if not set(text).isdisjoint(windows)]
+    return replace(
         stored,
-        data=data,
-        passes=passes,
+        passes=[replace(run, nll=_picked(run.nll, windows)) for run in stored.passes],
         documents=_picked(stored.documents, windows),
-        identities=_picked(stored.identities, numbers),
-        windows=_picked(stored.windows, numbers),
-        whole=stored.groups,
+        identities=_picked(stored.identities, texts),
+        windows=windows_by_document(stored.windows, windows),
         divergences=[
             replace(divergence, kl=_picked(divergence.kl, windows), same=_picked(divergence.same, windows))
             for divergence in stored.divergences
         ],
         truncation=stored.truncation and replace(stored.truncation, nll=_picked(stored.truncation.nll, windows)),
     )
-    longest = max(part.passes, key=lambda run: run.lengths[-1])
-    data["tokens"] = sum(sums_of(part.wanted(longest.nll))[1])
-    return part
 
 
 def _picked(values: Sequence[T], numbers: Sequence[int]) -> list[T]:

@@ -16,7 +16,7 @@ from ..data.cutting import Cutter, Limits, Source
 from ..data.documents import Document, Kind
 from ..data.encoding import TextEncoder
 from ..data.texts import Text
-from ..data.windows import check_lengths, check_stride, prefix
+from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
 from ..metrics import METRICS, OPTIONS
 from ..metrics.stored import DataFacts
 from ..statistics import intervals
@@ -221,17 +221,6 @@ class Corpus:
                     silent.append(source)
                     continue
             yield source
-
-
-def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[int]:
-    """Returns the number of chosen windows per document, without documents that have no chosen window.
-
-    Args:
-        windows: the number of windows per document.
-        chosen: the numbers of the windows.
-    """
-    wanted, edges = set(chosen), itertools.pairwise(itertools.accumulate(windows, initial=0))
-    return [count for count in (len(wanted & set(range(*edge))) for edge in edges) if count]
 
 
 # --- Interleaving documents of several sources
