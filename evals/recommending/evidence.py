@@ -9,15 +9,16 @@ from functools import cached_property
 from math import comb
 from pathlib import Path
 
+import numpy as np
+
 from ...output.formatting import argument
 from ...request import Request, RequestOptions
 from ..checking import Count, Length
-from ..metrics.against_truncation import TRUNCATION
-from ..running.corpus import windows_by_document
+from ..data.far_repeats import far_repeats
+from ..metrics.stored import TRUNCATION, Stored, Totals, part_of, sums_of
 from ..searching.results import patch_command
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
-from .losses import CandidateLosses
 from .race import Decision, Round, decide
 
 
@@ -56,39 +57,55 @@ class Evidence:
     """The measurements of a recommendation, and its objective.
 
     Attributes:
-        losses: the losses of every candidate on the windows that it was measured on.
+        losses: the losses of every candidate on all windows; empty for windows that it was not measured on.
         candidates: the candidates.
         objective: the objective.
         rounds: the rounds of the race.
         finalists: the candidates that were measured on the held-out text, simplest first.
-        held_out: the held-out windows.
+        held_out: the part of ``losses`` on the held-out windows.
         deployment: the facts for the commands.
         tolerance: the difference in nats per token up to which two schedules are equally good.
         vocabulary: the size of the model's vocabulary.
     """
 
-    losses: CandidateLosses
+    losses: Stored
     candidates: Candidates
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
-    held_out: Sequence[int]
+    held_out: Stored
     deployment: Deployment
     tolerance: float
     vocabulary: int | None = None
 
+    def measured(self, candidate: str) -> tuple[int, ...]:
+        """Returns the numbers of the windows that a candidate was measured on."""
+        run = self.losses.read_from[candidate, self.objective.target]
+        return tuple(number for number, nll in enumerate(run.nll) if len(nll))
+
     @property
-    def everything(self) -> list[int]:
+    def everything(self) -> Stored:
         """The windows that every finalist was measured on.
 
         A schedule that a search found is not measured on the windows of its search.
         """
-        return sorted(set.intersection(*(set(self.losses.measured(each)) for each in self.finalists)))
+        shared = set.intersection(*(set(self.measured(each)) for each in self.finalists))
+        return part_of(self.losses, sorted(shared))
 
-    @property
+    def far_repeats(self, label: str) -> Totals:
+        """Returns the losses of held-out tokens that repeat text further back than the trained length."""
+        losses = self.held_out.losses(label, self.objective.target)
+        return sums_of(nll[mask[: len(nll)]] for nll, mask in zip(losses, self._far, strict=True))
+
+    @cached_property
+    def _far(self) -> list[np.ndarray]:
+        first = 0 if self.losses.bos else 1
+        return [far_repeats(each.ids, self.objective.short)[first:] for each in self.held_out.documents]
+
+    @cached_property
     def truncates(self) -> bool:
         """Whether truncation was measured."""
-        return TRUNCATION in self.losses.sums
+        return self.losses.truncated(self.objective.target) is not None
 
     @property
     def judged(self) -> list[str]:
@@ -100,15 +117,11 @@ class Evidence:
         """The level of each paired interval on the held-out text, such that all intervals hold simultaneously."""
         return familywise(comb(len(self.judged), 2))
 
-    @property
-    def documents(self) -> int:
-        """The number of held-out documents."""
-        return len(windows_by_document(self.losses.windows, self.held_out))
-
     @cached_property
     def decision(self) -> Decision:
         """The decision among the finalists."""
-        return decide(self.losses, self.finalists, self.held_out, self.everything, self.tolerance, self.level)
+        weights = self.objective.weights
+        return decide(self.held_out, self.everything, weights, self.finalists, self.tolerance, self.level)
 
 
 @dataclass(frozen=True)

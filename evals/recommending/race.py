@@ -13,12 +13,13 @@ schedule that is shown to be good enough, and the schedules that may be better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 
+from ..metrics.stored import Stored, part_of
 from ..statistics.intervals import LEVEL
-from .losses import CandidateLosses
+from .losses import estimate
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """The cumulative share of the race's text that is measured after each round."""
@@ -38,7 +39,7 @@ LEAST_DOCUMENTS = 4
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
-Measure = Callable[[Sequence[str], Sequence[int]], CandidateLosses]
+Measure = Callable[[Sequence[str], Sequence[int]], Stored]
 """A function that measures candidates on windows, and returns all losses so far."""
 
 
@@ -112,12 +113,18 @@ def share_kept(
 
 
 def run_race(
-    candidates: Sequence[str], windows: Sequence[int], always: Sequence[str], most: float, measure: Measure
+    candidates: Sequence[str],
+    weights: Mapping[int, float],
+    windows: Sequence[int],
+    always: Sequence[str],
+    most: float,
+    measure: Measure,
 ) -> list[Round]:
     """Runs the rounds of the race.
 
     Args:
         candidates: the candidates, simplest first.
+        weights: the weights of the objective, by length.
         windows: the windows of the race.
         always: candidates that stay to the end, such as the unchanged model.
         most: the largest share of candidates that survives a round.
@@ -129,35 +136,36 @@ def run_race(
     left, seen, rounds = list(candidates), [], []
     parts = slices(windows)
     for number, part in enumerate(parts, 1):
-        losses = measure(left, part)
         seen = sorted([*seen, *part])
-        kept = survivors(losses, left, seen, most)
+        losses = part_of(measure(left, part), seen)
+        kept = survivors(losses, weights, left, most)
         if number == len(parts):
-            kept = ranked(losses, left, seen)[:FINALISTS]
+            kept = ranked(losses, weights, left)[:FINALISTS]
         rounds.append(Round(left, part, kept))
         left = [candidate for candidate in candidates if candidate in kept or candidate in always]
     return rounds
 
 
-def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
+def ranked(losses: Stored, weights: Mapping[int, float], candidates: Sequence[str]) -> list[str]:
     """Returns candidates sorted by their objective on shared windows; equal ones keep their order."""
-    return sorted(candidates, key=lambda each: losses.mean(each, within))
+    return sorted(candidates, key=lambda each: estimate(losses, weights, each).mean)
 
 
-def survivors(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
+def survivors(losses: Stored, weights: Mapping[int, float], candidates: Sequence[str], most: float) -> list[str]:
     """Returns the survivors of a round, best first.
 
     Args:
+        losses: the windows that all candidates were measured on.
+        weights: the weights of the objective, by length.
         candidates: the candidates, simplest first.
-        within: the windows that all candidates were measured on.
         most: the largest share of candidates that survives. Two thirds of this share always survive. The remaining
             third survives unless paired intervals, which hold simultaneously, show a candidate to be worse than the
             best one.
     """
-    ordered = ranked(losses, candidates, within)
+    ordered = ranked(losses, weights, candidates)
     least, limit = math.ceil(2 / 3 * most * len(ordered)), math.ceil(most * len(ordered))
     level = LEVEL ** (1 / max(1, len(ordered) - 1))
-    lows = ((each, losses.difference(each, ordered[0], within, level).low) for each in ordered[least:limit])
+    lows = ((each, estimate(losses, weights, each, ordered[0], level).low) for each in ordered[least:limit])
     return [*ordered[:least], *(each for each, low in lows if low is None or low <= 0)]
 
 
@@ -181,10 +189,10 @@ class Decision:
 
 
 def decide(
-    losses: CandidateLosses,
+    held_out: Stored,
+    everything: Stored,
+    weights: Mapping[int, float],
     finalists: Sequence[str],
-    held_out: Sequence[int],
-    everything: Sequence[int],
     tolerance: float,
     level: float,
 ) -> Decision:
@@ -195,20 +203,21 @@ def decide(
     1967), and use text that was not used to select the finalists. The simplest finalist that is good enough is chosen.
 
     Args:
-        finalists: the finalists, simplest first.
         held_out: the held-out windows.
         everything: all windows that every finalist was measured on.
+        weights: the weights of the objective, by length.
+        finalists: the finalists, simplest first.
         tolerance: nats per token.
         level: the level of each interval, such that all intervals hold together at 95%.
     """
-    found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
+    found = {pair: estimate(held_out, weights, *pair, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())
     highs = {pair: math.inf if each.high is None else each.high for pair, each in found.items()}
     behind = {
         one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
     }
     enough = [finalist for finalist in finalists if not behind[finalist]]
-    chosen = enough[0] if enough else ranked(losses, finalists, everything)[0]
+    chosen = enough[0] if enough else ranked(everything, weights, finalists)[0]
     return Decision(
         chosen=chosen,
         open=behind[chosen],

@@ -16,9 +16,8 @@ import numpy as np
 from ...errors import DataError
 from ...models.rotary_modules import unwrapped
 from ...schedules.specs import parse, repeated
-from ..data.windows import prefix
-from ..metrics.against_truncation import TRUNCATION
-from ..metrics.stored import AS_IS, ModelFacts, positions_of
+from ..data.windows import windows_by_document
+from ..metrics.stored import ModelFacts, Stored, part_of, positions_of
 from ..parallel.processes import Group, World
 from ..running import fingerprints
 from ..running.checkpoint import Checkpoint
@@ -31,12 +30,12 @@ from ..running.variants import label
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text
+from ..statistics import intervals
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
 from .candidates import Candidates, objective_and_candidates
 from .evidence import Deployment, Evidence
-from .losses import BEYOND, FAR, CandidateLosses, column_masks
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
@@ -72,7 +71,7 @@ class RecommendRun:
     """A recommendation that can be interrupted and resumed. Call :meth:`result` when it has finished.
 
     Attributes:
-        losses: all losses so far.
+        losses: all losses so far, of all windows; empty for windows that a candidate was not measured on.
         whole: the measurement of every candidate on all the text. It is never run, but every round is a part of it.
         fed: the number of tokens fed, including those of an interrupted run.
     """
@@ -98,10 +97,9 @@ class RecommendRun:
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
-        self._masks = [column_masks(document, objective, corpus.has_bos) for document in corpus.documents]
-        self.losses = CandidateLosses.empty(corpus.windows, self._masks, objective.weights)
         self._store, self._group = Store(), Group(World())
         self.whole = self._measurement(self._part(everything), candidates.specs, self._reading())
+        self.losses: Stored = self.whole.result()
         self.batch_tokens = self.whole.batch_tokens
 
     @property
@@ -149,7 +147,7 @@ class RecommendRun:
             objective=self.objective,
             rounds=self.rounds,
             finalists=self.finalists,
-            held_out=self.held_out,
+            held_out=part_of(self.losses, self.held_out),
             deployment=deployment,
             tolerance=self.options.tolerance,
             vocabulary=self.model_facts.get("vocabulary"),
@@ -181,9 +179,7 @@ class RecommendRun:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
         return self.corpus.part(windows, self.objective.needed)
 
-    def _measure(
-        self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None
-    ) -> CandidateLosses:
+    def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None) -> Stored:
         """Measures candidates on windows in all processes, and returns all losses so far.
 
         Every process gets the losses of the first process, so all processes make the same decisions.
@@ -195,30 +191,29 @@ class RecommendRun:
         part.options = self._reading(
             batch_tokens=self.batch_tokens, truncation=None if stride else False, truncation_stride=stride
         )
-        run, names = self._measurement(part, specs, part.options), {label(spec): spec for spec in specs}
+        run = self._measurement(part, specs, part.options)
         run.title, run.about = title, {"kind": Recommendation.kind, "whole": self.whole.facts}
         run.model_facts = self.model_facts  # the weights are hashed once
         run.run(self._store, self._group)
-        for each in run.passes:
+        passes, truncation = self._group.from_leader((run.passes, run.truncation))
+        self.fed += sum(each.positions for each in (*passes, truncation) if each)
+        names = {label(spec): spec for spec in specs}
+        unmeasured = [np.empty(0, np.float32)] * len(self.corpus.documents)
+
+        def placed(nll: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> list[np.ndarray]:
+            """Returns the losses of all windows: those of this round, and the other windows' as before."""
+            here = dict(zip(windows, nll, strict=True))
+            return [here.get(number, other) for number, other in enumerate(others)]
+
+        made = {(each.schedule, each.lengths): each for each in self.losses.passes}
+        for each in passes:
             # A pass with all needed lengths has a single table, so its losses are valid at every shorter length.
-            shorter = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
-            beyond = (BEYOND, FAR) if each.lengths[-1] == self.objective.target else ()
-            self.fed += each.positions
-            for number, nll in zip(windows, each.nll, strict=True):
-                masks = self._masks[number]
-                sums = {column: _sum(nll, masks[column]) for column in (*shorter, *beyond)}
-                self.losses.put(names[each.schedule], number, sums)
-        if run.truncation is not None:
-            self.fed += run.truncation.positions
-            # Up to the trained length, truncation has the losses of the unchanged model, which are added below.
-            before = np.zeros(prefix(self.objective.short, self.corpus.has_bos).count, np.float32)
-            for number, nll in zip(windows, run.truncation.nll, strict=True):
-                whole = np.concatenate([before, nll])
-                sums = {column: _sum(whole, mask) for column, mask in self._masks[number].items()}
-                for length in self.objective.lengths:
-                    sums[length] += self.losses.sum(AS_IS, number, min(length, self.objective.short))
-                self.losses.put(TRUNCATION, number, sums)
-        self.losses.sums, self.fed = self._group.from_leader((self.losses.sums, self.fed))
+            lengths = self.objective.lengths if each.lengths == self.objective.needed else each.lengths
+            key = names[each.schedule], lengths
+            nll = placed(each.nll, made[key].nll if key in made else unmeasured)
+            made[key] = replace(each, schedule=key[0], lengths=lengths, nll=nll)
+        last = truncation and replace(truncation, nll=placed(truncation.nll, unmeasured))
+        self.losses = replace(self.losses, passes=list(made.values()), truncation=last)
         return self.losses
 
     def _run_race(self) -> list[Round]:
@@ -230,12 +225,12 @@ class RecommendRun:
             return []
         numbers = count(1)
 
-        def measure(left: Sequence[str], windows: Sequence[int]) -> CandidateLosses:
+        def measure(left: Sequence[str], windows: Sequence[int]) -> Stored:
             title = f"round {next(numbers)}: {len(left)} schedules"
             self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
             return self._measure(left, windows, title)
 
-        return run_race(specs, self.race, always, self._most, measure)
+        return run_race(specs, self.objective.weights, self.race, always, self._most, measure)
 
     @property
     def _most(self) -> float:
@@ -308,7 +303,9 @@ class RecommendRun:
             f"({tokens / whole:.0%} of measuring every candidate on all the text)"
             + (f", {searched:,} of them in the search" if searched else "")
         )
-        if goal.is_beyond and not self.losses.has_interval(self.held_out):
+        counts = [self._part([number]).scored for number in self.held_out]
+        held_out = windows_by_document(self.corpus.windows, self.held_out)
+        if goal.is_beyond and not (any(counts) and intervals.estimate(counts, counts, held_out).low is not None):
             self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target, self.candidates.served)}")
         given = [parse(schedule) for schedule in self.options.schedules]
         for note in (*repeated(given), *self.candidates.repeated):
@@ -335,8 +332,3 @@ class RecommendRun:
             "interval": f"{self.corpus.interval}, {PERCENT}",
             "batch_tokens": self.batch_tokens,
         }
-
-
-def _sum(nll: np.ndarray, mask: np.ndarray) -> float:
-    """Returns the fp64 sum of the losses that a mask selects. A shorter pass has fewer losses than the mask."""
-    return float(nll[mask[: len(nll)]].sum(dtype=np.float64))

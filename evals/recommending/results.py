@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
-from ..metrics.against_truncation import TRUNCATION
-from ..metrics.base import Metric, Picture, perplexities
+from ..metrics.base import Metric, Picture, mean_of, perplexities
 from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, short, tokens
+from ..metrics.stored import TRUNCATION, part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
-from .losses import BEYOND, FAR
+from .losses import estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,17 +93,19 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:
         """Returns one row per candidate, sorted by the objective, best first."""
         evidence = stored.measured
-        losses, goal, usual = evidence.losses, evidence.objective, evidence.candidates.usual
+        goal, usual = evidence.objective, evidence.candidates.usual
         specs, same = evidence.candidates.specs, evidence.candidates.same
+        measured = {spec: evidence.measured(spec) for spec in specs}
+        parts = {windows: part_of(evidence.losses, windows) for windows in measured.values()}
 
-        def change(spec: str, column: int | None = None) -> Estimate:
-            return losses.difference(spec, usual, losses.measured(spec), column=column)
+        def change(spec: str, weights: Mapping[int, float]) -> Estimate:
+            return estimate(parts[measured[spec]], weights, spec, usual)
 
-        points = [(change(spec, goal.target).mean, change(spec, goal.short).mean) for spec in specs]
+        points = [(change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean) for spec in specs]
         rows = []
         for spec, point, is_on in zip(specs, points, on_front(points), strict=True):
-            whole, finalist = change(spec), spec in evidence.finalists
-            rounds, windows = sum(spec in each.candidates for each in evidence.rounds), len(losses.measured(spec))
+            whole, finalist = change(spec, goal.weights), spec in evidence.finalists
+            rounds, windows = sum(spec in each.candidates for each in evidence.rounds), len(measured[spec])
             figures = (rounds, windows, whole.mean, whole.low, whole.high, *point)
             rows.append(CandidateRow(spec, usual, *figures, finalist, is_on, same.get(spec, [])))
         return sorted(rows, key=lambda row: row.delta)
@@ -122,13 +123,13 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row per finalist and one for truncation if measured, sorted by the objective."""
         evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
-        losses, goal, held_out = evidence.losses, evidence.objective, evidence.held_out
+        goal, held_out = evidence.objective, evidence.held_out
         for label in evidence.judged:
-            at_target = losses.estimate(label, held_out, goal.target)
+            at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
-            change = losses.difference(label, chosen, held_out, evidence.level)
-            means = (losses.mean(label, held_out, column) for column in (BEYOND, FAR))
-            beyond, far = (None if math.isnan(mean) else mean for mean in means)
+            change = estimate(held_out, goal.weights, label, chosen, evidence.level)
+            beyond = mean_of(held_out, [nll[goal.short - 1 :] for nll in held_out.losses(label, goal.target)])
+            far = evidence.far_repeats(label)
             row = FinalistRow(
                 schedule=label,
                 baseline=chosen,
@@ -137,13 +138,13 @@ class Finalists(Metric["Recommendation", FinalistRow]):
                 ppl=exp(at_target.mean),
                 ppl_low=ppl_low,
                 ppl_high=ppl_high,
-                short_ppl=exp(losses.mean(label, held_out, goal.short)),
+                short_ppl=exp(estimate(held_out, {goal.short: 1}, label).mean),
                 delta=change.mean,
                 low=change.low,
                 high=change.high,
-                beyond=beyond,
-                far=far,
-                far_tokens=losses.tokens(held_out, FAR),
+                beyond=beyond and beyond.mean,
+                far=far.mean if any(far.counts) else None,
+                far_tokens=sum(far.counts),
             )
             rows.append(row)
         return sorted(rows, key=lambda row: row.delta)

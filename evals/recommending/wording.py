@@ -8,21 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..metrics.against_truncation import TRUNCATION
 from ..metrics.best import guessing, too_few
 from ..metrics.cells import digits, exp, percent
-from ..metrics.stored import AS_IS
+from ..metrics.stored import AS_IS, TRUNCATION
 from ..statistics import intervals
 from ..statistics.intervals import CONCLUSIVE, Estimate
 from .evidence import AnswerRow, Evidence
-from .losses import FAR
+from .losses import estimate
 from .options import Objective
 
 
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision, goal = evidence.decision, evidence.objective
-    settled, few = not goal.is_beyond, too_few(evidence.documents)
+    settled, few = not goal.is_beyond, too_few(evidence.held_out.texts)
     chosen = AS_IS if settled else decision.chosen
     guessed, text = worse_than_a_guess(evidence), _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
@@ -44,7 +43,8 @@ def answer(evidence: Evidence) -> AnswerRow:
 def worse_than_a_guess(evidence: Evidence) -> str:
     """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else ""."""
     losses, length = evidence.losses, evidence.objective.lengths[0]
-    return guessing(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
+    known = (AS_IS, length) in losses.read_from
+    return guessing(estimate(losses, {length: 1}, AS_IS).mean, length, evidence.vocabulary) if known else ""
 
 
 def not_needed(goal: Objective) -> str:
@@ -97,14 +97,14 @@ def _perplexities(evidence: Evidence) -> str:
     The sentence also has the cost within the trained length.
     """
     goal, candidates, chosen = evidence.objective, evidence.candidates, evidence.decision.chosen
-    losses, held_out = evidence.losses, evidence.held_out
+    held_out = evidence.held_out
     usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
-    own, *others = (digits(exp(losses.mean(each, held_out, goal.target)), 4) for each in (chosen, *usual))
+    own, *others = (digits(exp(estimate(held_out, {goal.target: 1}, each).mean), 4) for each in (chosen, *usual))
     against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others, strict=True))
     said = f"At {goal.target:,} tokens its perplexity is {own}{f' ({against})' if against else ''}"
     if chosen == AS_IS:
         return f"{said}."
-    cost = percent(losses.difference(chosen, AS_IS, held_out, column=goal.short))
+    cost = percent(estimate(held_out, {goal.short: 1}, chosen, AS_IS))
     return f"{said}; at {goal.short:,}, {cost} against {AS_IS}."
 
 
@@ -112,17 +112,18 @@ def against_truncation(evidence: Evidence, few: str) -> str:
     """Compares truncation with the chosen schedule, by the interval; "" if truncation was not measured."""
     if not evidence.truncates:
         return ""
-    losses, chosen, held_out = evidence.losses, evidence.decision.chosen, evidence.held_out
-    change = losses.difference(TRUNCATION, chosen, held_out, evidence.level)
+    chosen, held_out = evidence.decision.chosen, evidence.held_out
+    change = estimate(held_out, evidence.objective.weights, TRUNCATION, chosen, evidence.level)
     said, mean = f"truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
     if few or change.sign is None:
         return f"Whether {said} is better is undecided: {percent(Estimate(change.mean, None, None))}."
     if change.sign > 0:
         return f"T{said[1:]} is worse: {mean}."
     said = f"T{said[1:]} is better: {mean}" if change.sign else f"Whether {said} is better is undecided: {mean}"
-    far = losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR)
+    repeats = evidence.far_repeats(chosen).minus(evidence.far_repeats(TRUNCATION))
+    far = held_out.estimate(*repeats, evidence.level) if any(repeats.counts) else None
     other = "the full input" if chosen == AS_IS else "the schedule"
-    if far.sign == -1:
+    if far and far.sign == -1:
         return f"{said}; choose {other} if text repeats what is further back ({percent(far)} there)."
     return f"{said}; choose {other} if the task needs text further back."
 

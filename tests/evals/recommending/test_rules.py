@@ -7,26 +7,34 @@ import numpy as np
 import pytest
 
 from ropescale.errors import DataError
+from ropescale.evals.data.windows import windows_by_document
+from ropescale.evals.metrics.stored import Identity, Pass, Stored, part_of
 from ropescale.evals.recommending.evidence import on_front
-from ropescale.evals.recommending.losses import CandidateLosses
+from ropescale.evals.recommending.losses import estimate
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import decide, expected, run_race, share_kept, slices, split_windows, survivors
-from ropescale.evals.running.corpus import windows_by_document
 
 LENGTHS = (64, 256)
 
+TARGET = {256: 1.0}
 
-def losses(windows, true, spread, seed=0, weights=None):
+
+def losses(windows, true, spread, seed=0):
     """Losses of candidates whose mean is known, with noise of each window that all share, and noise of their own."""
     number = sum(windows)
     generator = np.random.default_rng(seed)
     shared = generator.normal(3, 0.5, size=(number, 1))
-    counts = np.tile([63.0, 255.0], (number, 1))
-    made = CandidateLosses(windows, LENGTHS, counts, weights or {256: 1.0})
+    passes = []
     for name, mean in true.items():
         own = generator.normal(mean, spread, size=(number, 1))
-        made.sums[name] = (shared + own) * counts
-    return made
+        passes.append(Pass(name, "", LENGTHS, list(np.tile((shared + own).astype(np.float32), 255)), number))
+    identities = [Identity("", "", "")] * len(windows)
+    return Stored({}, {}, {}, {}, passes, [], False, "", windows=windows, identities=identities)
+
+
+def means(made, name, length=256):
+    """The mean of each window, fp64."""
+    return np.array([each.mean(dtype=np.float64) for each in made.losses(name, length)])
 
 
 # --- the objective ---
@@ -50,17 +58,25 @@ def test_a_weight_that_is_no_share_is_refused(weight):
 
 
 def test_the_objective_is_the_weighted_mean_of_the_means_at_each_length():
-    made = losses([1] * 6, {"a": 0.0}, 0.3, weights={64: 0.25, 256: 0.75})
-    made.sums["a"][:, 0] *= 1.5
-    means = [made.sums["a"][:, column].sum() / made.counts[:, column].sum() for column in (0, 1)]
-    assert made.mean("a", range(6)) == pytest.approx(0.25 * means[0] + 0.75 * means[1], rel=1e-14)
-    assert made.mean("a", [1, 2], 64) == pytest.approx(made.sums["a"][1:3, 0].sum() / 126, rel=1e-14)
+    made = losses([1] * 6, {"a": 0.0}, 0.3)
+    for nll in made.passes[0].nll:
+        nll[:63] *= 1.5
+    short, long = (means(made, "a", length) for length in LENGTHS)
+    found = estimate(made, {64: 0.25, 256: 0.75}, "a")
+    assert found.mean == pytest.approx(0.25 * short.mean() + 0.75 * long.mean(), rel=1e-14)
+    assert estimate(part_of(made, [1, 2]), {64: 1.0}, "a").mean == pytest.approx(short[1:3].mean(), rel=1e-14)
+
+
+def test_windows_without_a_token_that_counts_have_no_mean():
+    made = losses([1] * 6, {"a": 0.0}, 0.3)
+    made.passes[0].nll[2:4] = [np.empty(0, np.float32)] * 2
+    assert math.isnan(estimate(part_of(made, [2, 3]), TARGET, "a").mean)
 
 
 def test_a_paired_difference_has_students_interval():
     made = losses([1] * 12, {"a": 0.02, "b": 0.0}, 0.05)
-    found = made.difference("a", "b", range(12), 0.99)
-    each = (made.sums["a"][:, 1] - made.sums["b"][:, 1]) / 255
+    found = estimate(made, TARGET, "a", "b", 0.99)
+    each = means(made, "a") - means(made, "b")
     half = 3.105806514 * each.std(ddof=1) / math.sqrt(12)  # 11 degrees of freedom, from a table
     assert found.mean == pytest.approx(each.mean(), rel=1e-12)
     below, above = found.mean - found.low, found.high - found.mean
@@ -100,7 +116,7 @@ def run(made, candidates, windows, always, most):
         fed.extend((name, window) for name in names for window in part)
         return made
 
-    return run_race(candidates, windows, always, most, measure), fed
+    return run_race(candidates, TARGET, windows, always, most, measure), fed
 
 
 def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
@@ -127,16 +143,16 @@ def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
 def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():
     true = {f"c{n}": 0.0 if n < 5 else 1.0 for n in range(12)}
     made = losses([1] * 10, true, 1e-3)
-    kept = survivors(made, list(true), range(10), 1 / 2)
+    kept = survivors(made, TARGET, list(true), 1 / 2)
     assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
-    assert len(survivors(losses([1], true, 1e-3), list(true), [0], 1 / 2)) == 6  # one window tells nothing apart
+    assert len(survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6  # one window tells nothing apart
 
 
 # --- the decision ---
 
 
 def judged(made, finalists, tolerance=0.01):
-    return decide(made, finalists, range(40), range(40), tolerance, 0.95 ** (1 / 3))
+    return decide(made, made, TARGET, finalists, tolerance, 0.95 ** (1 / 3))
 
 
 def test_the_simplest_of_those_that_are_as_good_is_chosen():
@@ -148,14 +164,14 @@ def test_the_simplest_of_those_that_are_as_good_is_chosen():
 def test_what_may_be_better_by_more_than_the_tolerance_is_left_open():
     made = losses([1] * 40, {"simple": 0.02, "best": 0.0, "worse": 0.5}, 0.1, seed=3)
     found = judged(made, ["simple", "best", "worse"])
-    assert found.chosen == min(("simple", "best"), key=lambda name: made.sums[name].sum())
+    assert found.chosen == min(("simple", "best"), key=lambda name: means(made, name).sum())
     assert found.open == [name for name in ("simple", "best") if name != found.chosen]
     assert not found.equal and not found.too_short
 
 
 def test_too_little_text_is_said():
     made = losses([1, 1], {"a": 0.0, "b": 1.0}, 0.1)
-    found = decide(made, ["a", "b"], [0], [0, 1], 0.005, 0.95)
+    found = decide(part_of(made, [0]), made, TARGET, ["a", "b"], 0.005, 0.95)
     assert found.too_short
 
 
@@ -165,7 +181,7 @@ def test_what_is_recommended_is_worse_than_the_tolerance_in_at_most_one_of_twent
     true = {"a": 0.012, "b": 0.006, "c": 0.0, "d": 0.02}
     for seed in range(2000):
         made = losses([1] * 12, true, 0.01, seed=seed)
-        found = decide(made, list(true), range(12), range(12), 0.01, 0.95 ** (1 / 6))
+        found = decide(made, made, TARGET, list(true), 0.01, 0.95 ** (1 / 6))
         decided += not found.open
         wrong += not found.open and true[found.chosen] > 0.01
     assert decided > 200

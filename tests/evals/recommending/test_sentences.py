@@ -9,12 +9,11 @@ import pytest
 from tiny import llama
 
 import ropescale
-from ropescale.evals.metrics.against_truncation import TRUNCATION
+from ropescale.evals.data.documents import Document
 from ropescale.evals.metrics.cells import percent
-from ropescale.evals.metrics.stored import AS_IS
+from ropescale.evals.metrics.stored import AS_IS, TRUNCATION, Pass, Stored, Truncation, part_of
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.evidence import Deployment, Evidence
-from ropescale.evals.recommending.losses import BEYOND, FAR, CandidateLosses
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import split_windows
 from ropescale.evals.recommending.results import ANSWER, FINALISTS, Recommendation
@@ -36,16 +35,26 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     generator = np.random.default_rng(seed)
     windows = [1] * 2 * documents
     goal = objective_of(256, 64, short_weight=0)
-    counts = np.tile([*(length - 1.0 for length in goal.lengths), 191.0, 20.0], (len(windows), 1))
-    losses = CandidateLosses(windows, [*goal.lengths, BEYOND, FAR], counts, goal.weights)
     shared = generator.normal(3, 0.5, (len(windows), 1))
+    means = {}
     for name, shift in shifts.items():
         drawn = generator.exponential(1, shared.shape) - 1 if skewed else generator.normal(0, 1, shared.shape)
-        losses.sums[name] = (shared + shift + noise * drawn) * counts
-    finalists = [name for name in shifts if name != TRUNCATION]
+        means[name] = shared + shift + noise * drawn
+    # Up to the trained length, truncation has the losses of the unchanged model.
+    beyond = np.tile((255 * means.pop(TRUNCATION) - 63 * means[AS_IS]) / 192, 192).astype(np.float32)
+    passes = [
+        Pass(name, "", goal.lengths, list(np.tile(mean, 255).astype(np.float32)), 0) for name, mean in means.items()
+    ]
+    ids = np.arange(256)
+    ids[200:227] = ids[100:127]  # 20 far repeats
+    losses = Stored(
+        model={}, data={}, protocol={}, versions={}, passes=passes, windows=windows, bos=False, baseline="",
+        documents=[Document("", ids, None, "")] * len(windows), truncation=Truncation(64, 8, "", list(beyond)),
+    )  # fmt: skip
+    finalists = list(means)
     deployment = Deployment("m", None, {}, None)
     race, held = split_windows(windows)
-    evidence = Evidence(losses, candidates(), goal, [], finalists, held, deployment, TOLERANCE, 10**6)
+    evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), deployment, TOLERANCE, 10**6)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(race) == len(held) == documents
     return Recommendation(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ import numpy as np
 
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals.data.sources import TextSource
-from ropescale.evals.metrics.stored import positions_of
+from ropescale.evals.metrics.stored import Stored, part_of, positions_of
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.losses import CandidateLosses
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
+from ropescale.evals.results.result import Result
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.corpus_run import SHARES
 from ropescale.evals.running.options import PerplexityOptions, Schedules
@@ -40,7 +41,7 @@ TARGET = 2048
 
 
 def score(model: str, text: str, windows: int, out: Path) -> None:
-    """Scores the whole grid, and keeps the sums of every window at every length in ``OUT/grid.npz``."""
+    """Scores the whole grid, and saves the result in ``OUT``."""
     folder = CHECKPOINT if model == "reference" else Path(model)
     loaded, tokenizer = load_model(folder, "float32", "cpu"), load_tokenizer(folder)
     trained = trained_length(loaded)
@@ -61,11 +62,7 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
     run = PerplexityRun(loaded, corpus, Schedules(specs), options)
     with opened(out) as store:
         run.run(store)
-    result = run.result()
-    sums = np.array([[result.totals(each, length).sums for length in lengths] for each in specs])
-    counts = np.array([result.totals(specs[0], length).counts for length in lengths])
-    about = {"specs": specs, "lengths": lengths, "windows": corpus.windows, "trained": trained, "model": str(folder)}
-    np.savez(out / "grid.npz", sums=sums.transpose(0, 2, 1), counts=counts.T, about=json.dumps(about))
+    run.result().save(out)
 
 
 @dataclass(frozen=True)
@@ -88,45 +85,36 @@ class Replayed:
     decided: bool
 
 
-def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
+def replay(stored: Result, seed: int, short_weight: float) -> Replayed:
     """Runs the recommendation's own rule on the stored losses of a random half."""
-    stored = np.load(folder / "grid.npz")
-    about, sums, counts = json.loads(str(stored["about"])), stored["sums"], stored["counts"]
-    order = np.random.default_rng(seed).permutation(len(counts))
-    given, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
-    config = json.loads((Path(about["model"]) / "config.json").read_text())
-    specs, held = about["specs"], {spec: number for number, spec in enumerate(about["specs"])}
-    goal = objective_of(TARGET, about["trained"], short_weight)
-    single = len(about["windows"]) == 1
-    losses = CandidateLosses(
-        [len(given)] if single else [1] * len(given), about["lengths"], counts[given], {**goal.weights}
-    )
+    order = np.random.default_rng(seed).permutation(sum(stored.windows))
+    given, other = (part_of(stored, sorted(half.tolist())) for half in np.split(order, [len(order) // 2]))
+    config = json.loads((Path(stored.model["path"]) / "config.json").read_text())
+    specs, trained = stored.schedules, stored.trained_length or TARGET
+    weights = objective_of(TARGET, trained, short_weight).weights
     fed = 0
 
-    def measure(candidates: Sequence[str], windows: Sequence[int]) -> CandidateLosses:
+    def measure(candidates: Sequence[str], windows: Sequence[int]) -> Stored:
         nonlocal fed
         fed += len(candidates) * len(windows)
-        for each in candidates:
-            for n in windows:
-                losses.put(each, n, dict(zip(about["lengths"], sums[held[each], given[n]].tolist())))
-        return losses
+        return given
 
-    first, second = (sorted(part) for part in split_windows(losses.windows))
+    first, second = (sorted(part) for part in split_windows(given.windows))
     always = find_candidates(config, TARGET, {}).always
-    besides = _truncation(about["trained"], len(second), FINALISTS + len(always))
-    rounds = run_race(specs, first, always, share_kept(len(specs), len(always), first, second, besides), measure)
+    besides = _truncation(trained, len(second), FINALISTS + len(always))
+    most = share_kept(len(specs), len(always), first, second, besides)
+    rounds = run_race(specs, weights, first, always, most, measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
-    measure(finalists, second)
     level = LEVEL ** (1 / comb(len(finalists), 2))
-    found = decide(losses, finalists, second, [*first, *second], TOLERANCE, level)
-    mine, theirs = (_perplexities(sums, counts, part) for part in (given, other))
-    chosen, best = held[found.chosen], int(mine.argmin())
+    found = decide(part_of(measure(finalists, second), second), given, weights, finalists, TOLERANCE, level)
+    mine, theirs = ({each: math.exp(part.totals(each, TARGET).mean) for each in specs} for part in (given, other))
+    best = min(specs, key=mine.__getitem__)
     return Replayed(
         found.chosen,
-        specs[best],
-        theirs[chosen] / theirs.min() - 1,
-        theirs[chosen] / theirs[best] - 1,
-        (fed + besides) / (len(specs) * len(given)),
+        best,
+        theirs[found.chosen] / min(theirs.values()) - 1,
+        theirs[found.chosen] / theirs[best] - 1,
+        (fed + besides) / (len(specs) * sum(given.windows)),
         not (found.open or found.too_short),
     )
 
@@ -137,22 +125,17 @@ def _truncation(trained: int, windows: int, finalists: int) -> float:
     return next((each for each in fed if each <= finalists * windows), 0.0)
 
 
-def _perplexities(sums: np.ndarray, counts: np.ndarray, windows: Sequence[int]) -> np.ndarray:
-    """Returns each candidate's perplexity at the target over some windows."""
-    return np.exp(sums[:, windows, -1].sum(axis=1) / counts[windows, -1].sum())
-
-
 def table(folders: Sequence[Path], seeds: int, short_weight: float) -> None:
     """Prints a line for each model and text: medians over random halves."""
     print("| grid | candidates | windows | tokens | regret | behind the grid | decided | recommended most often |")
     print("|---|---:|---:|---:|---:|---:|---:|---|")
     for folder in folders:
-        found = [replay(folder, seed, short_weight) for seed in range(seeds)]
-        stored = np.load(folder / "grid.npz")
+        stored = Result.load(folder)
+        found = [replay(stored, seed, short_weight) for seed in range(seeds)]
         regret, behind = ([getattr(each, name) for each in found] for name in ("regret", "behind"))
         often = Counter(each.schedule for each in found).most_common(1)[0][0]
         print(
-            f"| {folder.name} | {len(stored['sums'])} | {len(stored['counts']) // 2} | "
+            f"| {folder.name} | {len(stored.schedules)} | {sum(stored.windows) // 2} | "
             f"{max(each.share for each in found):.1%} | {median(regret):.2%} (to {max(regret):.2%}) | "
             f"{median(behind):+.2%} | {sum(each.decided for each in found)} of {seeds} | {often} |"
         )
